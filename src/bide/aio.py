@@ -1,0 +1,112 @@
+"""The asyncio executor: the same commands, awaited. One client serves one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry
+
+from bide.command import Command
+from bide.connection import REPLY_TIMEOUT, hide_password, options, resolve_url
+from bide.dialogue import PATIENCE, Call, Send, Situation, dialogue, translate, unavailable
+from bide.errors import BideError
+from bide.script import SERVER_CLOCK
+
+T = TypeVar("T")
+
+
+class Client:
+    """Runs commands on one server."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        patience: float = PATIENCE,
+        reply_timeout: float = REPLY_TIMEOUT,
+        clock: str = SERVER_CLOCK,
+    ) -> None:
+        """Set up; nothing is sent before the first command. Arguments as for the blocking one.
+
+        Raises:
+            UsageError: the URL is not of a form that bide takes.
+        """
+        self.url = resolve_url(url)
+        self.where = hide_password(self.url)
+        self._patience = patience
+        self._clock = clock
+        self._reached = False
+        self._redis = redis.asyncio.Redis.from_url(
+            self.url, **options(self.url, Retry, reply_timeout)
+        )
+
+    async def run(self, command: Command[T]) -> T:
+        """Run one command.
+
+        Raises:
+            BideError: whatever came of it instead of a result.
+        """
+        (result,) = await self.run_many([command])
+        return result  # type: ignore[no-any-return]
+
+    async def run_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        """Run commands in one round trip.
+
+        Raises:
+            BideError: what the first that failed came to; the others have run.
+        """
+        results = await self.attempt_many(commands)
+        for result in results:
+            if isinstance(result, BideError):
+                raise result
+        return results
+
+    async def attempt_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        """Run commands in one round trip; a `BideError` stands in place of each that failed."""
+        if not commands:
+            return []
+        situation = Situation(self.where, self._clock, self._patience, self._reached)
+        steps = dialogue(commands, situation)
+        step = next(steps)
+        try:
+            while True:
+                if isinstance(step, Send):
+                    step = steps.send(await self._send(step.calls))
+                else:
+                    await asyncio.sleep(step.seconds)
+                    step = next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+    async def pop(self, keys: Sequence[str], seconds: int) -> str | None:
+        """Wait for a wake hint on any of `keys`, for at most `seconds`; the key that had one.
+
+        Raises:
+            ServerUnavailable: the connection broke; it is replaced at the next call.
+        """
+        reply = await self._send([("BLPOP", *keys, seconds)])
+        if isinstance(reply, Exception):
+            raise unavailable(reply, self.where)
+        first = reply[0]
+        if isinstance(first, Exception):
+            raise translate(first, self.where)
+        return first[0].decode() if first else None
+
+    async def close(self) -> None:
+        """Close all connections; the next command opens new ones."""
+        await self._redis.aclose()
+
+    async def _send(self, calls: list[Call]) -> list[Any] | Exception:
+        pipe = self._redis.pipeline(transaction=False)
+        try:
+            for call in calls:
+                pipe.execute_command(*call)
+            replies = await pipe.execute(raise_on_error=False)
+        except (redis.RedisError, OSError) as error:
+            return error
+        self._reached = True
+        return replies

@@ -1,0 +1,99 @@
+"""`bide enqueue`: add one job."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from bide.cli.options import json_option, read_at, read_value, server_options
+from bide.clock import describe
+from bide.errors import UsageError
+from bide.queue import Queue
+from bide.task import import_task, task_name
+
+
+@click.command(context_settings={"ignore_unknown_options": False})
+@click.argument("task", metavar="MODULE:FUNCTION")
+@click.argument("args", nargs=-1)
+@click.option("-q", "--queue", default="default", show_default=True)
+@click.option("--in", "delay", metavar="DELAY", help="From now: 30, 250ms, 5m, 1h30m.")
+@click.option("--at", metavar="MOMENT", help="2030-01-31T09:00:00+01:00.")
+@click.option("-p", "--priority", type=int, help="0 to 9; 9 runs first.  [default: 5]")
+@click.option("--retry", type=int, help="Retries after an error.  [default: 0]")
+@click.option("--timeout", metavar="DURATION", help="How long it may run.  [default: 5m]")
+@click.option("--id", "job_id", help="Your own id; one that exists changes nothing.")
+@click.option("--no-check", is_flag=True, help="Do not import the function to see that it exists.")
+@server_options
+@json_option
+def enqueue(
+    task: str,
+    args: tuple[str, ...],
+    queue: str,
+    delay: str | None,
+    at: str | None,
+    priority: int | None,
+    retry: int | None,
+    timeout: str | None,
+    job_id: str | None,
+    no_check: bool,
+    url: str | None,
+    prefix: str,
+    as_json: bool,
+) -> None:
+    """Add a job that calls MODULE:FUNCTION with ARGS.
+
+    An argument is read as JSON where it is JSON (42, true, '[1, 2]'), else as text; NAME=VALUE
+    passes a keyword argument.
+    """
+    name = task_name(task)
+    if not no_check:
+        import_task(name)
+    positional, named = split(args)
+    job = Queue(queue, url=url, prefix=prefix, patience=0).enqueue_call(
+        name,
+        positional,
+        named,
+        delay=delay,
+        at=read_at(at) if at else None,
+        priority=priority,
+        job_id=job_id,
+        timeout=timeout,
+        retry=retry,
+    )
+    snapshot = job.refresh()
+    wait = (snapshot._seen().due_us - snapshot._seen().now_us) / 1e6
+    if as_json:
+        report = {
+            "id": job.id,
+            "queue": queue,
+            "new": job.new,
+            "status": str(job.status),
+            "due": job.due.isoformat(),
+        }
+        click.echo(json.dumps(report))
+    elif not job.new:
+        click.echo(f"{job.id} exists and is {job.status}; nothing was changed.")
+    else:
+        when = f"due in {describe(wait)}" if wait > 0 else "due now"
+        click.echo(f"{job.id} on {queue}: {name}, {when} ({job.due.astimezone():%F %T.%f %z}).")
+
+
+def split(args: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:
+    """Positional and keyword arguments; `name=value` is a keyword where `name` is a name.
+
+    Raises:
+        UsageError: a keyword is given twice.
+    """
+    positional: list[Any] = []
+    named: dict[str, Any] = {}
+    for arg in args:
+        name, equals, value = arg.partition("=")
+        if not (equals and name.isidentifier()):
+            positional.append(read_value(arg))
+        elif name in named:
+            raise UsageError(f"The argument {name}= is given twice.")
+        else:
+            named[name] = read_value(value)
+    return positional, named

@@ -1,0 +1,62 @@
+"""Options that commands share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, TypeVar
+
+import click
+
+from bide.errors import UsageError
+from bide.keys import PREFIX
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def server_options(function: F) -> F:
+    """`--url` and `--prefix`."""
+    url = click.option(
+        "-u",
+        "--url",
+        metavar="URL",
+        help="The server; else $BIDE_URL, else redis://127.0.0.1:6379/0.",
+    )
+    prefix = click.option(
+        "--prefix", default=PREFIX, envvar="BIDE_PREFIX", show_default=True, help="Of all keys."
+    )
+    return url(prefix(function))
+
+
+def json_option(function: F) -> F:
+    """`--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+
+
+def read_value(text: str) -> Any:
+    """An argument as typed: JSON where it is JSON (`42`, `true`, `[1]`, `"42"`), else text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def read_at(text: str) -> datetime:
+    """A moment as typed, in ISO 8601 with a time zone.
+
+    Raises:
+        UsageError: it is not one.
+    """
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            f"--at {text!r} is not a moment; write it as 2030-01-31T09:00:00+01:00."
+        ) from None
+    if at.utcoffset() is None:
+        raise UsageError(
+            f"--at {text} has no time zone, so it names no one moment; "
+            f"write {at.isoformat()}Z or {at.isoformat()}+01:00."
+        )
+    return at

@@ -1,0 +1,68 @@
+"""`bide worker`: run jobs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+import click
+from rich.logging import RichHandler
+
+from bide.cli.options import server_options
+from bide.worker import Worker
+from bide.worker.worker import GRACE, LEASE
+
+
+@click.command()
+@click.argument("modules", nargs=-1, metavar="MODULE...")
+@click.option("-q", "--queue", "queues", multiple=True, help="Again for more.  [default: default]")
+@click.option("-c", "--concurrency", type=int, default=100, show_default=True, help="Jobs at once.")
+@click.option("--burst", is_flag=True, help="Stop when nothing is due.")
+@click.option("--lease", default=f"{LEASE:g}s", show_default=True, help="How long a job is held.")
+@click.option("--grace", default=f"{GRACE:g}s", show_default=True, help="To finish, on a signal.")
+@click.option("--name", help="Unique.  [default: from host and process id]")
+@click.option("-v", "--verbose", is_flag=True, help="Log every job.")
+@server_options
+def worker(
+    modules: tuple[str, ...],
+    queues: tuple[str, ...],
+    concurrency: int,
+    burst: bool,
+    lease: str,
+    grace: str,
+    name: str | None,
+    verbose: bool,
+    url: str | None,
+    prefix: str,
+) -> None:
+    """Run the jobs of queues, taking functions from MODULEs (and what they register).
+
+    Stops on SIGINT or SIGTERM when running jobs have finished; a second signal gives them back.
+    """
+    _log_to_stderr(verbose)
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # the modules of the directory one stands in, as python -m
+    Worker(
+        queues or ("default",),
+        url=url,
+        prefix=prefix,
+        modules=modules,
+        concurrency=concurrency,
+        lease=lease,
+        grace=grace,
+        name=name,
+    ).work(burst)
+
+
+def _log_to_stderr(verbose: bool) -> None:
+    """Colours for people at a terminal, one plain line a record for everything else."""
+    level = logging.DEBUG if verbose else logging.INFO
+    if sys.stderr.isatty():
+        handler: logging.Handler = RichHandler(show_path=False, log_time_format="[%X]")
+        form = "%(message)s"
+    else:
+        handler = logging.StreamHandler()
+        form = "%(asctime)s %(levelname)s %(message)s"
+    logging.basicConfig(level=logging.INFO, format=form, handlers=[handler])
+    logging.getLogger("bide").setLevel(level)

@@ -1,0 +1,124 @@
+"""Durations and points in time: what users write, and the integer microseconds that scripts take.
+
+A relative delay travels to the server as a delta and is added to the server's own clock there, so
+that a client whose clock is wrong delays nothing wrongly. Only an absolute `at=` depends on the
+caller's clock, as it must.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from typing import Final
+
+from bide.errors import UsageError
+
+Duration = int | float | timedelta | str
+"""Seconds, a `timedelta`, or text such as `"30m"`, `"1h30m"`, `"250ms"`."""
+
+SECOND_US: Final = 1_000_000
+LONGEST_US: Final = 100 * 366 * 86_400 * SECOND_US
+"""A hundred years: a longer delay is a mistake in units, and is refused."""
+
+_UNIT_US: Final = {
+    "w": 7 * 86_400 * SECOND_US,
+    "d": 86_400 * SECOND_US,
+    "h": 3_600 * SECOND_US,
+    "m": 60 * SECOND_US,
+    "s": SECOND_US,
+    "ms": 1_000,
+    "us": 1,
+}
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|us|[wdhms])")
+_TEXT: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|us|[wdhms]))+|\d+(?:\.\d+)?")
+
+
+def to_us(duration: Duration, name: str = "delay") -> int:
+    """Turn a duration into whole microseconds.
+
+    Args:
+        duration: seconds, a `timedelta`, or text with units (`"1h30m"`).
+        name: what to call the value in an error.
+
+    Raises:
+        UsageError: it is negative, not finite, longer than a hundred years, or not a duration.
+    """
+    if isinstance(duration, str):
+        us = _parse(duration, name)
+    elif isinstance(duration, timedelta):
+        us = duration // timedelta(microseconds=1)
+    elif isinstance(duration, int | float) and not isinstance(duration, bool):
+        if duration != duration or duration in (float("inf"), float("-inf")):
+            raise UsageError(f"{name} must be a finite number of seconds, not {duration!r}.")
+        us = round(duration * SECOND_US)
+    else:
+        raise UsageError(
+            f"{name} must be seconds, a timedelta or text such as '30m', "
+            f"not {type(duration).__name__}."
+        )
+    if us < 0:
+        raise UsageError(f"{name} must not be negative, but is {duration!r}; use 0 for now.")
+    if us > LONGEST_US:
+        raise UsageError(f"{name} is over a hundred years ({duration!r}); is the unit seconds?")
+    return us
+
+
+def at_to_us(at: datetime) -> int:
+    """Turn an aware `datetime` into microseconds since the epoch.
+
+    Raises:
+        UsageError: it has no time zone, is not a `datetime`, or lies before 1970 or after 2200.
+    """
+    if not isinstance(at, datetime):
+        raise UsageError(f"at must be an aware datetime, not {type(at).__name__}.")
+    if at.utcoffset() is None:
+        raise UsageError(
+            f"at={at.isoformat()} has no time zone, so it names no one moment; "
+            "give it one, for example at.replace(tzinfo=timezone.utc) or at.astimezone()."
+        )
+    us = round((at - _EPOCH) / timedelta(microseconds=1))
+    if not 0 <= us < _YEAR_2200_US:
+        raise UsageError(f"at={at.isoformat()} lies outside the years 1970 to 2199.")
+    return us
+
+
+def from_us(us: int) -> datetime:
+    """Turn microseconds since the epoch into an aware `datetime` in UTC."""
+    return _EPOCH + timedelta(microseconds=us)
+
+
+def describe(seconds: float) -> str:
+    """Write a duration for people: `250us`, `4.1ms`, `12.5s`, `1h30m`."""
+    sign, seconds = ("-", -seconds) if seconds < 0 else ("", seconds)
+    if seconds < 0.001:
+        return f"{sign}{seconds * 1e6:.0f}us"
+    if seconds < 1:
+        return f"{sign}{seconds * 1e3:.3g}ms"
+    if seconds < 120:
+        return f"{sign}{seconds:.3g}s"
+    whole = round(seconds)
+    parts = []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        count, whole = divmod(whole, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return sign + "".join(parts[:2])
+
+
+def _parse(text: str, name: str) -> int:
+    compact = text.strip().replace(" ", "").lower()
+    if compact.startswith("-"):
+        raise UsageError(f"{name} must not be negative, but is {text!r}; use 0 for now.")
+    if not _TEXT.fullmatch(compact):
+        raise UsageError(
+            f"{name}={text!r} is not a duration; write seconds or, for example, "
+            "'250ms', '30s', '1h30m', '2d'."
+        )
+    parts = _PART.findall(compact)
+    if not parts:
+        return round(float(compact) * SECOND_US)
+    return round(sum(float(number) * _UNIT_US[unit] for number, unit in parts))
+
+
+_EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+_YEAR_2200_US: Final = 7_258_118_400 * SECOND_US

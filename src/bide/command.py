@@ -1,0 +1,37 @@
+"""A command: an operation as a value. `bide.sync` and `bide.aio` run it; nothing else does I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from bide.keys import Keys
+from bide.script import load
+
+T = TypeVar("T")
+Arg = str | bytes | int
+
+
+class Command(NamedTuple, Generic[T]):
+    """One call of one script, and how to read its reply."""
+
+    script: str
+    keys: tuple[str, ...]
+    args: Sequence[Arg]
+    parse: Callable[[Any], T]
+
+
+def command(
+    script: str,
+    keys: Keys,
+    args: Sequence[Arg],
+    parse: Callable[[Any], T],
+) -> Command[T]:
+    """Make a command, with the keys that the script's header asks for."""
+    return Command(script, _keys_for(script, keys), args, parse)
+
+
+@lru_cache(maxsize=8192)
+def _keys_for(script: str, keys: Keys) -> tuple[str, ...]:
+    return keys.of(load(script).keys)

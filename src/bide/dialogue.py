@@ -1,0 +1,179 @@
+"""How commands are run, without the I/O: a generator that says what to send and when to wait.
+
+`bide.sync` and `bide.aio` drive it and do nothing but what it yields, so that both behave alike:
+
+    Send(calls)     send these calls in one round trip; answer with the list of replies, in which
+                    an error reply is an exception, or with the exception that broke the round trip
+    Sleep(seconds)  wait
+
+A broken round trip leaves open whether the calls took effect. Every command carries what makes its
+repeat harmless (a job's id, a claim's number, a token), so it is sent again as it was, with
+growing, jittered pauses, until `patience` seconds have passed. A client that has never reached its
+server does not wait: a wrong URL is an error at once.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Generator, Sequence
+from typing import Any, Final, NamedTuple
+
+from redis import exceptions as lib
+
+from bide.command import Command
+from bide.errors import (
+    AccessDenied,
+    BideError,
+    ScriptBug,
+    ServerFull,
+    ServerRefused,
+    ServerUnavailable,
+)
+from bide.script import load
+
+PATIENCE: Final = 10.0
+"""Seconds of repeating. Retention spares what finished in the last 15, so a repeat always finds
+the record of what it repeats."""
+
+_FIRST_PAUSE: Final = 0.02
+_LONGEST_PAUSE: Final = 1.0
+
+Call = tuple[Any, ...]
+
+
+class Send(NamedTuple):
+    """Send these calls in one round trip."""
+
+    calls: list[Call]
+
+
+class Sleep(NamedTuple):
+    """Wait."""
+
+    seconds: float
+
+
+class Situation(NamedTuple):
+    """What a dialogue needs to know of the client that drives it."""
+
+    where: str
+    """The server's URL, fit to be printed."""
+    clock: str
+    """Which clock the scripts are built for."""
+    patience: float
+    reached: bool
+    """Whether this client has had an answer from its server before."""
+
+
+Dialogue = Generator[Send | Sleep, Any, list[Any]]
+
+
+def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue:
+    """Run commands; returns their results, with a `BideError` in place of each that failed.
+
+    Raises:
+        ServerUnavailable: no answer within the patience.
+        AccessDenied: the server does not let this client in.
+    """
+    results: list[Any] = [None] * len(commands)
+    pending = list(range(len(commands)))
+    reached = situation.reached
+    started = time.monotonic()
+    pause = _FIRST_PAUSE
+    problem: Exception = lib.ConnectionError("nothing was sent")
+    while True:
+        outcome = yield Send([_evalsha(commands[i], situation.clock) for i in pending])
+        again: list[int] = []
+        if isinstance(outcome, Exception):
+            problem = outcome
+            if not is_transient(problem):
+                raise translate(problem, situation.where)
+            if not reached:
+                raise unavailable(problem, situation.where)
+            again = pending
+        else:
+            reached = True
+            missing: list[int] = []
+            for i, reply in zip(pending, outcome, strict=True):
+                if isinstance(reply, lib.NoScriptError):
+                    missing.append(i)
+                elif isinstance(reply, Exception):
+                    if is_transient(reply):
+                        problem = reply
+                        again.append(i)
+                    else:
+                        results[i] = translate(reply, situation.where)
+                else:
+                    results[i] = commands[i].parse(reply)
+            if missing:
+                scripts = {commands[i].script for i in missing}
+                loads = [("SCRIPT LOAD", load(s, situation.clock).text) for s in scripts]
+                loaded = yield Send(loads)
+                refusal = _refusal(loaded)
+                if refusal is not None and not is_transient(refusal):
+                    raise translate(refusal, situation.where)
+                again += missing
+                if refusal is None:
+                    pending = sorted(again)
+                    continue
+                problem = refusal
+        if not again:
+            return results
+        pending = sorted(again)
+        if time.monotonic() - started + pause > situation.patience:
+            raise unavailable(problem, situation.where)
+        yield Sleep(pause * random.uniform(0.5, 1.0))
+        pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether the same call may well succeed a little later."""
+    if isinstance(error, lib.AuthenticationError | lib.AuthorizationError):
+        return False
+    if isinstance(error, lib.ConnectionError | lib.TimeoutError | OSError):
+        return True
+    if isinstance(error, lib.ReadOnlyError | lib.TryAgainError | lib.ClusterDownError):
+        return True
+    return isinstance(error, lib.ResponseError) and str(error).startswith(
+        ("LOADING", "MASTERDOWN", "TRYAGAIN", "BUSY ")
+    )
+
+
+def unavailable(error: Exception, where: str) -> ServerUnavailable:
+    """The error for a server that cannot be reached."""
+    reason = " ".join(str(error).rstrip(".").split()) or type(error).__name__
+    return ServerUnavailable(
+        f"Cannot reach the server at {where} ({reason}); start it, or give its address with "
+        "url= or $BIDE_URL."
+    )
+
+
+def translate(error: Exception, where: str) -> BideError:
+    """The error of bide's that stands for one of the client library's."""
+    text = str(error)
+    if isinstance(error, lib.OutOfMemoryError) or text.startswith("OOM") or "OOM " in text[:80]:
+        return ServerFull(
+            f"The server at {where} has reached its maxmemory and takes no more; nothing was "
+            "changed: raise maxmemory or let workers drain the backlog, then repeat the call."
+        )
+    if isinstance(error, lib.AuthenticationError | lib.AuthorizationError | lib.NoPermissionError):
+        return AccessDenied(
+            f"The server at {where} refuses access ({text}); check user, password and rights."
+        )
+    if "BADARG" in text:
+        return ScriptBug(f"{text}: a script was called with arguments that its header forbids.")
+    if is_transient(error):
+        return unavailable(error, where)
+    return ServerRefused(f"The server at {where} refused a command: {text}.")
+
+
+def _evalsha(command: Command[Any], clock: str) -> Call:
+    sha = load(command.script, clock).sha
+    return ("EVALSHA", sha, len(command.keys), *command.keys, *command.args)
+
+
+def _refusal(loaded: Any) -> Exception | None:
+    if isinstance(loaded, Exception):
+        return loaded
+    return next((reply for reply in loaded if isinstance(reply, Exception)), None)

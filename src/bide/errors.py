@@ -1,0 +1,55 @@
+"""Every error that bide raises: one root, a sentence each, and the sentence names the fix."""
+
+from __future__ import annotations
+
+
+class BideError(Exception):
+    """The root of all errors of this library."""
+
+
+class UsageError(BideError, ValueError):
+    """An argument that cannot be meant: a naive datetime, a negative delay, a bad name."""
+
+
+class PayloadError(BideError, TypeError):
+    """Arguments or a result that do not fit the queue's encoding, or are too large."""
+
+
+class TaskNotFound(BideError, LookupError):
+    """A task name that this process does not serve, or that does not lead to a function."""
+
+
+class ServerUnavailable(BideError, ConnectionError):
+    """The server could not be reached within the patience given; repeating the call is safe."""
+
+
+class ServerFull(BideError):
+    """The server has reached its `maxmemory` and refused to take more; nothing was changed."""
+
+
+class AccessDenied(BideError, PermissionError):
+    """The server refused the credentials, or the user lacks a right that the call needs."""
+
+
+class ServerRefused(BideError):
+    """The server answered with an error that bide does not expect."""
+
+
+class ScriptBug(BideError, AssertionError):
+    """A script was called with arguments that its header does not allow: a bug in bide."""
+
+
+class JobTimeout(BideError, TimeoutError):
+    """A job ran longer than its `timeout`."""
+
+
+class JobNotFound(BideError, LookupError):
+    """No job has this id: it never existed, was deleted, or its retention has ended."""
+
+
+class JobStateError(BideError):
+    """The verb does not apply to the state that the job is in; the message names the state."""
+
+
+class WorkerCrashed(BideError):
+    """A job's worker died or stopped under it too often; only ever seen as a job's error."""

@@ -1,0 +1,106 @@
+"""Every key that bide uses, named in this one file.
+
+All keys of one queue share the hash tag `{queue}`, so that they live in one slot of a Cluster and
+a script may declare and touch any of them. A script's header names the keys it takes by the
+attribute names of `QueueKeys`; nothing else in the project writes a key's name.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from bide.ids import check_name
+
+PREFIX: Final = "bide"
+"""The default of `prefix=` and `$BIDE_PREFIX`: what separates staging from production."""
+
+PRIORITIES: Final = 10
+"""Priorities are the integers 0 to 9; 9 runs first."""
+
+DEFAULT_PRIORITY: Final = 5
+
+DUE_SETS: Final = (*(str(p) for p in range(PRIORITIES - 1, -1, -1)), "alone")
+"""The due sets in the order in which a claim looks at them, and last the one for suspects."""
+
+
+class Key(NamedTuple):
+    """What stands behind one name in a script's header."""
+
+    suffix: str
+    type: str
+    holds: str
+    fan: tuple[str, ...] = ()
+
+
+LAYOUT: Final[dict[str, Key]] = {
+    "meta": Key("", "hash", "settings, counters and the clock's high-water mark of the queue"),
+    "due": Key(
+        ":due:<p>",
+        "zset",
+        "job id → due time (µs), delayed and waiting alike; one set per priority 9 to 0, and "
+        "`alone` for jobs whose worker died twice under them",
+        DUE_SETS,
+    ),
+    "jobs": Key(
+        ":jobs", "hash", "job id → body: task, arguments and options as the client sent it"
+    ),
+    "run": Key(":run", "hash", "job id → run record, from the first claim on"),
+    "results": Key(":results", "hash", "job id → encoded result, where it is not None"),
+    "errors": Key(":errors", "hash", "job id → the last error"),
+    "active": Key(":active", "zset", "job id → when its lease ends (µs)"),
+    "completed": Key(":completed", "zset", "job id → when it finished (µs), bounded"),
+    "failed": Key(":failed", "zset", "job id → when it failed for good (µs), bounded"),
+    "cancelled": Key(":cancelled", "zset", "job id → when it was cancelled (µs), bounded"),
+    "wake": Key(":wake", "list", "at most one hint that wakes one sleeping worker"),
+    "keep": Key(":keep", "zset", "worker → until when it promises to claim (µs)"),
+    "park": Key(":park", "zset", "worker → until when it sleeps (µs)"),
+    "claims": Key(":claims", "hash", "worker → number, time and job ids of its last claim"),
+    "trash": Key(
+        ":trash:<p>", "zset", "due sets that `empty` has set aside and deletes in pieces", DUE_SETS
+    ),
+}
+"""Header name -> key of a queue. `docs/keys.md` is generated from this and from the headers."""
+
+GLOBAL: Final[dict[str, Key]] = {
+    "queues": Key(":queues", "hash", "queue → when it was first used (µs)"),
+    "workers": Key(":workers", "hash", "worker → when it was last seen (µs), and what it serves"),
+}
+"""Header name -> key that no queue owns; no script takes one of these and a queue's together."""
+
+
+class Keys:
+    """The keys of one queue, or with `queue=None` the global ones, ready for `EVALSHA`."""
+
+    def __init__(self, queue: str | None, prefix: str = PREFIX) -> None:
+        """Name the keys.
+
+        Raises:
+            UsageError: the name or the prefix holds braces, spaces or control characters.
+        """
+        self.prefix = check_name(prefix, "prefix")
+        self.queue = queue
+        if queue is None:
+            root, layout = prefix, GLOBAL
+        else:
+            root, layout = f"{prefix}:{{{check_name(queue, 'queue name')}}}", LAYOUT
+        self.names: Final[dict[str, tuple[str, ...]]] = {
+            name: tuple(root + key.suffix.replace("<p>", p) for p in key.fan)
+            or (root + key.suffix,)
+            for name, key in layout.items()
+        }
+
+    def __getitem__(self, name: str) -> str:
+        """The one key behind a header name that stands for one key."""
+        (key,) = self.names[name]
+        return key
+
+    def of(self, header: tuple[str, ...]) -> tuple[str, ...]:
+        """The keys a script takes, in the order of its header."""
+        return tuple(key for name in header for key in self.names[name])
+
+
+@lru_cache(maxsize=1024)
+def keys_of(queue: str | None, prefix: str = PREFIX) -> Keys:
+    """The keys of a queue; the same object for the same names."""
+    return Keys(queue, prefix)

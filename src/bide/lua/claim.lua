@@ -1,0 +1,240 @@
+-- claim: take what is due, oldest first, under a lease; and say when to come back.
+-- @key   meta      reads settings, marks the clock
+-- @key   due       removes what is taken, adds what is reclaimed
+-- @key   jobs      reads bodies
+-- @key   run       writes a record per job taken
+-- @key   errors    adds the last error of a poison job
+-- @key   active    adds what is taken, removes what has expired
+-- @key   failed    adds poison jobs
+-- @key   wake      hints, or drops a hint that this claim answers
+-- @key   keep      forgets the worker's promise, and may add one
+-- @key   park      forgets the worker's sleep, and may add one
+-- @key   claims    remembers this claim
+-- @key   results   sweeps
+-- @key   trash     sweeps
+-- @arg   worker    text     who claims
+-- @arg   seq       integer  number of this claim; a repeat carries the same
+-- @arg   count     integer  how many jobs at most: the worker's free slots
+-- @arg   lease_us  integer  how long they are held without being extended
+-- @arg   busy      integer  how many jobs the worker runs already
+-- @reply ok now until more alone drain, then per job: id body token attempt due
+-- @reply stale     the worker has since sent a later claim
+-- @include clock record hint sweep
+
+local GRACE, HORIZON, SLEEP = 50000, 2000000, 10000000
+local RECLAIMS, CRASHES, STRIKES, PATIENCE = 10, 3, 2, 10000000
+local SWEEP, FORGET_AFTER, CLAIMS = 100, 600000000, 64
+local LEVELS, ALONE = 10, 11
+
+-- Removes before anything is added: a full server lets a script that has begun to remove go on.
+redis.call('ZREM', keep, worker)
+redis.call('ZREM', park, worker)
+
+local now = clock.now(meta)
+local lease_end = now + lease_us
+local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
+  'trash')
+local calm_until = clock.observe(meta, keep, park, tonumber(set[2]), now, lease_us)
+  or tonumber(set[3]) or 0
+local rewound = (tonumber(set[4]) or 0) > now
+if lease_us > (tonumber(set[5]) or 0) then redis.call('HSET', meta, 'lease_us', lease_us) end
+
+-- The same claim again: its reply was lost. What it took and still holds, renewed.
+local last = redis.call('HGET', claims, worker)
+if last then
+  local head = string.match(last, '^%S+ %S+')
+  local then_us, last_seq = string.match(head, '^(%d+) (%d+)$')
+  if tonumber(last_seq) > seq then return {'stale'} end
+  if tonumber(last_seq) == seq then
+    local reply, was_alone = {}, 0
+    for id in string.gmatch(string.sub(last, #head + 2), '%S+') do
+      local line = redis.call('HGET', run, id)
+      local mine = line and record.parse(line)
+      if mine and mine.worker == worker and mine.started == tonumber(then_us)
+        and redis.call('ZSCORE', active, id) then
+        redis.call('ZADD', active, lease_end, id)
+        reply[#reply + 1] = id
+        reply[#reply + 1] = redis.call('HGET', jobs, id)
+        reply[#reply + 1] = tonumber(record.token(line))
+        reply[#reply + 1] = mine.attempt
+        reply[#reply + 1] = mine.due
+        if mine.alone == 1 then was_alone = 1 end
+      end
+    end
+    if #reply > 0 then
+      -- Not armed: the caller has work, and its next claim will say when to come back.
+      return {'ok', now, 0, 1, was_alone, 0, unpack(reply)}
+    end
+  end
+elseif redis.call('HLEN', claims) > CLAIMS then
+  -- A new worker pays for some that are gone.
+  local sample = redis.call('HRANDFIELD', claims, 16, 'WITHVALUES')
+  for i = 1, #sample, 2 do
+    if now - tonumber(string.match(sample[i + 1], '^%d+')) > FORGET_AFTER then
+      redis.call('HDEL', claims, sample[i])
+    end
+  end
+end
+
+-- Expired leases are due again, in their old place; a job that killed its worker three times
+-- while it ran alone has failed.
+local function reclaim(id)
+  redis.call('ZREM', active, id)
+  local f = record.parse(redis.call('HGET', run, id))
+    or {head = record.fresh(now), priority = 5, attempt = 1, crashes = 0, strikes = 0, alone = 0,
+        started = now, worker = '?', due = now}
+  if f.alone == 1 then f.crashes = f.crashes + 1 else f.strikes = f.strikes + 1 end
+  f.attempt = f.attempt - 1
+  f.alone = 0
+  redis.call('HINCRBY', meta, 'reclaimed', 1)
+  if f.crashes >= CRASHES then
+    redis.call('ZADD', failed, now, id)
+    redis.call('HINCRBY', meta, 'failed', 1)
+    redis.call('HSET', errors, id, string.format(
+      '{"type":"WorkerCrashed","message":"Its worker died or stopped %d times under'
+      .. ' this job, %d of them while it ran alone; the last was %s."}',
+      f.crashes + f.strikes, f.crashes, f.worker))
+  else
+    local level = LEVELS - f.priority
+    if f.strikes >= STRIKES then level = ALONE end
+    redis.call('ZADD', due[level], f.due, id)
+  end
+  redis.call('HSET', run, id, record.format(f.head, f))
+end
+
+local paused = set[1]
+local more = false
+if now >= calm_until then
+  local expired = redis.call('ZRANGEBYSCORE', active, '-inf', now, 'LIMIT', 0, RECLAIMS)
+  for i = 1, #expired do reclaim(expired[i]) end
+  more = #expired == RECLAIMS
+end
+if rewound then
+  -- The clock was set back: leases given before reach further than any lease may.
+  local longest = now + math.max(lease_us, tonumber(set[5]) or 0)
+  local far = redis.call('ZREVRANGEBYSCORE', active, '+inf', '(' .. string.format('%.0f', longest),
+    'LIMIT', 0, RECLAIMS)
+  for i = 1, #far do redis.call('ZADD', active, longest, far[i]) end
+end
+if set[6] then sweep.some(meta, trash, jobs, run, results, errors, SWEEP) end
+
+-- Take.
+local reply = {'ok', now, 0, 0, 0, 0}
+local alone = 0
+local taken = {}
+
+local function take(level, picked)
+  local ids = {}
+  for i = 1, #picked, 2 do ids[#ids + 1] = picked[i] end
+  redis.call('ZREM', due[level], unpack(ids))
+  local bodies = redis.call('HMGET', jobs, unpack(ids))
+  local lines = redis.call('HMGET', run, unpack(ids))
+  local leases, records = {}, {}
+  local fresh_head = record.fresh(now)
+  local fresh_tail = record.tail(math.max(LEVELS - level, 0), 1, 0, 0, alone, now, worker)
+  for i, id in ipairs(ids) do
+    local body, line, at = bodies[i], lines[i], picked[2 * i]
+    if body then
+      local token, attempt = now, 1
+      local f = line and record.parse(line)
+      if f then
+        token = math.max(now, tonumber(record.token(line)) + 1)
+        f.attempt, f.started, f.worker, f.alone = f.attempt + 1, now, worker, alone
+        f.due = tonumber(at)
+        attempt = f.attempt
+        line = record.format(record.head(token, record.stamp(line)), f)
+      else
+        line = fresh_head .. fresh_tail .. at
+      end
+      records[#records + 1] = id
+      records[#records + 1] = line
+      leases[#leases + 1] = lease_end
+      leases[#leases + 1] = id
+      taken[#taken + 1] = id
+      local n = #reply
+      reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, body, token, attempt
+      reply[n + 5] = tonumber(at)
+    end
+  end
+  if #leases > 0 then
+    redis.call('ZADD', active, unpack(leases))
+    redis.call('HSET', run, unpack(records))
+  end
+end
+
+local deadline
+local function by(at)
+  if at and at > now and (not deadline or at < deadline) then deadline = at end
+end
+
+-- A suspect runs as the only job of its worker, so that a crash names its culprit. A busy worker
+-- leaves it to an idle one, unless it has waited long: then it drains and takes it.
+local suspect = redis.call('ZRANGE', due[ALONE], 0, 0, 'WITHSCORES')
+local suspect_at = tonumber(suspect[2])
+if suspect_at and not paused then
+  if suspect_at > now then
+    if busy == 0 then by(suspect_at) end
+  elseif busy == 0 and count > 0 then
+    alone = 1
+    take(ALONE, suspect)
+  elseif now - suspect_at > PATIENCE then
+    reply[6] = 1
+    count = 0
+  end
+end
+
+local overdue = false
+if not paused and alone == 0 then
+  for level = 1, LEVELS do
+    local room = count - #taken
+    local head = redis.call('ZRANGE', due[level], 0, 0, 'WITHSCORES')
+    if head[2] and tonumber(head[2]) <= now then
+      if room > 0 then
+        local picked = redis.call('ZRANGEBYSCORE', due[level], '-inf', now, 'WITHSCORES',
+          'LIMIT', 0, room)
+        take(level, picked)
+        head = redis.call('ZRANGE', due[level], 0, 0, 'WITHSCORES')
+      end
+      if head[2] and tonumber(head[2]) <= now then overdue = true end
+    end
+    by(tonumber(head[2]))
+    if overdue then break end
+  end
+end
+
+redis.call('HSET', claims, worker,
+  string.format('%.0f %d ', now, seq) .. table.concat(taken, ' '))
+
+-- Wait: few keep the time, all others sleep until woken (two keepers; the others park).
+local lease = redis.call('ZRANGE', active, 0, 0, 'WITHSCORES')
+if lease[2] then
+  local ends = tonumber(lease[2])
+  if ends > now then by(ends) elseif now < calm_until then by(calm_until) else more = true end
+end
+redis.call('ZREMRANGEBYSCORE', keep, '-inf', '(' .. string.format('%.0f', now - GRACE))
+local keepers = redis.call('ZCARD', keep)
+local free = count - #taken > 0 and alone == 0
+if free then
+  if not overdue and not more then redis.call('DEL', wake) end
+  local due_by = math.min(deadline or now + HORIZON, now + HORIZON)
+  local first = redis.call('ZRANGE', keep, 0, 0, 'WITHSCORES')
+  if not first[2] or tonumber(first[2]) > due_by then
+    redis.call('ZADD', keep, due_by, worker)
+    keepers = keepers + 1
+    reply[3] = due_by
+  elseif keepers < 2 then
+    redis.call('ZADD', keep, due_by + GRACE, worker)
+    keepers = keepers + 1
+    reply[3] = due_by + GRACE
+  else
+    redis.call('ZADD', park, now + SLEEP, worker)
+    reply[3] = now + SLEEP
+  end
+end
+if keepers < 2 or overdue or more then
+  redis.call('ZREMRANGEBYSCORE', park, '-inf', now)
+  if overdue or more or redis.call('ZCARD', park) > 0 then hint.push(wake) end
+end
+if more then reply[4] = 1 end
+reply[5] = alone
+return reply

@@ -1,0 +1,27 @@
+-- counts: how many jobs are in each state, and the queue's counters.
+-- @key   meta       reads
+-- @key   due        counts
+-- @key   active     counts
+-- @key   completed  counts
+-- @key   failed     counts
+-- @key   cancelled  counts
+-- @key   keep       counts
+-- @key   park       counts
+-- @reply ok now delayed waiting active completed failed cancelled next_due idle, then meta
+-- @include clock
+
+local now = clock.now(meta)
+local all, waiting, next_due = 0, 0, 0
+for i = 1, #due do
+  local size = redis.call('ZCARD', due[i])
+  if size > 0 then
+    all = all + size
+    waiting = waiting + redis.call('ZCOUNT', due[i], '-inf', now)
+    local head = tonumber(redis.call('ZRANGE', due[i], 0, 0, 'WITHSCORES')[2])
+    if next_due == 0 or head < next_due then next_due = head end
+  end
+end
+local idle = redis.call('ZCOUNT', keep, now, '+inf') + redis.call('ZCOUNT', park, now, '+inf')
+return {'ok', now, all - waiting, waiting, redis.call('ZCARD', active),
+  redis.call('ZCARD', completed), redis.call('ZCARD', failed), redis.call('ZCARD', cancelled),
+  next_due, idle, redis.call('HGETALL', meta)}

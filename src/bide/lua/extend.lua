@@ -1,0 +1,39 @@
+-- extend: renew the leases of jobs still held under these tokens.
+-- @key   meta      marks the clock
+-- @key   run       reads tokens
+-- @key   active    moves the lease's end
+-- @key   keep      dropped when the clock was set back
+-- @key   park      dropped when the clock was set back
+-- @arg   worker    text     who extends
+-- @arg   lease_us  integer  how long from now
+-- @rest  id token
+-- @reply ok now, then per job: ok | lost | gone
+-- @include clock record
+
+local ids = {}
+for i = rest, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
+if #ids == 0 then return redis.error_reply('BADARG extend rest') end
+
+local now = clock.now(meta)
+local lines = redis.call('HMGET', run, unpack(ids))
+local leases = redis.call('ZMSCORE', active, unpack(ids))
+local reply, mine, renewed = {'ok', now}, {}, {}
+for k, id in ipairs(ids) do
+  local word = 'lost'
+  if not lines[k] then
+    word = 'gone'
+  elseif leases[k] and record.stamp(lines[k]) == ARGV[rest + 2 * k - 1] .. '-' then
+    word = 'ok'
+    mine[#mine + 1] = id
+    renewed[#renewed + 1] = now + lease_us
+    renewed[#renewed + 1] = id
+  end
+  reply[k + 2] = word
+end
+if #mine > 0 then
+  -- Removed and added again, because a full server refuses a ZADD that nothing was removed before.
+  redis.call('ZREM', active, unpack(mine))
+  redis.call('ZADD', active, unpack(renewed))
+  clock.observe(meta, keep, park, tonumber(redis.call('HGET', meta, 'clock')), now, lease_us)
+end
+return reply

@@ -1,0 +1,34 @@
+-- fetch: everything that is known of jobs, as one consistent picture.
+-- @key   meta       reads the clock's offset under test
+-- @key   due        reads
+-- @key   jobs       reads
+-- @key   run        reads
+-- @key   results    reads
+-- @key   errors     reads
+-- @key   active     reads
+-- @key   completed  reads
+-- @key   failed     reads
+-- @key   cancelled  reads
+-- @rest  id
+-- @reply ok now, then per job: state since priority body run result error | gone
+-- @include clock find
+
+local now = clock.now(meta)
+local reply = {'ok', now}
+for i = rest, #ARGV do
+  local id = ARGV[i]
+  local level, since = find.due(due, id)
+  local state
+  if level then
+    state = since > now and 'delayed' or 'waiting'
+  else
+    state, since = find.elsewhere(active, completed, failed, cancelled, id)
+  end
+  if state == 'gone' then
+    reply[#reply + 1] = {'gone'}
+  else
+    reply[#reply + 1] = {state, since, level and 10 - level or -1, redis.call('HGET', jobs, id),
+      redis.call('HGET', run, id), redis.call('HGET', results, id), redis.call('HGET', errors, id)}
+  end
+end
+return reply

@@ -1,0 +1,20 @@
+-- heartbeat: a worker says that it lives and what it serves, or that it stops.
+-- @key   workers  adds or removes; removes what was not seen for an hour
+-- @arg   worker   text
+-- @arg   about    text   what it says of itself, as JSON; empty when it stops
+-- @reply ok now
+
+local FORGET_AFTER_US = 3600000000
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+redis.call('HDEL', workers, worker)
+local sample = redis.call('HRANDFIELD', workers, 4, 'WITHVALUES')
+for i = 1, #sample, 2 do
+  if now - tonumber(string.match(sample[i + 1], '^%d+')) > FORGET_AFTER_US then
+    redis.call('HDEL', workers, sample[i])
+  end
+end
+if about ~= '' then
+  redis.call('HSET', workers, worker, string.format('%.0f ', now) .. about)
+end
+return {'ok', now}

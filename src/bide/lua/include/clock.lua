@@ -1,0 +1,33 @@
+-- The server's clock, read once per script. All times are whole microseconds since 1970.
+--
+-- A high-water mark in `meta` shows a jump. Backward: the new time is taken, promises made in the
+-- old one are dropped, and leases that reach too far are clamped as they are met. Forward: no
+-- lease is reclaimed before its holder had the time of one lease to renew it.
+local clock = {}
+
+local MARK_EVERY, BACK, FORWARD = 1000000, 2000000, 30000000
+
+function clock.now(meta)
+  local time = redis.call('TIME')
+  return time[1] * 1000000 + time[2]
+end
+
+-- Called by the scripts that only workers call, after their first removal (a full server refuses
+-- whatever adds before). `seen` is the mark as it was read.
+function clock.observe(meta, keep, park, seen, now, lease_us)
+  if not seen then
+    redis.call('HSET', meta, 'clock', now)
+  elseif now - seen > FORWARD then
+    redis.call('HSET', meta, 'clock', now, 'calm_until', now + lease_us,
+      'gap_us', now - seen, 'gap_at', now)
+    return now + lease_us
+  elseif seen - now > BACK then
+    redis.call('DEL', keep, park)
+    redis.call('HSET', meta, 'clock', now, 'rewound_until', seen,
+      'gap_us', now - seen, 'gap_at', now)
+  elseif now - seen >= MARK_EVERY then
+    redis.call('HSET', meta, 'clock', now)
+  end
+end
+
+return clock

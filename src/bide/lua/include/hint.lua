@@ -1,0 +1,17 @@
+-- Waking sleepers. A wake-up is a hint: the list never holds more than one, and a lost one costs
+-- a bounded wait, because a keeper's own timer stands behind every deadline.
+local hint = {}
+
+function hint.push(list)
+  if redis.call('LLEN', list) == 0 then
+    redis.call('LPUSH', list, '1')
+  end
+end
+
+-- A job is due at `due`: does anyone need to know?
+function hint.due(list, keep, due, now)
+  if due > now and #redis.call('ZRANGEBYSCORE', keep, now, due, 'LIMIT', 0, 1) > 0 then return end
+  hint.push(list)
+end
+
+return hint

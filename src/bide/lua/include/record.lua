@@ -1,0 +1,59 @@
+-- The run record: what is known of a job once it has been claimed. Fixed-width where every settle
+-- looks, so that the common path compares and cuts strings and parses nothing:
+--
+--   1-16   token of the latest claim          18-33  token settled before that
+--   17     how it was settled, '-' while held 34     how, '-' for never
+--   36-    priority attempt crashes strikes alone started worker due
+--
+-- crashes: leases that ended while the job was the only suspect; strikes: those that ended among
+-- others. alone: 1 while it is held as the only job of its worker.
+local record = {}
+
+local NEVER = '0000000000000000-'
+
+function record.head(token, before)
+  return string.format('%016.0f-', token) .. before
+end
+
+-- All but the due time, which alone differs between the jobs of a first claim.
+function record.tail(priority, attempt, crashes, strikes, alone, started, worker)
+  return string.format(' %d %d %d %d %d %.0f %s ',
+    priority, attempt, crashes, strikes, alone, started, worker)
+end
+
+function record.fresh(token) return record.head(token, NEVER) end
+
+function record.token(line) return string.sub(line, 1, 16) end
+
+function record.stamp(line) return string.sub(line, 1, 17) end
+
+function record.settled(line, outcome)
+  return string.sub(line, 1, 16) .. outcome .. string.sub(line, 18)
+end
+
+-- Was this token settled in this way, now or before the latest claim?
+function record.remembers(line, token, outcome)
+  local stamp = token .. outcome
+  return string.sub(line, 1, 17) == stamp or string.sub(line, 18, 34) == stamp
+end
+
+-- The fields of a record, or nil for what is not one.
+function record.parse(line)
+  if not line then return nil end
+  local priority, attempt, crashes, strikes, alone, started, worker, due =
+    string.match(line, '^ (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+)$', 35)
+  if not due then return nil end
+  return {
+    head = string.sub(line, 1, 34),
+    priority = tonumber(priority), attempt = tonumber(attempt), crashes = tonumber(crashes),
+    strikes = tonumber(strikes), alone = tonumber(alone), started = tonumber(started),
+    worker = worker, due = tonumber(due),
+  }
+end
+
+function record.format(head, f)
+  return head .. record.tail(f.priority, f.attempt, f.crashes, f.strikes, f.alone, f.started,
+    f.worker) .. string.format('%.0f', f.due)
+end
+
+return record

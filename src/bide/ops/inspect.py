@@ -1,0 +1,105 @@
+"""Reading jobs and queues; nothing here changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from bide.command import Command, command
+from bide.errors import UsageError
+from bide.job import RunRecord, Snapshot
+from bide.keys import Keys
+from bide.ops.reply import pairs, words
+from bide.states import LISTABLE, State
+
+MAX_PAGE: Final = 1_000
+"""Jobs per page at most: bounds the time one call may take on the server."""
+
+
+class Counts(NamedTuple):
+    """How many jobs are in each state, and the queue's running totals."""
+
+    now_us: int
+    delayed: int
+    waiting: int
+    active: int
+    completed: int
+    failed: int
+    cancelled: int
+    next_due_us: int
+    """When the earliest job that has not been taken is due; 0 where there is none."""
+    idle_workers: int
+    paused: bool
+    totals: dict[str, int]
+    """Since the queue was first used: completed, failed, cancelled, retried, reclaimed."""
+    gap_us: int
+    """The last jump of the server's clock, or stretch in which no worker claimed; 0 for none."""
+
+
+def fetch(keys: Keys, ids: Sequence[str]) -> Command[list[Snapshot | None]]:
+    """Everything that is known of jobs; None for an id that is not there."""
+
+    def parse(reply: list[Any]) -> list[Snapshot | None]:
+        now_us = reply[1]
+        return [_snapshot(id, now_us, item) for id, item in zip(ids, reply[2:], strict=True)]
+
+    return command("fetch", keys, ids, parse)
+
+
+def counts(keys: Keys) -> Command[Counts]:
+    """Count the jobs in each state."""
+    return command("counts", keys, (), _read_counts)
+
+
+def listing(keys: Keys, state: str, start: int, count: int) -> Command[list[str]]:
+    """The ids of a page of the jobs in one state.
+
+    Raises:
+        UsageError: there is no such state, or the page is not within its bounds.
+    """
+    if state not in LISTABLE:
+        raise UsageError(f"There is no state {state!r}; give one of {', '.join(LISTABLE)}.")
+    if start < 0 or not 0 <= count <= MAX_PAGE:
+        raise UsageError(
+            f"start={start}, count={count} is no page: start from 0, count up to {MAX_PAGE}."
+        )
+    return command("list", keys, (str(state), start, count), lambda reply: words(reply, 2))
+
+
+def _snapshot(id: str, now_us: int, item: list[Any]) -> Snapshot | None:
+    if item[0] == b"gone":
+        return None
+    state, since, priority, body, line, result, error = item
+    run = RunRecord.read(line) if line else None
+    return Snapshot(
+        id=id,
+        state=State(state.decode()),
+        now_us=now_us,
+        since_us=since,
+        priority=run.priority if run else priority,
+        raw_body=body or b"",
+        run=run,
+        raw_result=result,
+        raw_error=error,
+    )
+
+
+_TOTALS: Final = ("completed", "failed", "cancelled", "retried", "reclaimed")
+
+
+def _read_counts(reply: list[Any]) -> Counts:
+    meta = pairs(reply[10])
+    return Counts(
+        now_us=reply[1],
+        delayed=reply[2],
+        waiting=reply[3],
+        active=reply[4],
+        completed=reply[5],
+        failed=reply[6],
+        cancelled=reply[7],
+        next_due_us=reply[8],
+        idle_workers=reply[9],
+        paused="paused" in meta,
+        totals={name: int(meta.get(name, 0)) for name in _TOTALS},
+        gap_us=int(meta.get("gap_us", 0)),
+    )

@@ -1,0 +1,74 @@
+"""Changing jobs that no worker holds, and queues."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from bide.command import Arg, Command, command
+from bide.keys import Keys
+from bide.ops.consume import DEFAULT_RETENTION, Retention
+from bide.ops.reply import words
+
+SWEEP: Final = 500
+"""Jobs deleted per call while a queue is emptied."""
+
+
+class Moved(NamedTuple):
+    """What became of a job that was to be rescheduled or promoted."""
+
+    word: str
+    """`ok`, or the state that the job is in instead (`gone` if there is none)."""
+    due_us: int
+
+
+class Emptied(NamedTuple):
+    """One step of emptying."""
+
+    aside: int
+    """Jobs set aside by this call; -1 while an earlier trash is being swept."""
+    more: bool
+
+
+def cancel(
+    keys: Keys, ids: Sequence[str], retention: Retention = DEFAULT_RETENTION
+) -> Command[list[str]]:
+    """Take jobs back; for each `ok`, or the state that it is in instead."""
+    args: tuple[Arg, ...] = (retention.cancelled_count, round(retention.cancelled_age * 1e6), *ids)
+    return command("cancel", keys, args, lambda reply: words(reply, 2))
+
+
+def reschedule(keys: Keys, id: str, when: str) -> Command[Moved]:
+    """Give a job another due time, `when` as `ops.produce.when` writes it."""
+    return command("reschedule", keys, (id, when), _read_moved)
+
+
+def promote(keys: Keys, id: str) -> Command[Moved]:
+    """Make a job due now."""
+    return command("promote", keys, (id,), _read_moved)
+
+
+def delete(keys: Keys, ids: Sequence[str]) -> Command[list[str]]:
+    """Remove jobs; for each `ok`, `active` (nothing removed) or `gone`."""
+    return command("delete", keys, ids, lambda reply: words(reply, 1))
+
+
+def pause(keys: Keys) -> Command[None]:
+    """Let nothing be claimed."""
+    return command("pause", keys, (), lambda reply: None)
+
+
+def resume(keys: Keys) -> Command[None]:
+    """Let jobs be claimed again."""
+    return command("resume", keys, (), lambda reply: None)
+
+
+def empty(keys: Keys, begin: bool) -> Command[Emptied]:
+    """One bounded step of removing all delayed and waiting jobs."""
+    args = (int(begin), SWEEP)
+    return command("empty", keys, args, lambda reply: Emptied(reply[1], bool(reply[2])))
+
+
+def _read_moved(reply: list[Any]) -> Moved:
+    word = reply[0].decode()
+    return Moved(word, reply[2] if word == "ok" else 0)

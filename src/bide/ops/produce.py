@@ -1,0 +1,91 @@
+"""Adding jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from bide.clock import Duration, at_to_us, to_us
+from bide.codec import Body, encode_body
+from bide.command import Arg, Command, command
+from bide.errors import UsageError
+from bide.ids import check_name, new_id
+from bide.keys import DEFAULT_PRIORITY, PRIORITIES, Keys
+from bide.ops.reply import groups
+
+CHUNK: Final = 500
+"""Jobs per script call: bounds the time one call may take on the server."""
+
+
+class Prepared(NamedTuple):
+    """A job that is ready to be enqueued. Enqueueing it twice adds it once."""
+
+    id: str
+    when: str
+    priority: int
+    body: bytes
+
+
+class Receipt(NamedTuple):
+    """What an enqueue did."""
+
+    id: str
+    due_us: int
+    """When the job is due, on the server's clock; 0 where the id existed."""
+    new: bool
+    """False where the id existed and nothing was changed."""
+
+
+def when(delay: Duration | None, at: datetime | None) -> str:
+    """Write down when a job is due: `+N` microseconds from now, or the moment `=N`.
+
+    Raises:
+        UsageError: both are given, `at` is naive, or the delay is not a duration.
+    """
+    if at is not None:
+        if delay is not None:
+            raise UsageError("Give either delay= or at=, not both.")
+        return f"={at_to_us(at)}"
+    return f"+{to_us(delay)}" if delay else "+0"
+
+
+def prepare(
+    body: Body,
+    delay: Duration | None = None,
+    at: datetime | None = None,
+    priority: int | None = None,
+    job_id: str | None = None,
+) -> Prepared:
+    """Make a job ready to be enqueued.
+
+    Raises:
+        UsageError: an option cannot be meant.
+        PayloadError: the arguments do not fit the encoding.
+    """
+    if priority is None:
+        priority = DEFAULT_PRIORITY
+    elif isinstance(priority, bool) or priority not in range(PRIORITIES):
+        raise UsageError(f"priority must be an integer from 0 to 9 (9 first), not {priority!r}.")
+    id = new_id() if job_id is None else check_name(job_id, "job_id")
+    return Prepared(id, when(delay, at), int(priority), encode_body(body))
+
+
+def enqueue(keys: Keys, jobs: Sequence[Prepared]) -> Command[list[Receipt]]:
+    """Add up to `CHUNK` jobs, all or (on a full server) none."""
+    args: list[Arg] = []
+    for job in jobs:
+        args += job
+
+    def parse(reply: list[Any]) -> list[Receipt]:
+        return [
+            Receipt(job.id, due_us, word == b"new")
+            for job, (word, due_us) in zip(jobs, groups(reply, 2, 2), strict=True)
+        ]
+
+    return command("enqueue", keys, args, parse)
+
+
+def enqueue_many(keys: Keys, jobs: Sequence[Prepared]) -> list[Command[list[Receipt]]]:
+    """Add any number of jobs, in calls that share a round trip."""
+    return [enqueue(keys, jobs[i : i + CHUNK]) for i in range(0, len(jobs), CHUNK)]

@@ -1,0 +1,63 @@
+"""Which queues and workers there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from bide.command import Command, command
+from bide.keys import Keys
+from bide.ops.reply import pairs, words
+
+
+class About(msgspec.Struct, frozen=True):
+    """What a worker says of itself."""
+
+    host: str
+    pid: int
+    queues: list[str]
+    executor: str
+    concurrency: int
+    started_us: int
+    version: str
+
+
+class WorkerSeen(NamedTuple):
+    """A worker, and how long ago (seconds) it was last heard of."""
+
+    name: str
+    ago: float
+    about: About
+
+
+def register(keys: Keys, queues: Sequence[str]) -> Command[None]:
+    """Note that queues are in use; `keys` are the global ones."""
+    return command("register", keys, queues, lambda reply: None)
+
+
+def heartbeat(keys: Keys, worker: str, about: About | None) -> Command[None]:
+    """Say that a worker lives, or with None that it stops."""
+    text = msgspec.json.encode(about) if about else b""
+    return command("heartbeat", keys, (worker, text), lambda reply: None)
+
+
+def workers(keys: Keys) -> Command[list[WorkerSeen]]:
+    """The workers that were heard of lately."""
+    return command("workers", keys, (), _read_workers)
+
+
+def queues(keys: Keys) -> Command[list[str]]:
+    """The names of all queues that were ever used, sorted."""
+    return command("queues", keys, (), lambda reply: sorted(words(reply, 1)))
+
+
+def _read_workers(reply: list[Any]) -> list[WorkerSeen]:
+    seen = []
+    for name, value in pairs(reply[2]).items():
+        at_us, _, text = value.partition(b" ")
+        seen.append(
+            WorkerSeen(name, (reply[1] - int(at_us)) / 1e6, msgspec.json.decode(text, type=About))
+        )
+    return sorted(seen)

@@ -1,0 +1,128 @@
+"""Scripts: the Lua files of `bide/lua`, assembled from their headers, content-addressed.
+
+A file opens with a header, and the header is the contract:
+
+    -- cancel: one sentence that says what the script does.
+    -- @key  due        removes each job         (a name of `bide.keys`)
+    -- @arg  lease_us   integer                  how long, in words
+    -- @arg  worker     text
+    -- @rest id token                            what repeats after the fixed arguments
+    -- @reply ok ...
+    -- @include clock wake
+
+From it the loader makes the script's locals: one per key (a table where the name stands for
+several), one per argument, checked and converted before the first write, and `rest`, the index of
+the first repeating argument. So header, caller and locals cannot disagree. An included file is a
+chunk that returns a table of functions, which take all they use as parameters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Final
+
+from bide.keys import GLOBAL, LAYOUT
+
+SERVER_CLOCK: Final = "server"
+TEST_CLOCK: Final = "testing"
+
+_LINE: Final = re.compile(r"-- @(key|arg|rest|reply|include)\s+(.*)")
+_CHECKS: Final = {"integer": "tonumber(ARGV[{i}])", "text": "ARGV[{i}]"}
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script as it is sent: its text, its SHA-1, and the contract read from its header."""
+
+    name: str
+    text: str
+    sha: str
+    summary: str
+    keys: tuple[str, ...]
+    args: tuple[str, ...]
+    rest: tuple[str, ...]
+    header: tuple[tuple[str, str], ...]
+
+    @property
+    def is_global(self) -> bool:
+        """Whether it works on keys that no queue owns."""
+        return all(key in GLOBAL for key in self.keys)
+
+
+@cache
+def load(name: str, clock: str = SERVER_CLOCK) -> Script:
+    """Assemble a script.
+
+    Args:
+        name: the verb, which is also the file's name.
+        clock: `SERVER_CLOCK`, or `TEST_CLOCK`, which a test can move.
+    """
+    source = _read(f"{name}.lua")
+    lines = source.split("\n")
+    end = next((i for i, line in enumerate(lines) if not line.startswith("--")), len(lines))
+    header = [m.groups() for line in lines[:end] if (m := _LINE.match(line))]
+    keys = tuple(text.split()[0] for tag, text in header if tag == "key")
+    args = [text.split()[:2] for tag, text in header if tag == "arg"]
+    rest = tuple(w for tag, text in header if tag == "rest" for w in text.split())
+    prelude = [_key_locals(keys), *_arg_locals(name, args, len(rest))]
+    for tag, text in header:
+        if tag == "include":
+            prelude += [_include(part, clock) for part in text.split()]
+    text = "\n".join([*prelude, *lines[end:]])
+    return Script(
+        name=name,
+        text=text,
+        sha=hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(),
+        summary=lines[0].removeprefix(f"-- {name}: "),
+        keys=keys,
+        args=tuple(arg for arg, _ in args),
+        rest=rest,
+        header=tuple((tag, text) for tag, text in header),
+    )
+
+
+def names() -> list[str]:
+    """The names of all scripts."""
+    files = resources.files("bide").joinpath("lua").iterdir()
+    return sorted(f.name.removesuffix(".lua") for f in files if f.name.endswith(".lua"))
+
+
+def _read(path: str) -> str:
+    return resources.files("bide").joinpath("lua", *path.split("/")).read_text("utf-8")
+
+
+def _key_locals(keys: tuple[str, ...]) -> str:
+    layout = LAYOUT | GLOBAL
+    locals_, values, position = [], [], 1
+    for name in keys:
+        width = len(layout[name].fan) or 1
+        slots = ", ".join(f"KEYS[{i}]" for i in range(position, position + width))
+        locals_.append(name)
+        values.append(f"{{{slots}}}" if layout[name].fan else slots)
+        position += width
+    return f"local {', '.join(locals_)} = {', '.join(values)}"
+
+
+def _arg_locals(name: str, args: list[list[str]], width: int) -> list[str]:
+    lines = []
+    for i, (arg, kind) in enumerate(args, start=1):
+        lines.append(f"local {arg} = {_CHECKS[kind].format(i=i)}")
+        lines.append(f"if not {arg} then return redis.error_reply('BADARG {name} {arg}') end")
+    if width:
+        first = len(args) + 1
+        lines.append(f"local rest = {first}")
+        lines.append(f"if (#ARGV - {len(args)}) % {width} ~= 0 then")
+        lines.append(f"  return redis.error_reply('BADARG {name} rest')")
+        lines.append("end")
+    return lines
+
+
+def _include(name: str, clock: str) -> str:
+    text = f"local {name} = (function()\n{_read(f'include/{name}.lua')}end)()"
+    if name == "clock" and clock != SERVER_CLOCK:
+        text += f"\nclock.now = (function()\n{_read(f'include/clock_{clock}.lua')}end)()"
+    return text

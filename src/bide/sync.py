@@ -1,0 +1,101 @@
+"""The blocking executor: runs commands over a pool of connections; safe to share by threads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import redis
+from redis.retry import Retry
+
+from bide.command import Command
+from bide.connection import REPLY_TIMEOUT, hide_password, options, resolve_url
+from bide.dialogue import PATIENCE, Call, Send, Situation, dialogue
+from bide.errors import BideError
+from bide.script import SERVER_CLOCK
+
+T = TypeVar("T")
+
+
+class Client:
+    """Runs commands on one server."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        patience: float = PATIENCE,
+        reply_timeout: float = REPLY_TIMEOUT,
+        clock: str = SERVER_CLOCK,
+    ) -> None:
+        """Set up; nothing is sent before the first command.
+
+        Args:
+            url: `redis://`, `rediss://` or `unix://`; else `$BIDE_URL`, else the local default.
+            patience: seconds for which a broken round trip is repeated.
+            reply_timeout: seconds to wait for one reply.
+            clock: which clock the scripts are built for (the tests have one that can be moved).
+
+        Raises:
+            UsageError: the URL is not of a form that bide takes.
+        """
+        self.url = resolve_url(url)
+        self.where = hide_password(self.url)
+        self._patience = patience
+        self._clock = clock
+        self._reached = False
+        self._redis = redis.Redis.from_url(self.url, **options(self.url, Retry, reply_timeout))
+
+    def run(self, command: Command[T]) -> T:
+        """Run one command.
+
+        Raises:
+            BideError: whatever came of it instead of a result.
+        """
+        (result,) = self.run_many([command])
+        return result  # type: ignore[no-any-return]
+
+    def run_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        """Run commands in one round trip.
+
+        Raises:
+            BideError: what the first that failed came to; the others have run.
+        """
+        results = self.attempt_many(commands)
+        for result in results:
+            if isinstance(result, BideError):
+                raise result
+        return results
+
+    def attempt_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        """Run commands in one round trip; a `BideError` stands in place of each that failed."""
+        if not commands:
+            return []
+        situation = Situation(self.where, self._clock, self._patience, self._reached)
+        steps = dialogue(commands, situation)
+        step = next(steps)
+        try:
+            while True:
+                if isinstance(step, Send):
+                    step = steps.send(self._send(step.calls))
+                else:
+                    time.sleep(step.seconds)
+                    step = next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Close all connections; the next command opens new ones."""
+        self._redis.close()
+
+    def _send(self, calls: list[Call]) -> list[Any] | Exception:
+        pipe = self._redis.pipeline(transaction=False)
+        try:
+            for call in calls:
+                pipe.execute_command(*call)  # type: ignore[no-untyped-call]
+            replies = pipe.execute(raise_on_error=False)
+        except (redis.RedisError, OSError) as error:
+            return error
+        self._reached = True
+        return replies

@@ -1,0 +1,66 @@
+"""One heap of deadlines for all running jobs, rather than a timer for each."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+
+class Timed(Protocol):
+    """Something that must end by a moment of the loop's clock."""
+
+    deadline: float
+    ended: bool
+
+
+T = TypeVar("T", bound=Timed)
+
+
+class Deadlines(Generic[T]):
+    """Calls back for each entry that has not ended by its deadline."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, expire: Callable[[T], None]) -> None:
+        self._loop = loop
+        self._expire = expire
+        self._heap: list[tuple[float, int, T]] = []
+        self._count = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._compact_at = 1024
+
+    def add(self, entry: T) -> None:
+        """Watch an entry until it says that it has ended."""
+        self._count += 1
+        heapq.heappush(self._heap, (entry.deadline, self._count, entry))
+        if len(self._heap) > self._compact_at:
+            self._compact()
+        if self._timer is None or entry.deadline < self._timer.when():
+            self._arm()
+
+    def close(self) -> None:
+        """Watch nothing more."""
+        self._heap.clear()
+        self._arm()
+
+    def _compact(self) -> None:
+        """Drop what has ended; the bound doubles with what is left, so this costs O(1) an entry."""
+        self._heap = [item for item in self._heap if not item[2].ended]
+        heapq.heapify(self._heap)
+        self._compact_at = max(1024, 2 * len(self._heap))
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._heap:
+            self._timer = self._loop.call_at(self._heap[0][0], self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        while self._heap and (self._heap[0][2].ended or self._heap[0][0] <= now):
+            entry = heapq.heappop(self._heap)[2]
+            if not entry.ended:
+                self._expire(entry)
+        self._arm()

@@ -1,0 +1,62 @@
+"""Hearing wake hints: one blocked connection that listens while the worker has free slots."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from bide import aio
+from bide.errors import BideError
+
+BLOCK: Final = 10
+"""Seconds per blocking call, so that a dead connection is noticed."""
+
+_MARGIN: Final = 3.0
+
+
+class Ear:
+    """Listens on the wake lists of some queues."""
+
+    def __init__(self, url: str, wake_keys: Sequence[str], heard: Callable[[str], None]) -> None:
+        """Set up.
+
+        Args:
+            url: the server.
+            wake_keys: the lists to listen on.
+            heard: called in the loop's thread with the list that had a hint.
+        """
+        self._client = aio.Client(url, reply_timeout=BLOCK + _MARGIN)
+        self._keys = wake_keys
+        self._heard = heard
+        self._wanted = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def listen(self, wanted: bool) -> None:
+        """Listen, or finish the call under way and then no more."""
+        if not wanted:
+            self._wanted.clear()
+        elif not self._wanted.is_set():
+            self._wanted.set()
+            if self._task is None:
+                self._task = asyncio.get_running_loop().create_task(self._listen())
+
+    async def close(self) -> None:
+        """Stop at once. A hint that is just arriving is lost, as any hint may be."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._client.close()
+
+    async def _listen(self) -> None:
+        while True:
+            await self._wanted.wait()
+            try:
+                key = await self._client.pop(self._keys, BLOCK)
+            except BideError:
+                # The claims meet the same trouble and report it; here it only costs hints.
+                await asyncio.sleep(random.uniform(0.1, 1.0))
+                continue
+            if key is not None:
+                self._heard(key)

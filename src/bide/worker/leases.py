@@ -1,0 +1,99 @@
+"""Renewing leases, in a thread and over a connection of its own.
+
+A job that blocks the event loop, or another's slow reply, must not cost a job its lease. One that
+holds the GIL for longer than a lease less an interval does. No lease is renewed past the job's
+time-out and grace, so a job that hangs for ever is not held for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from bide import sync
+from bide.errors import BideError
+from bide.job import Claimed
+from bide.ops.consume import MAX_SETTLES, extend
+from bide.worker.station import Station
+
+log = logging.getLogger("bide.worker")
+
+GRACE: Final = 5.0
+"""Seconds that a job may take to end after its time-out before its lease is let go."""
+
+
+class Held(Protocol):
+    """A job under a lease."""
+
+    station: Station
+    claimed: Claimed
+    claimed_at: float
+    deadline: float
+
+
+class Leases(threading.Thread):
+    """Renews the leases of all held jobs every third of a lease."""
+
+    def __init__(
+        self,
+        url: str,
+        clock: str,
+        worker: str,
+        lease: float,
+        held: Callable[[], Iterable[Held]],
+    ) -> None:
+        """Set up.
+
+        Args:
+            url: the server.
+            clock: which clock the scripts are built for.
+            worker: the worker's name.
+            lease: seconds.
+            held: what is held now; called in this thread.
+        """
+        super().__init__(name="bide-leases", daemon=True)
+        self._interval = lease / 3
+        self._client = sync.Client(
+            url, clock=clock, patience=self._interval / 2, reply_timeout=max(0.5, self._interval)
+        )
+        self._worker = worker
+        self._lease_us = round(lease * 1e6)
+        self._held = held
+        self._stop = threading.Event()
+
+    def run(self) -> None:
+        """Renew until stopped."""
+        while not self._stop.wait(self._interval):
+            try:
+                self._renew()
+            except BideError as error:
+                log.warning("Leases were not renewed this time: %s", error)
+        self._client.close()
+
+    def stop(self) -> None:
+        """Renew no more."""
+        self._stop.set()
+
+    def _renew(self) -> None:
+        now = time.monotonic()
+        by_station: dict[Station, list[Held]] = {}
+        for job in self._held():
+            if now - job.claimed_at >= self._interval * 0.9 and now < job.deadline + GRACE:
+                by_station.setdefault(job.station, []).append(job)
+        for station, jobs in by_station.items():
+            for i in range(0, len(jobs), MAX_SETTLES):
+                chunk = jobs[i : i + MAX_SETTLES]
+                tokens = [(job.claimed.id, job.claimed.token) for job in chunk]
+                verdicts = self._client.run(
+                    extend(station.keys, self._worker, self._lease_us, tokens)
+                )
+                for job, verdict in zip(chunk, verdicts, strict=True):
+                    if verdict == "lost":
+                        log.warning(
+                            "job %s: its lease has passed to another worker; what this run "
+                            "returns will be refused",
+                            job.claimed.id,
+                        )

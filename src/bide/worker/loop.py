@@ -1,0 +1,189 @@
+"""The worker's loop: what to send next, or how long to wait.
+
+One round trip is under way at a time. It carries, for one queue, the outcomes gathered so far and,
+when there are free slots and something may be due, the next claim. While it is under way jobs go
+on and outcomes gather, so a busy worker costs one round trip per batch.
+
+With nothing to send the loop waits for whichever comes first: its own alarm at the time that the
+claim named, a wake hint, a job that ends, a request to stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from bide import aio
+from bide.errors import BideError, ScriptBug, ServerUnavailable
+from bide.ops.consume import Claim, leave
+from bide.worker.alarm import make_alarm
+from bide.worker.ear import Ear
+from bide.worker.running import Running
+from bide.worker.station import Station
+
+log = logging.getLogger("bide.worker")
+
+_LONGEST_PAUSE: Final = 2.0
+
+
+class Loop:
+    """Claims, hands jobs to `Running`, settles, and sleeps."""
+
+    def __init__(
+        self,
+        client: aio.Client,
+        stations: Sequence[Station],
+        worker: str,
+        concurrency: int,
+        burst: bool,
+    ) -> None:
+        self._client = client
+        self._stations = stations
+        self._by_wake_key = {station.keys["wake"]: station for station in stations}
+        self._worker = worker
+        self._concurrency = concurrency
+        self._burst = burst
+        self._alone = False
+        self._drain = False
+        self._pause = 0.0
+        self._bell = asyncio.Event()
+        self.stopping = False
+        self.aborted = False
+        self.lost = 0
+
+    def ring(self) -> None:
+        """Something changed: look again."""
+        self._bell.set()
+
+    def stop(self) -> None:
+        """Claim no more; end when all that runs has ended."""
+        self.stopping = True
+        self._bell.set()
+
+    async def run(self, running: Running) -> None:
+        """Work until stopped, or in a burst until nothing is due and nothing runs."""
+        self._running = running
+        self._alarm = make_alarm(asyncio.get_running_loop(), self.ring)
+        self._ear = Ear(self._client.url, list(self._by_wake_key), self._heard)
+        try:
+            while not self._finished():
+                self._bell.clear()
+                if not await self._exchange_all():
+                    await self._wait()
+            await self._say_goodbye()
+        finally:
+            self._alarm.close()
+            await self._ear.close()
+
+    def _free(self) -> int:
+        """Slots that may be filled now."""
+        if self.stopping or self._alone:
+            return 0
+        if self._drain and len(self._running):
+            return 0
+        return max(0, self._concurrency - len(self._running))
+
+    def _finished(self) -> bool:
+        if len(self._running) or any(station.settles for station in self._stations):
+            return self.aborted and not any(station.settles for station in self._stations)
+        return self.stopping or (self._burst and not any(s.check for s in self._stations))
+
+    async def _exchange_all(self) -> bool:
+        """Send what there is to send, queue by queue; False if there was nothing."""
+        sent = False
+        if not len(self._running):
+            self._alone = self._drain = False
+        for station in self._stations:
+            free = self._free()
+            claims = station.is_due(time.monotonic()) and free > 0
+            passes_on = station.hinted and free == 0
+            if station.settles or claims or passes_on:
+                await self._exchange(station, free if claims else 0, claims or passes_on)
+                sent = True
+        return sent
+
+    async def _exchange(self, station: Station, count: int, claims: bool) -> None:
+        """One round trip: the gathered outcomes, and a claim of up to `count` jobs."""
+        settles, station.settles = station.settles, []
+        commands: list[Any] = station.settle_commands(settles)
+        if claims:
+            commands.append(station.claim(count, len(self._running)))
+        try:
+            replies = await self._client.attempt_many(commands)
+        except BideError as error:
+            station.settles = settles + station.settles
+            await self._back_off(error)
+            return
+        failed = next((reply for reply in replies if isinstance(reply, BideError)), None)
+        if failed is not None:
+            # What was refused is sent again with the same ids; what was applied answers as before.
+            station.settles = settles + station.settles
+        else:
+            self._pause = 0.0
+            self._note_verdicts(settles, replies[:-1] if claims else replies)
+        if claims and not isinstance(replies[-1], BideError):
+            self._take(station, replies[-1])
+        if failed is not None:
+            await self._back_off(failed)
+
+    def _take(self, station: Station, reply: Claim) -> None:
+        station.claimed(reply)
+        self._alone = self._alone or reply.alone
+        self._drain = self._drain or reply.drain
+        for job in reply.jobs:
+            if self.stopping:
+                station.settle(job, "release")
+            else:
+                self._running.start(station, job)
+
+    def _note_verdicts(self, settles: Sequence[Any], replies: Sequence[list[str]]) -> None:
+        verdicts = [verdict for reply in replies for verdict in reply]
+        if verdicts.count("ok") == len(settles):
+            return
+        for settle, verdict in zip(settles, verdicts, strict=True):
+            if verdict == "lost":
+                self.lost += 1
+                log.warning(
+                    "job %s: the outcome (%s) came after its lease had passed to another "
+                    "worker, and was refused",
+                    settle.id,
+                    settle.outcome,
+                )
+
+    async def _back_off(self, error: BideError) -> None:
+        """Wait a little, jittered, before the same round trip is tried again."""
+        if isinstance(error, ScriptBug):
+            raise error
+        if self._pause == 0:
+            log.warning("%s Trying again until it works.", error)
+        self._pause = min(max(0.05, self._pause * 2), _LONGEST_PAUSE)
+        if self.aborted and isinstance(error, ServerUnavailable):
+            for station in self._stations:
+                station.settles.clear()  # their leases end by themselves
+            return
+        await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
+        self._bell.set()
+
+    async def _wait(self) -> None:
+        """Sleep until the alarm, a hint, the end of a job, or a request to stop."""
+        if self._finished():
+            return
+        listening = self._free() > 0
+        if listening:
+            self._alarm.set(min(station.until for station in self._stations))
+        self._ear.listen(listening and not self._burst)
+        await self._bell.wait()
+
+    def _heard(self, wake_key: str) -> None:
+        self._by_wake_key[wake_key].hint()
+        self._bell.set()
+
+    async def _say_goodbye(self) -> None:
+        try:
+            await self._client.run_many([leave(s.keys, self._worker) for s in self._stations])
+        except BideError as error:
+            log.warning("Left without saying so: %s", error)

