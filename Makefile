@@ -48,7 +48,7 @@ format: $(VENV)/has-dev  ## Format the code and repair what can be repaired
 	$(PY) -m ruff format .
 
 docs: $(VENV)/has-dev  ## Write the generated pages of docs/ again
-	$(PY) -m bide.keys > docs/keys.md
+	$(PY) docs/make_keys.py > docs/keys.md
 
 bench: $(VENV)/has-dev  ## Run the benchmarks (ARGS="--help")
 	@$(PY) -m benchmarks $(ARGS)

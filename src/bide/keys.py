@@ -62,6 +62,24 @@ LAYOUT: Final[dict[str, Key]] = {
 }
 """Header name -> key of a queue. `docs/keys.md` is generated from this and from the headers."""
 
+META: Final[dict[str, str]] = {
+    "paused": "1 while nothing may be claimed",
+    "clock": "the clock's high-water mark, written at most once a second",
+    "calm_until": "no lease is reclaimed before, because the clock jumped forward",
+    "rewound_until": "the mark from which the clock was set back; until then leases are clamped",
+    "gap_us": "the last jump of the clock, or stretch in which no worker called",
+    "gap_at": "when that was noticed",
+    "lease_us": "the longest lease that any claim has asked for",
+    "drain_until": "one worker drains for a suspect; no other begins to before this",
+    "trash": "1 while `trash` holds what `empty` has set aside",
+    "completed": "how many jobs ever completed",
+    "failed": "how many ever failed for good",
+    "cancelled": "how many were ever cancelled",
+    "retried": "how many attempts ended in a retry",
+    "reclaimed": "how many leases ended without an outcome",
+}
+"""The fields of `meta`."""
+
 GLOBAL: Final[dict[str, Key]] = {
     "queues": Key(":queues", "hash", "queue → when it was first used (µs)"),
     "workers": Key(":workers", "hash", "worker → when it was last seen (µs), and what it serves"),

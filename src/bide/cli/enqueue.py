@@ -7,14 +7,13 @@ from typing import Any
 
 import click
 
-from bide.cli.options import json_option, read_at, read_value, server_options
-from bide.clock import describe
+from bide.cli.options import import_from_here, json_option, read_at, read_value, server_options
 from bide.errors import UsageError
 from bide.queue import Queue
 from bide.task import import_task, task_name
 
 
-@click.command(context_settings={"ignore_unknown_options": False})
+@click.command()
 @click.argument("task", metavar="MODULE:FUNCTION")
 @click.argument("args", nargs=-1)
 @click.option("-q", "--queue", default="default", show_default=True)
@@ -49,6 +48,7 @@ def enqueue(
     """
     name = task_name(task)
     if not no_check:
+        import_from_here()
         import_task(name)
     positional, named = split(args)
     job = Queue(queue, url=url, prefix=prefix, patience=0).enqueue_call(
@@ -62,22 +62,13 @@ def enqueue(
         timeout=timeout,
         retry=retry,
     )
-    snapshot = job.refresh()
-    wait = (snapshot._seen().due_us - snapshot._seen().now_us) / 1e6
     if as_json:
-        report = {
-            "id": job.id,
-            "queue": queue,
-            "new": job.new,
-            "status": str(job.status),
-            "due": job.due.isoformat(),
-        }
+        report = {"id": job.id, "queue": queue, "new": job.new, "due": job.due.isoformat()}
         click.echo(json.dumps(report))
-    elif not job.new:
-        click.echo(f"{job.id} exists and is {job.status}; nothing was changed.")
+    elif job.new:
+        click.echo(f"{job.id} on {queue}: {name}, due {job.due.astimezone():%F %T.%f %z}")
     else:
-        when = f"due in {describe(wait)}" if wait > 0 else "due now"
-        click.echo(f"{job.id} on {queue}: {name}, {when} ({job.due.astimezone():%F %T.%f %z}).")
+        click.echo(f"{job.id} exists and is {job.status}; nothing was changed.")
 
 
 def split(args: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:

@@ -10,7 +10,7 @@ import click
 from bide.cli.enqueue import enqueue
 from bide.cli.info import info
 from bide.cli.worker import worker
-from bide.errors import BideError
+from bide.errors import BideError, UsageError
 from bide.version import VERSION
 
 
@@ -30,7 +30,7 @@ def main() -> None:
         group()
     except BideError as error:
         click.echo(f"Error: {error}", err=True)
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, UsageError) else 1)
     except BrokenPipeError:  # `bide info | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

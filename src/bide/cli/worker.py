@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 
 import click
 from rich.logging import RichHandler
 
-from bide.cli.options import server_options
+from bide.cli.options import import_from_here, server_options
 from bide.worker import Worker
 from bide.worker.worker import GRACE, LEASE
 
 
 @click.command()
-@click.argument("modules", nargs=-1, metavar="MODULE...")
+@click.argument("modules", nargs=-1, required=True, metavar="MODULE...")
 @click.option("-q", "--queue", "queues", multiple=True, help="Again for more.  [default: default]")
 @click.option("-c", "--concurrency", type=int, default=100, show_default=True, help="Jobs at once.")
 @click.option("--burst", is_flag=True, help="Stop when nothing is due.")
@@ -41,8 +40,7 @@ def worker(
     Stops on SIGINT or SIGTERM when running jobs have finished; a second signal gives them back.
     """
     _log_to_stderr(verbose)
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # the modules of the directory one stands in, as python -m
+    import_from_here()
     Worker(
         queues or ("default",),
         url=url,

@@ -33,7 +33,7 @@ redis.call('ZREM', park, worker)
 local now = clock.now(meta)
 local lease_end = now + lease_us
 local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
-  'trash')
+  'trash', 'drain_until')
 local calm_until = clock.observe(meta, keep, park, tonumber(set[2]), now, lease_us)
   or tonumber(set[3]) or 0
 local rewound = (tonumber(set[4]) or 0) > now
@@ -168,7 +168,7 @@ local function by(at)
 end
 
 -- A suspect runs as the only job of its worker, so that a crash names its culprit. A busy worker
--- leaves it to an idle one, unless it has waited long: then it drains and takes it.
+-- leaves it to an idle one, unless it has waited long: then one worker drains and takes it.
 local suspect = redis.call('ZRANGE', due[ALONE], 0, 0, 'WITHSCORES')
 local suspect_at = tonumber(suspect[2])
 if suspect_at and not paused then
@@ -177,7 +177,8 @@ if suspect_at and not paused then
   elseif busy == 0 and count > 0 then
     alone = 1
     take(ALONE, suspect)
-  elseif now - suspect_at > PATIENCE then
+  elseif now - suspect_at > PATIENCE and now > (tonumber(set[7]) or 0) then
+    redis.call('HSET', meta, 'drain_until', now + PATIENCE)
     reply[6] = 1
     count = 0
   end

@@ -47,6 +47,8 @@ class Loop:
         self._worker = worker
         self._concurrency = concurrency
         self._burst = burst
+        # Half the slots a claim: one half runs while the round trip of the other is under way.
+        self._batch = -(-concurrency // 2)
         self._alone = False
         self._drain = False
         self._pause = 0.0
@@ -102,7 +104,9 @@ class Loop:
             claims = station.is_due(time.monotonic()) and free > 0
             passes_on = station.hinted and free == 0
             if station.settles or claims or passes_on:
-                await self._exchange(station, free if claims else 0, claims or passes_on)
+                await self._exchange(
+                    station, min(free, self._batch) if claims else 0, claims or passes_on
+                )
                 sent = True
         return sent
 

@@ -13,7 +13,8 @@ function clock.now(meta)
 end
 
 -- Called by the scripts that only workers call, after their first removal (a full server refuses
--- whatever adds before). `seen` is the mark as it was read.
+-- whatever adds before). `seen` is the mark as it was read. Where the clock has jumped: until when
+-- no lease is to be reclaimed.
 function clock.observe(meta, keep, park, seen, now, lease_us)
   if not seen then
     redis.call('HSET', meta, 'clock', now)
@@ -23,8 +24,10 @@ function clock.observe(meta, keep, park, seen, now, lease_us)
     return now + lease_us
   elseif seen - now > BACK then
     redis.call('DEL', keep, park)
+    redis.call('HDEL', meta, 'calm_until')
     redis.call('HSET', meta, 'clock', now, 'rewound_until', seen,
       'gap_us', now - seen, 'gap_at', now)
+    return 0
   elseif now - seen >= MARK_EVERY then
     redis.call('HSET', meta, 'clock', now)
   end
