@@ -40,9 +40,8 @@ class Client:
         self._patience = patience
         self._clock = clock
         self._reached = False
-        self._redis = redis.asyncio.Redis.from_url(
-            self.url, **options(self.url, Retry, reply_timeout)
-        )
+        self._reply_timeout = reply_timeout
+        self._redis = redis.asyncio.Redis.from_url(self.url, **options(self.url, Retry, None))
 
     async def run(self, command: Command[T]) -> T:
         """Run one command.
@@ -105,7 +104,12 @@ class Client:
         try:
             for call in calls:
                 pipe.execute_command(*call)
-            replies = await pipe.execute(raise_on_error=False)
+            # Not the library's socket_timeout: it sends through asyncio.wait_for, which costs a
+            # task a round trip and before Python 3.12 may swallow a cancellation.
+            async with asyncio.timeout(self._reply_timeout):
+                replies = await pipe.execute(raise_on_error=False)
+        except TimeoutError:
+            return redis.TimeoutError(f"no reply within {self._reply_timeout:g} s")
         except (redis.RedisError, OSError) as error:
             return error
         self._reached = True

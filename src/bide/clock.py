@@ -43,6 +43,7 @@ def to_us(duration: Duration, name: str = "delay") -> int:
     Raises:
         UsageError: it is negative, not finite, longer than a hundred years, or not a duration.
     """
+    us: int | float
     if isinstance(duration, str):
         us = _parse(duration, name)
     elif isinstance(duration, timedelta):
@@ -50,7 +51,7 @@ def to_us(duration: Duration, name: str = "delay") -> int:
     elif isinstance(duration, int | float) and not isinstance(duration, bool):
         if duration != duration or duration in (float("inf"), float("-inf")):
             raise UsageError(f"{name} must be a finite number of seconds, not {duration!r}.")
-        us = round(duration * SECOND_US)
+        us = duration * SECOND_US
     else:
         raise UsageError(
             f"{name} must be seconds, a timedelta or text such as '30m', "
@@ -59,8 +60,8 @@ def to_us(duration: Duration, name: str = "delay") -> int:
     if us < 0:
         raise UsageError(f"{name} must not be negative, but is {duration!r}; use 0 for now.")
     if us > LONGEST_US:
-        raise UsageError(f"{name} is over a hundred years ({duration!r}); is the unit seconds?")
-    return us
+        raise UsageError(f"{name} is over a hundred years; is the unit seconds?")
+    return round(us)
 
 
 def at_to_us(at: datetime) -> int:
@@ -92,7 +93,7 @@ def describe(seconds: float) -> str:
     sign, seconds = ("-", -seconds) if seconds < 0 else ("", seconds)
     if seconds < 0.001:
         return f"{sign}{seconds * 1e6:.0f}us"
-    if seconds < 1:
+    if seconds < 0.9995:  # from there on three digits round up to a second
         return f"{sign}{seconds * 1e3:.3g}ms"
     if seconds < 120:
         return f"{sign}{seconds:.3g}s"
@@ -105,7 +106,7 @@ def describe(seconds: float) -> str:
     return sign + "".join(parts[:2])
 
 
-def _parse(text: str, name: str) -> int:
+def _parse(text: str, name: str) -> float:
     compact = text.strip().replace(" ", "").lower()
     if compact.startswith("-"):
         raise UsageError(f"{name} must not be negative, but is {text!r}; use 0 for now.")
@@ -116,8 +117,8 @@ def _parse(text: str, name: str) -> int:
         )
     parts = _PART.findall(compact)
     if not parts:
-        return round(float(compact) * SECOND_US)
-    return round(sum(float(number) * _UNIT_US[unit] for number, unit in parts))
+        return float(compact) * SECOND_US
+    return sum(float(number) * _UNIT_US[unit] for number, unit in parts)
 
 
 _EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")

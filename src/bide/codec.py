@@ -93,8 +93,15 @@ def encode_result(task: str, result: object) -> bytes:
 
 
 def decode_result(data: bytes | None) -> Any:
-    """Decode a stored result; nothing stored is None."""
-    return None if not data else _plain_decoder.decode(data)
+    """Decode a stored result; nothing stored is None.
+
+    Raises:
+        PayloadError: it is not JSON.
+    """
+    try:
+        return None if not data else _plain_decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise PayloadError(f"The stored result is not one of bide's: {error}.") from None
 
 
 def encode_error(error: BaseException) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from typing import Any, Final
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from redis.backoff import NoBackoff
 
@@ -23,6 +23,9 @@ REPLY_TIMEOUT: Final = 5.0
 
 _SCHEMES: Final = ("redis", "rediss", "unix")
 
+_PASSWORD: Final = re.compile(r"(://[^:@/]*:).*@", re.DOTALL)
+_QUERY_PASSWORD: Final = re.compile(r"([?&]password=)[^&]*")
+
 
 def resolve_url(url: str | None) -> str:
     """The URL given, else `$BIDE_URL`, else the local default.
@@ -34,8 +37,11 @@ def resolve_url(url: str | None) -> str:
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError as error:
-        raise UsageError(f"{hide_password(url)!r} is not a URL: {error}.") from None
+    except ValueError:  # its text may hold a part of the password
+        raise UsageError(
+            f"{hide_password(url)!r} is not a URL; write redis://HOST:PORT/DB, and what is no "
+            "letter or digit in a password as %XX."
+        ) from None
     if parts.scheme not in _SCHEMES:
         raise UsageError(
             f"{hide_password(url)!r} is not a URL that bide takes; write "
@@ -43,7 +49,7 @@ def resolve_url(url: str | None) -> str:
         )
     if parts.scheme == "unix":
         if not parts.path:
-            raise UsageError(f"{url!r} names no socket; write unix:///PATH?db=0.")
+            raise UsageError(f"{hide_password(url)!r} names no socket; write unix:///PATH?db=0.")
     elif not parts.hostname or port == 0:
         raise UsageError(f"{hide_password(url)!r} names no host; write redis://HOST:PORT/DB.")
     elif parts.path.strip("/") and not parts.path.strip("/").isdigit():
@@ -54,25 +60,17 @@ def resolve_url(url: str | None) -> str:
 
 
 def hide_password(url: str) -> str:
-    """The URL as it may be printed."""
-    try:
-        parts = urlsplit(url)
-        if parts.password is None:
-            return url
-        user, _, host = parts.netloc.rpartition("@")
-        netloc = f"{user.partition(':')[0]}:***@{host}"
-        return urlunsplit(parts._replace(netloc=netloc))
-    except ValueError:
-        return re.sub(r"://[^@]*@", "://***@", url)
+    """The URL as it may be printed; also one that cannot be parsed."""
+    return _QUERY_PASSWORD.sub(r"\1***", _PASSWORD.sub(r"\1***@", url))
 
 
-def options(url: str, retry: type[Any], reply_timeout: float = REPLY_TIMEOUT) -> dict[str, Any]:
+def options(url: str, retry: type[Any], reply_timeout: float | None) -> dict[str, Any]:
     """Keyword arguments for the library's `from_url`, for either kind of client.
 
     Args:
         url: as `resolve_url` returns it.
         retry: the library's `Retry` class of that kind.
-        reply_timeout: seconds to wait for a reply.
+        reply_timeout: seconds to wait for a reply; None where the caller sees to it.
     """
     common: dict[str, Any] = {
         "retry": retry(NoBackoff(), 0),

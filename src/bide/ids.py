@@ -58,11 +58,11 @@ def check_name(name: str, what: str) -> str:
     """
     if not isinstance(name, str) or not name:
         raise UsageError(f"{what} must be a non-empty string, not {name!r}.")
-    if len(name.encode()) > LONGEST:
-        raise UsageError(f"{what} is longer than {LONGEST} bytes: {name[:40]!r}...")
     if not name.isprintable() or any(c in "{} " for c in name):
         raise UsageError(
-            f"{what} {name!r} holds a brace, a space or a control character; "
+            f"{what} {name[:LONGEST]!r} holds a brace, a space or a control character; "
             "use letters, digits and '-_.:/'."
         )
+    if len(name.encode()) > LONGEST:
+        raise UsageError(f"{what} is longer than {LONGEST} bytes: {name[:40]!r}...")
     return name

@@ -39,8 +39,10 @@ class Retry(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True):
             raise UsageError(f"Retry(max={self.max!r}): give a number of retries, 0 or more.")
         if self.backoff not in ("exponential", "fixed"):
             raise UsageError(f"Retry(backoff={self.backoff!r}): give 'exponential' or 'fixed'.")
-        to_us(self.base, "Retry base")
-        to_us(self.cap, "Retry cap")
+        for name, seconds in (("base", self.base), ("cap", self.cap)):
+            if not isinstance(seconds, int | float):
+                raise UsageError(f"Retry({name}={seconds!r}): give a number of seconds.")
+            to_us(seconds, f"Retry {name}")
 
     def delay(self, attempt: int) -> float | None:
         """Seconds until the attempt after `attempt` (the first is 1), or None when spent."""

@@ -93,7 +93,7 @@ local function reclaim(id)
     redis.call('HSET', errors, id, string.format(
       '{"type":"WorkerCrashed","message":"Its worker died or stopped %d times under'
       .. ' this job, %d of them while it ran alone; the last was %s."}',
-      f.crashes + f.strikes, f.crashes, f.worker))
+      f.crashes + f.strikes, f.crashes, (string.gsub(f.worker, '["\\]', '?'))))
   else
     local level = LEVELS - f.priority
     if f.strikes >= STRIKES then level = ALONE end
@@ -177,6 +177,7 @@ if suspect_at and not paused then
   elseif busy == 0 and count > 0 then
     alone = 1
     take(ALONE, suspect)
+    count = #taken
   elseif now - suspect_at > PATIENCE and now > (tonumber(set[7]) or 0) then
     redis.call('HSET', meta, 'drain_until', now + PATIENCE)
     reply[6] = 1
@@ -185,7 +186,7 @@ if suspect_at and not paused then
 end
 
 local overdue = false
-if not paused and alone == 0 then
+if not paused then
   for level = 1, LEVELS do
     local room = count - #taken
     local head = redis.call('ZRANGE', due[level], 0, 0, 'WITHSCORES')
@@ -214,7 +215,7 @@ if lease[2] then
 end
 redis.call('ZREMRANGEBYSCORE', keep, '-inf', '(' .. string.format('%.0f', now - GRACE))
 local keepers = redis.call('ZCARD', keep)
-local free = count - #taken > 0 and alone == 0
+local free = count - #taken > 0
 if free then
   if not overdue and not more then redis.call('DEL', wake) end
   local due_by = math.min(deadline or now + HORIZON, now + HORIZON)

@@ -19,7 +19,7 @@ end
 
 local finished = {active = active, completed = completed, failed = failed, cancelled = cancelled}
 if finished[state] then
-  add(redis.call('ZREVRANGE', finished[state], start, start + count - 1))
+  if count > 0 then add(redis.call('ZREVRANGE', finished[state], start, start + count - 1)) end
 elseif state == 'delayed' or state == 'waiting' then
   for i = 1, #due do
     local waiting = redis.call('ZCOUNT', due[i], '-inf', now)

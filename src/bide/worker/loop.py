@@ -101,7 +101,9 @@ class Loop:
             self._alone = self._drain = False
         for station in self._stations:
             free = self._free()
-            claims = station.is_due(time.monotonic()) and free > 0
+            # In a burst an outcome may be what makes the next job due: a retry without delay.
+            due = station.is_due(time.monotonic()) or (self._burst and bool(station.settles))
+            claims = due and free > 0
             passes_on = station.hinted and free == 0
             if station.settles or claims or passes_on:
                 await self._exchange(

@@ -25,7 +25,8 @@ function clock.observe(meta, keep, park, seen, now, lease_us)
   elseif seen - now > BACK then
     redis.call('DEL', keep, park)
     redis.call('HDEL', meta, 'calm_until')
-    redis.call('HSET', meta, 'clock', now, 'rewound_until', seen,
+    local before = tonumber(redis.call('HGET', meta, 'rewound_until')) or 0
+    redis.call('HSET', meta, 'clock', now, 'rewound_until', math.max(seen, before),
       'gap_us', now - seen, 'gap_at', now)
     return 0
   elseif now - seen >= MARK_EVERY then

@@ -1,0 +1,118 @@
+"""Tasks that the worker's tests run; what they did is in `seen`, guarded by `changed`."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import bide
+
+seen: list[Any] = []
+changed = threading.Condition()
+gate = threading.Event()
+"""Holds `wait_thread` and `wait_async` back until a test opens it."""
+
+
+def note(*what: Any) -> None:
+    with changed:
+        seen.append(what if len(what) != 1 else what[0])
+        changed.notify_all()
+
+
+def wait_seen(count: int, seconds: float = 10.0) -> list[Any]:
+    """What was noted, once there are `count` notes."""
+    with changed:
+        assert changed.wait_for(lambda: len(seen) >= count, seconds), f"only {seen}"
+        return list(seen)
+
+
+def add(a: int, b: int = 0) -> int:
+    note("add", a, b)
+    return a + b
+
+
+async def add_async(a: int, b: int = 0) -> int:
+    note("add_async", a, b)
+    await asyncio.sleep(0)
+    return a + b
+
+
+def fail(message: str) -> None:
+    note("fail", bide.current_job().attempt)
+    raise ValueError(message)
+
+
+async def fail_async(message: str) -> None:
+    note("fail", bide.current_job().attempt)
+    raise ValueError(message)
+
+
+def unfit() -> object:
+    return object()
+
+
+def quit_process() -> None:
+    raise SystemExit(3)
+
+
+async def cancel_itself() -> None:
+    raise asyncio.CancelledError
+
+
+def who() -> list[Any]:
+    job = bide.current_job()
+    note(job.id, job.queue, job.attempt, job.token > 0, threading.current_thread().name)
+    return [job.id]
+
+
+async def who_async() -> None:
+    job = bide.current_job()
+    await asyncio.sleep(0)
+    note(job.id, job.queue, job.attempt, bide.current_job() is job)
+
+
+def wait_thread() -> str:
+    note("begun")
+    gate.wait(30)
+    note("ended")
+    return "waited"
+
+
+async def wait_async() -> str:
+    note("begun")
+    while not gate.is_set():
+        await asyncio.sleep(0.005)
+    note("ended")
+    return "waited"
+
+
+async def hang() -> None:
+    note("begun")
+    await asyncio.sleep(3600)
+
+
+async def block(seconds: float) -> str:
+    """Hold the event loop, as a badly written coroutine does."""
+    note("begun")
+    time.sleep(seconds)  # noqa: ASYNC251 - the point of it
+    return "done"
+
+
+class Greeter:
+    @staticmethod
+    def greet(name: str) -> str:
+        return f"hello {name}"
+
+
+def _private() -> None:
+    note("private")
+
+
+registered_queue = bide.Queue("unused", url="redis://127.0.0.1:1")
+
+
+@registered_queue.task
+def registered() -> str:
+    return "registered"
