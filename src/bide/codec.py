@@ -7,6 +7,7 @@ but plain values, and no class is ever named by one.
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -62,6 +63,7 @@ def encode_body(body: Body) -> bytes:
             f"The arguments of {body.task} do not fit JSON: {error}; "
             "pass plain values (numbers, text, lists, dicts), or an id to look the rest up by."
         ) from None
+    _check_finite(data, (body.args, body.kwargs), f"The arguments of {body.task}")
     return _bounded(data, f"The arguments of {body.task}")
 
 
@@ -89,6 +91,7 @@ def encode_result(task: str, result: object) -> bytes:
         data = _encoder.encode(result)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise PayloadError(f"The result of {task} does not fit JSON: {error}.") from None
+    _check_finite(data, result, f"The result of {task}")
     return _bounded(data, f"The result of {task}")
 
 
@@ -136,6 +139,24 @@ def _qualified(kind: type) -> str:
 def _encodable(text: str) -> str:
     """Replace lone surrogates, which JSON cannot carry."""
     return text.encode("utf-8", "replace").decode()
+
+
+def _check_finite(data: bytes, value: object, what: str) -> None:
+    """Refuse NaN and infinities, which the encoder would turn into null without a word."""
+    if b"null" in data and not _is_finite(msgspec.to_builtins(value)):
+        raise PayloadError(
+            f"{what} hold a NaN or an infinity, which JSON has not; use None or text."
+        )
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_finite, value))
+    return True
 
 
 def _bounded(data: bytes, what: str) -> bytes:

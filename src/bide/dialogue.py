@@ -81,6 +81,7 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
     reached = situation.reached
     started = time.monotonic()
     pause = _FIRST_PAUSE
+    loaded_once = False
     problem: Exception = lib.ConnectionError("nothing was sent")
     while True:
         outcome = yield Send([_evalsha(commands[i], situation.clock) for i in pending])
@@ -114,10 +115,11 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
                 if refusal is not None and not is_transient(refusal):
                     raise translate(refusal, situation.where)
                 again += missing
-                if refusal is None:
+                if refusal is None and not loaded_once:
+                    loaded_once = True
                     pending = sorted(again)
                     continue
-                problem = refusal
+                problem = refusal or lib.NoScriptError("it forgets the scripts it is given")
         if not again:
             return results
         pending = sorted(again)

@@ -31,7 +31,8 @@ def task_name(task: Function | str) -> str:
     """The name under which a function, or a name itself, is enqueued.
 
     Raises:
-        UsageError: no worker could find it: a lambda, a nested function, one of `__main__`.
+        UsageError: no worker could find it: a lambda, a nested function, one of `__main__`, a
+            partial, a method of an instance.
     """
     if isinstance(task, str):
         module, colon, qualname = task.partition(":")
@@ -42,7 +43,12 @@ def task_name(task: Function | str) -> str:
     if not callable(task):
         raise UsageError(f"{task!r} is neither a function nor a name 'package.module:function'.")
     module = getattr(task, "__module__", None) or "?"
-    qualname = getattr(task, "__qualname__", None) or type(task).__qualname__
+    qualname = getattr(task, "__qualname__", None)
+    if qualname is None or (inspect.ismethod(task) and not inspect.isclass(task.__self__)):
+        raise UsageError(
+            f"A {type(task).__name__} carries an object that a worker does not have; enqueue a "
+            "function of a module, and what it needs as arguments."
+        )
     if module == "__main__":
         raise UsageError(
             f"{qualname} is defined in the program that is being run (__main__), where a worker "

@@ -61,10 +61,9 @@ if last then
         if mine.alone == 1 then was_alone = 1 end
       end
     end
-    if #reply > 0 then
-      -- Not armed: the caller has work, and its next claim will say when to come back.
-      return {'ok', now, 0, 1, was_alone, 0, unpack(reply)}
-    end
+    -- A repeat takes nothing new, or a copy that arrives late would take jobs for nobody; and is
+    -- not armed: the worker's next claim says when to come back.
+    return {'ok', now, 0, 1, was_alone, 0, unpack(reply)}
   end
 elseif redis.call('HLEN', claims) > CLAIMS then
   -- A new worker pays for some that are gone.
@@ -115,6 +114,7 @@ if rewound then
   local far = redis.call('ZREVRANGEBYSCORE', active, '+inf', '(' .. string.format('%.0f', longest),
     'LIMIT', 0, RECLAIMS)
   for i = 1, #far do redis.call('ZADD', active, longest, far[i]) end
+  more = more or #far == RECLAIMS
 end
 if set[6] then sweep.some(meta, trash, jobs, run, results, errors, SWEEP) end
 

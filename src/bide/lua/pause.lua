@@ -2,5 +2,7 @@
 -- @key   meta  sets
 -- @reply ok
 
+-- Removes first, because a full server refuses what adds before.
+redis.call('HDEL', meta, 'paused')
 redis.call('HSET', meta, 'paused', 1)
 return {'ok'}

@@ -17,7 +17,9 @@ from typing import Final
 from bide import aio
 from bide.clock import Duration, to_us
 from bide.errors import UsageError
+from bide.ids import check_name
 from bide.keys import PREFIX, keys_of
+from bide.ops.consume import leave
 from bide.ops.registry import About, heartbeat, register
 from bide.queue import AsyncQueue, Queue
 from bide.script import SERVER_CLOCK
@@ -82,7 +84,8 @@ class Worker:
         first = next((queue for queue in given if not isinstance(queue, str)), None)
         if first is not None:
             url, prefix, clock = url or first.url, first.prefix, first.clock
-        self.name = name or f"{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(3)}"
+        own = f"{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(3)}"
+        self.name = check_name(name or own, "worker name")
         self.queues: Final = [q if isinstance(q, str) else q.name for q in given]
         self.concurrency: Final = concurrency
         self._lease_us = to_us(lease, "lease")
@@ -117,7 +120,9 @@ class Worker:
     async def run(self, burst: bool = False) -> int:
         """`work`, in the event loop that runs now."""
         client = aio.Client(self._url, patience=0, clock=self._clock)
-        await client.run(register(self._global_keys, self.queues))
+        # A process that had the same name before may be remembered with a later claim.
+        forget = [leave(keys, self.name) for keys in self._keys]
+        await client.run_many([register(self._global_keys, self.queues), *forget])
         stations = [Station(keys, self.name, self._lease_us) for keys in self._keys]
         self._event_loop = asyncio.get_running_loop()
         self._loop = loop = Loop(client, stations, self.name, self.concurrency, burst)

@@ -1,0 +1,197 @@
+"""The command line, as its users meet it: what it prints, and that an error is one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import redis
+
+from bide import Queue
+
+TASKS = """
+import sys
+
+def greet(name="you", times=1):
+    print("hello", name, times, file=sys.stderr, flush=True)
+    return f"hello {name}" * times
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A directory with a module of tasks, to stand in."""
+    (tmp_path / "shop.py").write_text(TASKS)
+    return tmp_path
+
+
+def bide(
+    home: Path, *args: str, url: str | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    env = {key: value for key, value in os.environ.items() if not key.startswith("BIDE_")}
+    env |= environment
+    if url:
+        env["BIDE_URL"] = url
+    return subprocess.run(
+        [sys.executable, "-m", "bide", *args],
+        cwd=home,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def error_of(done: subprocess.CompletedProcess[str], code: int = 1) -> str:
+    """The one sentence of a command that failed."""
+    assert done.returncode == code, done.stdout + done.stderr
+    assert done.stdout == ""
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("Error: ")
+    return lines[0]
+
+
+def test_enqueue_then_work_then_info(home: Path, one_url: str) -> None:
+    done = bide(home, "enqueue", "shop:greet", "world", "times=2", url=one_url)
+    assert done.returncode == 0, done.stderr
+    job_id = done.stdout.split()[0]
+    worked = bide(home, "worker", "shop", "--burst", url=one_url)
+    assert worked.returncode == 0, worked.stderr
+    assert "hello world 2" in worked.stderr
+    assert "stopped after 1 jobs" in worked.stderr
+    info = json.loads(bide(home, "info", "--json", url=one_url).stdout)
+    assert info["queues"]["default"]["completed"] == 1
+    assert info["workers"] == []
+    queue = Queue(url=one_url)
+    assert queue.fetch(job_id).result == "hello worldhello world"
+    queue.close()
+
+
+def test_info_shows_every_state_for_people(home: Path, one_url: str) -> None:
+    bide(home, "enqueue", "shop:greet", "--in", "5m", "-q", "mail", url=one_url)
+    shown = bide(home, "info", url=one_url).stdout
+    for word in ("mail", "delayed", "waiting", "active", "completed", "failed", "cancelled"):
+        assert word in shown
+    assert "in 4m59s" in shown or "in 5m" in shown
+
+
+def test_info_of_an_unused_server_says_how_to_begin(home: Path, one_url: str) -> None:
+    assert "bide enqueue" in bide(home, "info", url=one_url).stdout
+
+
+def test_enqueue_reads_json_where_it_is_json(home: Path, one_url: str) -> None:
+    done = bide(
+        home, "enqueue", "shop:greet", "[1, 2]", "007", 'times={"a": null}', "--json", url=one_url
+    )
+    report = json.loads(done.stdout)
+    queue = Queue(url=one_url)
+    job = queue.fetch(report["id"])
+    assert job.args == ([1, 2], "007")
+    assert job.kwargs == {"times": {"a": None}}
+    queue.close()
+
+
+def test_an_id_that_exists_changes_nothing_and_says_so(home: Path, one_url: str) -> None:
+    first = bide(home, "enqueue", "shop:greet", "--id", "once", "--in", "1h", url=one_url)
+    again = bide(home, "enqueue", "shop:greet", "--id", "once", url=one_url)
+    assert first.returncode == again.returncode == 0
+    assert again.stdout == "once exists and is delayed; nothing was changed.\n"
+
+
+def test_at_takes_a_moment_with_a_zone(home: Path, one_url: str) -> None:
+    done = bide(
+        home, "enqueue", "shop:greet", "--at", "2035-01-31T09:00:00+01:00", "--json", url=one_url
+    )
+    assert json.loads(done.stdout)["due"] == "2035-01-31T08:00:00+00:00"
+
+
+def test_the_prefix_separates_applications(home: Path, one_url: str) -> None:
+    bide(home, "enqueue", "shop:greet", "--prefix", "staging", url=one_url)
+    assert json.loads(bide(home, "info", "--json", url=one_url).stdout)["queues"] == {}
+    staging = bide(home, "info", "--json", url=one_url, BIDE_PREFIX="staging").stdout
+    assert json.loads(staging)["queues"]["default"]["waiting"] == 1
+
+
+def test_no_check_enqueues_by_name_alone(home: Path, one_url: str) -> None:
+    done = bide(home, "enqueue", "elsewhere:task", "--no-check", url=one_url)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (["enqueue", "shop:greet", "--in", "-5"], 2, "must not be negative"),
+        (["enqueue", "shop:greet", "--in", "soon"], 2, "'1h30m'"),
+        (["enqueue", "shop:greet", "--at", "2035-01-31T09:00:00"], 2, "has no time zone"),
+        (["enqueue", "shop:greet", "--at", "tomorrow"], 2, "is not a moment"),
+        (["enqueue", "shop:greet", "--in", "1", "--at", "2035-01-31T09:00Z"], 2, "not both"),
+        (["enqueue", "shop:greet", "-p", "10"], 2, "from 0 to 9"),
+        (["enqueue", "shop:greet", "--id", "a b"], 2, "job_id"),
+        (["enqueue", "shop:greet", "x=1", "x=2"], 2, "given twice"),
+        (["enqueue", "shop.greet"], 2, "package.module:function"),
+        (["enqueue", "nowhere:greet"], 1, "cannot be imported"),
+        (["enqueue", "shop:nothing"], 1, "no public function 'nothing'"),
+        (["enqueue", "shop:greet", "-q", "{x}"], 2, "queue name"),
+        (["worker", "nowhere"], 1, "cannot be imported"),
+        (["worker", "shop", "-c", "0"], 2, "concurrency"),
+        (["worker", "shop", "--lease", "1ms"], 2, "lease"),
+        (["info", "-u", "http://example.com"], 2, "redis://HOST:PORT/DB"),
+        (["info", "-u", "redis://u:secret@127.0.0.1:1"], 1, "redis://u:***@127.0.0.1:1"),
+        (
+            ["enqueue", "shop:greet", "-u", "redis://127.0.0.1:1"],
+            1,
+            "start it, or give its address",
+        ),
+        (["worker", "shop", "-u", "redis://127.0.0.1:1"], 1, "Cannot reach the server"),
+        (["worker", "shop", "-u", "unix:///nowhere.sock"], 1, "Cannot reach the server"),
+    ],
+)
+def test_an_error_is_one_sentence_with_its_fix(
+    home: Path, one_url: str, args: list[str], code: int, says: str
+) -> None:
+    said = error_of(bide(home, *args, url=one_url), code)
+    assert says in said
+    assert "secret" not in said
+
+
+def test_a_full_server_is_said_to_be_full(home: Path, one_url: str) -> None:
+    client = redis.Redis.from_url(one_url)
+    used = client.info("memory")["used_memory"]  # type: ignore[index]
+    client.config_set("maxmemory", used // 2)
+    try:
+        said = error_of(bide(home, "enqueue", "shop:greet", url=one_url))
+        assert "maxmemory" in said
+        assert client.keys("bide:{*") == []
+    finally:
+        client.config_set("maxmemory", 0)
+        client.close()
+
+
+def test_a_wrong_password_is_said_to_be_refused(home: Path, one_url: str) -> None:
+    client = redis.Redis.from_url(one_url)
+    client.config_set("requirepass", "right")
+    try:
+        url = one_url.replace("unix://", "unix://:wrong@")
+        said = error_of(bide(home, "info", "-u", url))
+        assert "refuses access" in said
+        assert "wrong" not in said
+    finally:
+        redis.Redis.from_url(one_url, password="right").config_set("requirepass", "")
+        client.close()
+
+
+def test_what_is_not_a_command_line_is_refused_by_click(home: Path) -> None:
+    done = bide(home, "worker")
+    assert done.returncode == 2
+    assert "MODULE" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_version_is_printed(home: Path) -> None:
+    assert bide(home, "--version").stdout.startswith("bide, version ")
