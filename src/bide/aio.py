@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+import hiredis
 import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry
@@ -41,7 +42,9 @@ class Client:
         self._clock = clock
         self._reached = False
         self._reply_timeout = reply_timeout
-        self._redis = redis.asyncio.Redis.from_url(self.url, **options(self.url, Retry, None))
+        pool = redis.asyncio.ConnectionPool.from_url(self.url, **options(self.url, Retry, None))
+        self._make_connection = pool.make_connection
+        self._idle: list[Any] = []
 
     async def run(self, command: Command[T]) -> T:
         """Run one command.
@@ -81,8 +84,8 @@ class Client:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
-    async def pop(self, keys: Sequence[str], seconds: int) -> str | None:
-        """Wait for a wake hint on any of `keys`, for at most `seconds`; the key that had one.
+    async def pop(self, keys: Sequence[str], seconds: int) -> tuple[str, str] | None:
+        """Wait for a wake hint on any of `keys`, for at most `seconds`; the key, and who pushed it.
 
         Raises:
             ServerUnavailable: the connection broke; it is replaced at the next call.
@@ -93,24 +96,47 @@ class Client:
         first = reply[0]
         if isinstance(first, Exception):
             raise translate(first, self.where)
-        return first[0].decode() if first else None
+        return (first[0].decode(), first[1].decode()) if first else None
+
+    async def ping(self) -> None:
+        """Make a round trip for its own sake; what comes of it does not matter."""
+        await self._send([("PING",)])
 
     async def close(self) -> None:
         """Close all connections; the next command opens new ones."""
-        await self._redis.aclose()
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            await connection.disconnect()
 
     async def _send(self, calls: list[Call]) -> list[Any] | Exception:
-        pipe = self._redis.pipeline(transaction=False)
+        """One round trip, over a connection of its own for as long as it lasts.
+
+        The client library's pipeline packs in Python and asks the socket first whether it is sound;
+        here the packing is C, and a broken connection shows itself when it is used.
+        """
+        connection = self._idle.pop() if self._idle else self._make_connection()
+        replies: list[Any] = []
         try:
-            for call in calls:
-                pipe.execute_command(*call)
-            # Not the library's socket_timeout: it sends through asyncio.wait_for, which costs a
-            # task a round trip and before Python 3.12 may swallow a cancellation.
             async with asyncio.timeout(self._reply_timeout):
-                replies = await pipe.execute(raise_on_error=False)
+                if not connection.is_connected:
+                    await connection.connect()
+                packed = [hiredis.pack_command(call) for call in calls]
+                await connection.send_packed_command(b"".join(packed), check_health=False)
+                for _ in calls:
+                    try:
+                        replies.append(await connection.read_response())
+                    except redis.ResponseError as error:
+                        replies.append(error)
         except TimeoutError:
+            await connection.disconnect(nowait=True)
             return redis.TimeoutError(f"no reply within {self._reply_timeout:g} s")
         except (redis.RedisError, OSError) as error:
+            await connection.disconnect(nowait=True)
             return error
+        except BaseException:
+            # A call that was cancelled leaves its reply in the socket: nobody else may read it.
+            await connection.disconnect(nowait=True)
+            raise
+        self._idle.append(connection)
         self._reached = True
         return replies

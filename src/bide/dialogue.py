@@ -109,7 +109,7 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
                     results[i] = commands[i].parse(reply)
             if missing:
                 scripts = {commands[i].script for i in missing}
-                loads = [("SCRIPT LOAD", load(s, situation.clock).text) for s in scripts]
+                loads = [("SCRIPT", "LOAD", load(s, situation.clock).text) for s in scripts]
                 loaded = yield Send(loads)
                 refusal = _refusal(loaded)
                 if refusal is not None and not is_transient(refusal):

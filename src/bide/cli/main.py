@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from bide.cli.demo import demo
 from bide.cli.enqueue import enqueue
 from bide.cli.info import info
 from bide.cli.worker import worker
@@ -20,7 +21,7 @@ def group() -> None:
     """A task queue on Valkey/Redis in which delay comes first."""
 
 
-for command in (worker, enqueue, info):
+for command in (demo, worker, enqueue, info):
     group.add_command(command)
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -26,8 +27,8 @@ from bide.demo.journal import (
     NOTIFY,
     Begun,
     Done,
-    Kind,
     Killed,
+    Kind,
     Opened,
     Paid,
     Placed,
@@ -115,7 +116,7 @@ class _Checker:
         self._paid: defaultdict[str, list[Paid]] = defaultdict(list)
         self._runs: defaultdict[tuple[str, Kind], list[Begun]] = defaultdict(list)
         self._done: set[tuple[str, Kind, int, int]] = set()
-        self._killed: dict[int, int] = {}
+        self._killed: dict[int, Killed] = {}
         for event in read.events:
             match event:
                 case Opened():
@@ -129,7 +130,7 @@ class _Checker:
                 case Done():
                     self._done.add((event.order, event.kind, event.token, event.pid))
                 case Killed():
-                    self._killed[event.pid] = event.at_us
+                    self._killed[event.pid] = event
         self.books.killed = list(self._killed)
 
     def find(self, kind: str, text: str) -> None:
@@ -205,8 +206,9 @@ class _Checker:
             elif run.due_us != due_us:
                 self.find(MISCOUNTED, f"{what} was due at another time than was agreed.")
         self.books.lateness_us.append(runs[0].started_us - due_us)
-        for before, run in zip(runs, runs[1:], strict=False):
-            if before.started_us <= self._killed.get(before.pid, 0) <= run.started_us:
+        for before, run in pairwise(runs):
+            killed = self._killed.get(before.pid)
+            if killed and before.started_us <= killed.ended_us and killed.at_us <= run.started_us:
                 self.books.redelivered += 1
                 self.books.redelivered_us.append(run.started_us - due_us)
             else:
@@ -230,7 +232,7 @@ def main() -> None:
         books = balance(Path(sys.argv[1]), Path(sys.argv[2]))
     except BideError as error:
         print(f"Error: {error}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, UsageError) else 1)
     report(books)
     sys.exit(0 if books.balanced else 1)
 

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Final, Self
 
 from bide.demo import tasks
-from bide.demo.journal import now_us
+from bide.demo.journal import Killed, now_us
 from bide.errors import BideError
 
 QUEUE: Final = "orders"
 LEASE: Final = 2.0
 """Seconds for which a job is held; short, so that the killed worker's jobs are due again soon."""
 
-CONCURRENCY: Final = 50
 START_TIMEOUT: Final = 30.0
 STOP_TIMEOUT: Final = 5.0
 
@@ -91,13 +90,13 @@ class Crew:
                     )
                 )
 
-    def kill(self, pid: int) -> int:
-        """Kill one (SIGKILL) and wait for its end; the time just before."""
-        at_us = now_us()
+    def kill(self, pid: int) -> Killed:
+        """Kill one (SIGKILL) and wait for its end."""
         self._killed.add(pid)
+        at_us = now_us()
         self._processes[pid].kill()
         self._processes[pid].wait()
-        return at_us
+        return Killed(pid, at_us, now_us())
 
     def stop(self) -> None:
         """Ask all to stop, and wait until they have."""
@@ -127,7 +126,7 @@ class Crew:
         self.kill_all()
 
     def _start(self, log: Path) -> None:
-        options = ["-u", self._url, "-q", QUEUE, "-c", str(CONCURRENCY), "--lease", f"{LEASE:g}s"]
+        options = ["-u", self._url, "-q", QUEUE, "--lease", f"{LEASE:g}s"]
         with log.open("wb") as out:
             process = subprocess.Popen(
                 [sys.executable, "-m", "bide", "worker", "bide.demo.tasks", *options],

@@ -26,7 +26,7 @@ class _Event(msgspec.Struct, frozen=True, tag_field="event", tag=str.lower):
     pass
 
 
-class Opened(_Event):
+class Opened(_Event, frozen=True):
     """The scenario began."""
 
     at_us: int
@@ -36,7 +36,7 @@ class Opened(_Event):
     """When a notification is due, in seconds of the scenario after its order was placed."""
 
 
-class Placed(_Event):
+class Placed(_Event, frozen=True):
     """An order was placed: its two jobs were asked for, and answered with their due times."""
 
     order: str
@@ -46,7 +46,7 @@ class Placed(_Event):
     cancel_due_us: int
 
 
-class Paid(_Event):
+class Paid(_Event, frozen=True):
     """An order was paid; in time, if the cancellation could be taken back."""
 
     order: str
@@ -55,7 +55,7 @@ class Paid(_Event):
     in_time: bool
 
 
-class Begun(_Event):
+class Begun(_Event, frozen=True):
     """A job began."""
 
     order: str
@@ -68,7 +68,7 @@ class Begun(_Event):
     started_us: int
 
 
-class Done(_Event):
+class Done(_Event, frozen=True):
     """A job came to its end."""
 
     order: str
@@ -80,11 +80,12 @@ class Done(_Event):
     done_us: int
 
 
-class Killed(_Event):
-    """A worker was killed, not before `at_us`."""
+class Killed(_Event, frozen=True):
+    """A worker was killed: not before `at_us`, and it had ended by `ended_us`."""
 
     pid: int
     at_us: int
+    ended_us: int
 
 
 Event = Opened | Placed | Paid | Begun | Done | Killed
@@ -111,7 +112,16 @@ class Journal:
     """Appends events."""
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        """Open a journal; made if need be.
+
+        Raises:
+            JournalError: it cannot be written.
+        """
+        self._path = path
+        try:
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise self._failed(error.strerror) from None
 
     def write(self, event: Event) -> None:
         """Append one event.
@@ -120,12 +130,22 @@ class Journal:
             JournalError: it could not be written whole.
         """
         line = _encoder.encode(event) + b"\n"
-        if os.write(self._fd, line) != len(line):
-            raise JournalError("The journal took only a part of a line; is the disk full?")
+        try:
+            written = os.write(self._fd, line)
+        except OSError as error:
+            raise self._failed(error.strerror) from None
+        if written != len(line):
+            raise self._failed("it took only a part of a line")
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._fd)
+
+    def _failed(self, reason: str | None) -> JournalError:
+        return JournalError(
+            f"{self._path} cannot be written ({reason}); make room there, or give --keep a "
+            "directory of your own."
+        )
 
 
 class Tail:
@@ -152,7 +172,7 @@ class Read(NamedTuple):
     unreadable: list[int]
     """The numbers of lines that are not events."""
     torn: bool
-    """The last line has no end: its writer was killed in the middle of it. It counts for nothing."""
+    """The last line has no end, as if its writer was killed over it. It counts for nothing."""
 
 
 def read_journal(path: Path) -> Read:

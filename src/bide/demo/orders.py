@@ -16,13 +16,13 @@ import re
 from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TextIO
 
 from bide.errors import BideError
 
 COLUMNS: Final = ("order", "placed", "deadline", "paid_after")
 
-_NUMBER: Final = re.compile(r"[\w.+-]{1,40}", re.ASCII)
+_NUMBER: Final = re.compile(r"[\w.+-]{1,100}", re.ASCII)
 _LONGEST: Final = 366 * 86_400.0
 
 
@@ -63,7 +63,7 @@ def read_orders(path: Path) -> Orders:
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            orders = _read(path, csv.reader(file))
+            orders = _read(path, file)
     except OSError as error:
         raise OrdersError(
             f"{path} cannot be read ({error.strerror}); give the path of a CSV file with the "
@@ -84,9 +84,11 @@ def read_orders(path: Path) -> Orders:
 
 def scale(orders: list[Order], count: int) -> list[Order]:
     """Cut or repeat orders until there are `count`; what is repeated gets new numbers."""
+    if count <= len(orders):
+        return orders[:count]
     repeats = -(-count // len(orders))
     return [
-        order if repeat == 1 else order._replace(number=f"{order.number}.{repeat}")
+        order._replace(number=f"{order.number}.{repeat}")
         for repeat in range(1, repeats + 1)
         for order in orders
     ][:count]
@@ -100,7 +102,8 @@ def write_orders(path: Path, orders: Iterable[Order]) -> None:
         writer.writerows(orders)
 
 
-def _read(path: Path, rows: csv._reader) -> Orders:
+def _read(path: Path, file: TextIO) -> Orders:
+    rows = csv.reader(file)
     header = next(rows, None)
     if header is None:
         raise OrdersError(
@@ -142,7 +145,7 @@ class _BadRow(ValueError):
 def _order(number: str, placed: str, deadline: str, paid_after: str) -> Order:
     if not _NUMBER.fullmatch(number):
         raise _BadRow(
-            f"has the order number {number[:60]!r}, which is not 1 to 40 of A-Z a-z 0-9 . _ + -"
+            f"has the order number {number[:60]!r}, which is not 1 to 100 of A-Z a-z 0-9 . _ + -"
         )
     return Order(
         number,

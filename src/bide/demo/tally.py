@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from bide.demo.journal import CANCEL, NOTIFY, Begun, Done, Event, Killed, Paid, Placed
+from bide.demo.journal import NOTIFY, Begun, Done, Event, Killed, Paid, Placed
 
 
 class Tally:
@@ -29,15 +29,13 @@ class Tally:
         self.lateness_us: list[int] = []
         """Of each run that began, but for those after a kill."""
         self.last_due_us = 0
+        self._settled: set[str] = set()
         self._started: set[tuple[str, str]] = set()
 
     @property
     def complete(self) -> bool:
         """Whether every order has been placed and notified of, and been paid or cancelled."""
-        return (
-            self.placed == self.orders == len(self.notified)
-            and len(self.paid | self.cancelled) == self.orders
-        )
+        return self.placed == self.orders == len(self.notified) == len(self._settled)
 
     def add(self, events: Iterable[Event]) -> None:
         """Count events."""
@@ -50,12 +48,17 @@ class Tally:
                     )
                 case Paid(order=order, in_time=True):
                     self.paid.add(order)
+                    self._settled.add(order)
                 case Begun():
                     self._begun(event)
                 case Done():
                     run = (event.order, event.kind, event.token)
                     self.running[event.pid].pop(run, None)
-                    {NOTIFY: self.notified, CANCEL: self.cancelled}[event.kind].add(event.order)
+                    if event.kind == NOTIFY:
+                        self.notified.add(event.order)
+                    else:
+                        self.cancelled.add(event.order)
+                        self._settled.add(event.order)
                 case Killed(pid=pid):
                     self.held[pid] = len(self.running.pop(pid, ()))
                 case _:

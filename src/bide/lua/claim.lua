@@ -17,11 +17,10 @@
 -- @arg   count     integer  how many jobs at most: the worker's free slots
 -- @arg   lease_us  integer  how long they are held without being extended
 -- @arg   busy      integer  how many jobs the worker runs already
--- @reply ok now until more alone drain, then per job: id body token attempt due
+-- @reply ok now until deadline more alone drain, then per job: id body token attempt due
 -- @reply stale     the worker has since sent a later claim
--- @include clock record hint sweep
+-- @include clock record hint wait sweep
 
-local GRACE, HORIZON, SLEEP = 50000, 2000000, 10000000
 local RECLAIMS, CRASHES, STRIKES, PATIENCE = 10, 3, 2, 10000000
 local SWEEP, FORGET_AFTER, CLAIMS = 100, 600000000, 64
 local LEVELS, ALONE = 10, 11
@@ -63,7 +62,7 @@ if last then
     end
     -- A repeat takes nothing new, or a copy that arrives late would take jobs for nobody; and is
     -- not armed: the worker's next claim says when to come back.
-    return {'ok', now, 0, 1, was_alone, 0, unpack(reply)}
+    return {'ok', now, 0, 0, 1, was_alone, 0, unpack(reply)}
   end
 elseif redis.call('HLEN', claims) > CLAIMS then
   -- A new worker pays for some that are gone.
@@ -119,7 +118,7 @@ end
 if set[6] then sweep.some(meta, trash, jobs, run, results, errors, SWEEP) end
 
 -- Take.
-local reply = {'ok', now, 0, 0, 0, 0}
+local reply = {'ok', now, 0, 0, 0, 0, 0}
 local alone = 0
 local taken = {}
 
@@ -180,7 +179,7 @@ if suspect_at and not paused then
     count = #taken
   elseif now - suspect_at > PATIENCE and now > (tonumber(set[7]) or 0) then
     redis.call('HSET', meta, 'drain_until', now + PATIENCE)
-    reply[6] = 1
+    reply[7] = 1
     count = 0
   end
 end
@@ -207,36 +206,24 @@ end
 redis.call('HSET', claims, worker,
   string.format('%.0f %d ', now, seq) .. table.concat(taken, ' '))
 
--- Wait: few keep the time, all others sleep until woken (two keepers; the others park).
+-- Wait.
 local lease = redis.call('ZRANGE', active, 0, 0, 'WITHSCORES')
 if lease[2] then
   local ends = tonumber(lease[2])
   if ends > now then by(ends) elseif now < calm_until then by(calm_until) else more = true end
 end
-redis.call('ZREMRANGEBYSCORE', keep, '-inf', '(' .. string.format('%.0f', now - GRACE))
-local keepers = redis.call('ZCARD', keep)
-local free = count - #taken > 0
-if free then
+local due_by = wait.due_by(deadline, now)
+wait.forget(keep, park, now)
+if count > #taken then
   if not overdue and not more then redis.call('DEL', wake) end
-  local due_by = math.min(deadline or now + HORIZON, now + HORIZON)
-  local first = redis.call('ZRANGE', keep, 0, 0, 'WITHSCORES')
-  if not first[2] or tonumber(first[2]) > due_by then
-    redis.call('ZADD', keep, due_by, worker)
-    keepers = keepers + 1
-    reply[3] = due_by
-  elseif keepers < 2 then
-    redis.call('ZADD', keep, due_by + GRACE, worker)
-    keepers = keepers + 1
-    reply[3] = due_by + GRACE
-  else
-    redis.call('ZADD', park, now + SLEEP, worker)
-    reply[3] = now + SLEEP
-  end
+  reply[3] = wait.arm(keep, park, worker, due_by, now)
 end
-if keepers < 2 or overdue or more then
-  redis.call('ZREMRANGEBYSCORE', park, '-inf', now)
-  if overdue or more or redis.call('ZCARD', park) > 0 then hint.push(wake) end
+if overdue or more then
+  hint.push(wake, '-')
+elseif wait.lacks(keep, park, due_by) then
+  hint.push(wake, worker)
 end
-if more then reply[4] = 1 end
-reply[5] = alone
+reply[4] = deadline or 0
+if more then reply[5] = 1 end
+reply[6] = alone
 return reply

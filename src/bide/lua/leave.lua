@@ -9,5 +9,5 @@
 
 redis.call('ZREM', park, worker)
 redis.call('HDEL', claims, worker)
-if redis.call('ZREM', keep, worker) == 1 then hint.push(wake) end
+if redis.call('ZREM', keep, worker) == 1 then hint.push(wake, '-') end
 return {'ok'}

@@ -4,5 +4,5 @@
 -- @reply ok
 -- @include hint
 
-if redis.call('HDEL', meta, 'paused') == 1 then hint.push(wake) end
+if redis.call('HDEL', meta, 'paused') == 1 then hint.push(wake, '-') end
 return {'ok'}

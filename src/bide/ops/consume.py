@@ -33,6 +33,8 @@ class Claim(NamedTuple):
     """The server's time at the claim."""
     until_us: int
     """When to claim again unless woken before; 0 where the worker was left without free slots."""
+    deadline_us: int
+    """The next due time or end of a lease; 0 where there is none."""
     more: bool
     """More is due than was taken or looked at: claim again as soon as there is room."""
     alone: bool
@@ -125,12 +127,13 @@ def leave(keys: Keys, worker: str) -> Command[None]:
 
 def _read_claim(reply: list[Any]) -> Claim:
     if reply[0] == b"stale":
-        return Claim(0, 0, True, False, False, [], stale=True)
+        return Claim(0, 0, 0, True, False, False, [], stale=True)
     jobs = [
         Claimed(id.decode(), body, token, attempt, due_us)
-        for id, body, token, attempt, due_us in groups(reply, 6, 5)
+        for id, body, token, attempt, due_us in groups(reply, 7, 5)
     ]
-    return Claim(reply[1], reply[2], bool(reply[3]), bool(reply[4]), bool(reply[5]), jobs)
+    now_us, until_us, deadline_us, more, alone, drain = reply[1:7]
+    return Claim(now_us, until_us, deadline_us, bool(more), bool(alone), bool(drain), jobs)
 
 
 def _read_verdicts(reply: list[Any]) -> list[Verdict]:

@@ -19,13 +19,15 @@ _MARGIN: Final = 3.0
 class Ear:
     """Listens on the wake lists of some queues."""
 
-    def __init__(self, url: str, wake_keys: Sequence[str], heard: Callable[[str], None]) -> None:
+    def __init__(
+        self, url: str, wake_keys: Sequence[str], heard: Callable[[str, str], None]
+    ) -> None:
         """Set up.
 
         Args:
             url: the server.
             wake_keys: the lists to listen on.
-            heard: called in the loop's thread with the list that had a hint.
+            heard: called in the loop's thread with the list that had a hint, and who pushed it.
         """
         self._client = aio.Client(url, reply_timeout=BLOCK + _MARGIN)
         self._keys = wake_keys
@@ -53,10 +55,10 @@ class Ear:
         while True:
             await self._wanted.wait()
             try:
-                key = await self._client.pop(self._keys, BLOCK)
+                hint = await self._client.pop(self._keys, BLOCK)
             except BideError:
                 # The claims meet the same trouble and report it; here it only costs hints.
                 await asyncio.sleep(random.uniform(0.1, 1.0))
                 continue
-            if key is not None:
-                self._heard(key)
+            if hint is not None:
+                self._heard(*hint)

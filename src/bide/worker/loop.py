@@ -29,6 +29,10 @@ log = logging.getLogger("bide.worker")
 
 _LONGEST_PAUSE: Final = 2.0
 
+_SILENCE: Final = 0.02
+_WARM_UP: Final = 0.0012
+"""Seconds of silence after which, and before a deadline, a round trip warms the path up."""
+
 
 class Loop:
     """Claims, hands jobs to `Running`, settles, and sleeps."""
@@ -52,6 +56,7 @@ class Loop:
         self._alone = False
         self._drain = False
         self._pause = 0.0
+        self._cold = False
         self._bell = asyncio.Event()
         self.stopping = False
         self.aborted = False
@@ -99,6 +104,7 @@ class Loop:
         sent = False
         if not len(self._running):
             self._alone = self._drain = False
+        self._ear.listen(self._free() > 0 and not self._burst)
         for station in self._stations:
             free = self._free()
             # In a burst an outcome may be what makes the next job due: a retry without delay.
@@ -118,6 +124,7 @@ class Loop:
         commands: list[Any] = station.settle_commands(settles)
         if claims:
             commands.append(station.claim(count, len(self._running)))
+        sent = time.monotonic()
         try:
             replies = await self._client.attempt_many(commands)
         except BideError as error:
@@ -132,19 +139,19 @@ class Loop:
             self._pause = 0.0
             self._note_verdicts(settles, replies[:-1] if claims else replies)
         if claims and not isinstance(replies[-1], BideError):
-            self._take(station, replies[-1])
+            self._take(station, replies[-1], sent)
         if failed is not None:
             await self._back_off(failed)
 
-    def _take(self, station: Station, reply: Claim) -> None:
-        station.claimed(reply)
+    def _take(self, station: Station, reply: Claim, sent: float) -> None:
+        station.claimed(reply, sent)
         self._alone = self._alone or reply.alone
         self._drain = self._drain or reply.drain
-        for job in reply.jobs:
-            if self.stopping:
+        if self.stopping:
+            for job in reply.jobs:
                 station.settle(job, "release")
-            else:
-                self._running.start(station, job)
+        else:
+            self._running.accept(station, reply.jobs)
 
     def _note_verdicts(self, settles: Sequence[Any], replies: Sequence[list[str]]) -> None:
         verdicts = [verdict for reply in replies for verdict in reply]
@@ -178,14 +185,28 @@ class Loop:
         """Sleep until the alarm, a hint, the end of a job, or a request to stop."""
         if self._finished():
             return
-        listening = self._free() > 0
-        if listening:
-            self._alarm.set(min(station.until for station in self._stations))
-        self._ear.listen(listening and not self._burst)
+        if self._free() > 0:
+            await self._set_alarm(min(self._stations, key=lambda station: station.until))
         await self._bell.wait()
 
-    def _heard(self, wake_key: str) -> None:
-        self._by_wake_key[wake_key].hint()
+    async def _set_alarm(self, first: Station) -> None:
+        """Have the alarm ring when the first station is due.
+
+        A machine that has slept runs its first steps several times slower. So, after a silence, a
+        round trip that means nothing goes ahead of a deadline, to wake caches, socket and server.
+        """
+        ahead = first.until - time.monotonic()
+        if first.exact and ahead > _SILENCE:
+            self._cold = True
+            self._alarm.set(first.until - _WARM_UP)
+            return
+        if self._cold and ahead > 0:
+            await self._client.ping()
+        self._cold = False
+        self._alarm.set(first.until)
+
+    def _heard(self, wake_key: str, caller: str) -> None:
+        self._by_wake_key[wake_key].hint(caller)
         self._bell.set()
 
     async def _say_goodbye(self) -> None:

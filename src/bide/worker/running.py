@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from bide.codec import Body, decode_body, encode_error, encode_result
@@ -76,6 +76,7 @@ class Running:
         self._threads = Threads(f"bide-{worker}")
         self._deadlines: Deadlines[Run] = Deadlines(self._loop, self._expire)
         self._held: dict[int, Run] = {}
+        self._accepted: list[tuple[Station, Claimed]] = []
         self._stuck = 0
         self._from_threads: deque[tuple[Run, _Ended]] = deque()
         self._collecting = False
@@ -83,14 +84,27 @@ class Running:
 
     def __len__(self) -> int:
         """How many slots are taken: held jobs, and threads that outlast their time-out."""
-        return len(self._held) + self._stuck
+        return len(self._held) + len(self._accepted) + self._stuck
 
     def held(self) -> Iterable[Run]:
         """What is held now; safe to call in any thread."""
         return list(self._held.values())
 
-    def start(self, station: Station, claimed: Claimed) -> None:
-        """Run a job."""
+    def accept(self, station: Station, jobs: Sequence[Claimed]) -> None:
+        """Take jobs over; they start in the next turn of the loop.
+
+        By then the next round trip has been sent, so the server works while they run.
+        """
+        if jobs:
+            self._accepted.extend((station, job) for job in jobs)
+            self._loop.call_soon(self._start_accepted)
+
+    def _start_accepted(self) -> None:
+        accepted, self._accepted = self._accepted, []
+        for station, claimed in accepted:
+            self._start(station, claimed)
+
+    def _start(self, station: Station, claimed: Claimed) -> None:
         try:
             body = decode_body(claimed.body)
             function, is_async = self._served.find(body.task)
@@ -109,6 +123,9 @@ class Running:
 
     def abandon(self) -> None:
         """Give all jobs back without using an attempt; cancel those that can be."""
+        for station, claimed in self._accepted:
+            station.settle(claimed, "release")
+        self._accepted.clear()
         for run in self.held():
             run.abandoned = True
             self._end(run, ("release", "", b""))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from bide.command import Command
@@ -31,16 +30,28 @@ class Station:
         """Whether to claim as soon as there is a free slot."""
         self.hinted = False
         """A hint came that nobody has acted upon yet."""
+        self.exact = False
+        """Whether `until` is a deadline, which wants punctuality, or only a time to look again."""
         self.until = 0.0
         """When to claim even if nothing was heard (`time.monotonic()`); 0 for not armed."""
         self._worker = worker
         self._lease_us = lease_us
         self._seq = 1
+        self._fresh = False  # a hint came since the claim under way was made
+        self._echoed = False
 
-    def hint(self) -> None:
-        """Someone pushed a wake hint for this queue to this worker."""
-        self.hinted = True
-        self.check = True
+    def hint(self, caller: str) -> None:
+        """A wake hint for this queue came to this worker.
+
+        One that the worker pushed itself, to call a backup, went to the one that had listened
+        longest: itself. It calls again, now as the last in the line; if it hears itself once more,
+        nobody else is there.
+        """
+        if caller == self._worker and self._echoed:
+            self._echoed = False
+            return
+        self._echoed = caller == self._worker
+        self.hinted = self._fresh = self.check = True
 
     def is_due(self, now: float) -> bool:
         """Whether the queue should be looked at."""
@@ -57,17 +68,20 @@ class Station:
 
     def claim(self, count: int, busy: int) -> Command[Claim]:
         """The next claim; the same one again until `claimed` has been told its reply."""
+        self._fresh = False
         return claim(self.keys, self._worker, self._seq, count, self._lease_us, busy)
 
-    def claimed(self, reply: Claim) -> None:
-        """Note the reply to the latest claim."""
+    def claimed(self, reply: Claim, sent: float) -> None:
+        """Note the reply to the latest claim, which was sent at `sent` (`time.monotonic()`)."""
         self._seq += 1
-        self.hinted = False
+        self.hinted = self._fresh  # what came meanwhile may not have been there for the claim
         if reply.stale:
             self.check = True
         elif reply.until_us:
-            self.check = reply.more
-            self.until = time.monotonic() + (reply.until_us - reply.now_us) / 1e6
+            self.check = reply.more or self._fresh
+            # Counted from the reply's arrival, every alarm would be late by the reply's way back.
+            self.until = sent + (reply.until_us - reply.now_us) / 1e6
+            self.exact = reply.until_us == reply.deadline_us
         else:
             self.check = True
             self.until = 0.0

@@ -2,16 +2,18 @@
 -- a bounded wait, because a keeper's own timer stands behind every deadline.
 local hint = {}
 
-function hint.push(list)
+-- `from` is the worker that calls for another to keep the time with it, else '-': a worker that
+-- hears itself twice knows that nobody else listens.
+function hint.push(list, from)
   if redis.call('LLEN', list) == 0 then
-    redis.call('LPUSH', list, '1')
+    redis.call('LPUSH', list, from)
   end
 end
 
 -- A job is due at `due`: does anyone need to know?
 function hint.due(list, keep, due, now)
   if due > now and #redis.call('ZRANGEBYSCORE', keep, now, due, 'LIMIT', 0, 1) > 0 then return end
-  hint.push(list)
+  hint.push(list, '-')
 end
 
 return hint
