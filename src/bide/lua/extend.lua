@@ -4,7 +4,6 @@
 -- @key   active    moves the lease's end
 -- @key   keep      dropped when the clock was set back
 -- @key   park      dropped when the clock was set back
--- @arg   worker    text     who extends
 -- @arg   lease_us  integer  how long from now
 -- @rest  id token
 -- @reply ok now, then per job: ok | lost | gone

@@ -110,11 +110,9 @@ def settle_chunks(settles: Sequence[Settle]) -> list[Sequence[Settle]]:
     return chunks
 
 
-def extend(
-    keys: Keys, worker: str, lease_us: int, held: Sequence[tuple[str, int]]
-) -> Command[list[Verdict]]:
+def extend(keys: Keys, lease_us: int, held: Sequence[tuple[str, int]]) -> Command[list[Verdict]]:
     """Renew leases; `held` is (id, token) of each job."""
-    args: list[Arg] = [worker, lease_us]
+    args: list[Arg] = [lease_us]
     for id, token in held:
         args += (id, f"{token:016d}")
     return command("extend", keys, args, _read_verdicts)

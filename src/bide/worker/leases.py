@@ -41,7 +41,6 @@ class Leases(threading.Thread):
         self,
         url: str,
         clock: str,
-        worker: str,
         lease: float,
         held: Callable[[], Iterable[Held]],
     ) -> None:
@@ -50,7 +49,6 @@ class Leases(threading.Thread):
         Args:
             url: the server.
             clock: which clock the scripts are built for.
-            worker: the worker's name.
             lease: seconds.
             held: what is held now; called in this thread.
         """
@@ -59,7 +57,6 @@ class Leases(threading.Thread):
         self._client = sync.Client(
             url, clock=clock, patience=self._interval / 2, reply_timeout=max(0.5, self._interval)
         )
-        self._worker = worker
         self._lease_us = round(lease * 1e6)
         self._held = held
         self._stop = threading.Event()
@@ -87,9 +84,7 @@ class Leases(threading.Thread):
             for i in range(0, len(jobs), MAX_SETTLES):
                 chunk = jobs[i : i + MAX_SETTLES]
                 tokens = [(job.claimed.id, job.claimed.token) for job in chunk]
-                verdicts = self._client.run(
-                    extend(station.keys, self._worker, self._lease_us, tokens)
-                )
+                verdicts = self._client.run(extend(station.keys, self._lease_us, tokens))
                 for job, verdict in zip(chunk, verdicts, strict=True):
                     if verdict == "lost":
                         log.warning(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import secrets
@@ -114,8 +115,15 @@ class Worker:
         Raises:
             ServerUnavailable: the server could not be reached at the start.
         """
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(self.run(burst))
+        # What is imported by now lives as long as the process: the collector, which would stop all
+        # jobs for some 20 ms to look at it again, need not.
+        gc.collect()
+        gc.freeze()
+        try:
+            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                return runner.run(self.run(burst))
+        finally:
+            gc.unfreeze()
 
     async def run(self, burst: bool = False) -> int:
         """`work`, in the event loop that runs now."""
@@ -127,7 +135,7 @@ class Worker:
         self._event_loop = asyncio.get_running_loop()
         self._loop = loop = Loop(client, stations, self.name, self.concurrency, burst)
         self._running = running = Running(self.name, self._served, loop.ring)
-        leases = Leases(client.url, self._clock, self.name, self._lease_us / 1e6, running.held)
+        leases = Leases(client.url, self._clock, self._lease_us / 1e6, running.held)
         leases.start()
         pulse = asyncio.create_task(beat(client, self._global_keys, self.name, self._about()))
         log.info("worker %s serves %s, %d at once", self.name, _list(self.queues), self.concurrency)
