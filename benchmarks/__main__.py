@@ -1,0 +1,53 @@
+"""Run benchmarks on a server of their own: `python -m benchmarks [NAME...] [--quick]`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks.lab import environment, open_lab
+from benchmarks.report import show
+
+NAMES = ("throughput", "lateness", "burst", "memory", "idle", "enqueue")
+"""Each is a module of this package with a function `run(lab)`."""
+
+
+def main() -> None:
+    """Measure, print, and write the JSON."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: minutes, less certain")
+    parser.add_argument("--server", metavar="WHICH", help="valkey, redis, or a server's path")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
+    options = parser.parse_args()
+    unknown = [name for name in options.names if name not in NAMES]
+    if unknown:
+        parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(NAMES)}")
+    console = Console()
+    console = console if console.is_terminal else Console(width=110)
+    results: dict[str, Any] = {}
+    with open_lab(options.quick, options.server) as lab:
+        about = environment(lab.server)
+        console.print(
+            f"{about['server']} by {about['transport']}, {about['python']}, "
+            f"{'uvloop' if about['uvloop'] else 'asyncio'}, {about['cpus']} CPUs, "
+            f"load {about['load']}, {about['date']}"
+        )
+        for name in options.names or NAMES:
+            lab.empty()
+            reports = importlib.import_module(f"benchmarks.{name}").run(lab)
+            for report in reports:
+                show(console, report)
+            results[name] = {report.title: report.rows for report in reports}
+            if options.json:
+                told = {"environment": about, "quick": options.quick, "results": results}
+                options.json.write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
