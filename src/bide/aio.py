@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import hiredis
@@ -43,7 +43,7 @@ class Client:
         self._reached = False
         self._reply_timeout = reply_timeout
         pool = redis.asyncio.ConnectionPool.from_url(self.url, **options(self.url, Retry, None))
-        self._make_connection = pool.make_connection
+        self._make_connection: Callable[[], Any] = pool.make_connection
         self._idle: list[Any] = []
 
     async def run(self, command: Command[T]) -> T:
@@ -114,7 +114,7 @@ class Client:
         The client library's pipeline packs in Python and asks the socket first whether it is sound;
         here the packing is C, and a broken connection shows itself when it is used.
         """
-        connection = self._idle.pop() if self._idle else self._make_connection()
+        connection: Any = self._idle.pop() if self._idle else self._make_connection()
         replies: list[Any] = []
         try:
             async with asyncio.timeout(self._reply_timeout):

@@ -35,15 +35,15 @@ def task_name(task: Function | str) -> str:
             partial, a method of an instance.
     """
     if isinstance(task, str):
-        module, colon, qualname = task.partition(":")
-        parts = [*module.split("."), *qualname.split(".")]
+        path, colon, attribute = task.partition(":")
+        parts = [*path.split("."), *attribute.split(".")]
         if not colon or not all(part.isidentifier() for part in parts):
             raise UsageError(f"{task!r} is not a task's name; write 'package.module:function'.")
         return task
     if not callable(task):
         raise UsageError(f"{task!r} is neither a function nor a name 'package.module:function'.")
     module = getattr(task, "__module__", None) or "?"
-    qualname = getattr(task, "__qualname__", None)
+    qualname: str | None = getattr(task, "__qualname__", None)
     if qualname is None or (inspect.ismethod(task) and not inspect.isclass(task.__self__)):
         raise UsageError(
             f"A {type(task).__name__} carries an object that a worker does not have; enqueue a "

@@ -84,6 +84,7 @@ local function reclaim(id)
   if f.alone == 1 then f.crashes = f.crashes + 1 else f.strikes = f.strikes + 1 end
   f.attempt = f.attempt - 1
   f.alone = 0
+  f.due = math.min(f.due, now) -- it was due, whatever the clock has been set to since
   redis.call('HINCRBY', meta, 'reclaimed', 1)
   if f.crashes >= CRASHES then
     redis.call('ZADD', failed, now, id)

@@ -77,7 +77,7 @@ local function apply(id, line, outcome, at, data)
     f.alone = 0
     if outcome ~= 'retry' then f.attempt = f.attempt - 1 end
     if outcome ~= 'release' then f.strikes, f.crashes = 0, 0 end
-    if outcome ~= 'release' then f.due = when.us(at, now) end
+    f.due = outcome == 'release' and math.min(f.due, now) or when.us(at, now)
     again(f, f.due)
     line = record.format(f.head, f)
   end
@@ -118,7 +118,7 @@ if counts.complete > 0 then redis.call('HINCRBY', meta, 'completed', counts.comp
 if counts.fail > 0 then redis.call('HINCRBY', meta, 'failed', counts.fail) end
 if counts.retry > 0 then redis.call('HINCRBY', meta, 'retried', counts.retry) end
 
-local limit = 2 * n + 16
+local limit = n + 64
 if counts.complete > 0 then
   retain.trim(completed, jobs, run, results, errors, now, completed_count, completed_age_us, limit)
 end

@@ -15,10 +15,10 @@ from bide.job import Claimed
 from bide.keys import Keys
 from bide.ops.reply import groups, words
 
-MAX_CLAIM: Final = 500
+MAX_CLAIM: Final = 250
 """Jobs per claim at most: bounds the time one call may take on the server."""
 
-MAX_SETTLES: Final = 500
+MAX_SETTLES: Final = 250
 MAX_SETTLE_BYTES: Final = 4_000_000
 """Bounds of one settle call, by count and by the bytes of results and errors."""
 

@@ -12,6 +12,9 @@ from bide.keys import Keys
 from bide.ops.reply import pairs, words
 from bide.states import LISTABLE, State
 
+CHUNK: Final = 100
+"""Jobs read per call: bounds the time one call may take on the server."""
+
 MAX_PAGE: Final = 1_000
 """Jobs per page at most: bounds the time one call may take on the server."""
 
@@ -44,6 +47,11 @@ def fetch(keys: Keys, ids: Sequence[str]) -> Command[list[Snapshot | None]]:
         return [_snapshot(id, now_us, item) for id, item in zip(ids, reply[2:], strict=True)]
 
     return command("fetch", keys, ids, parse)
+
+
+def fetch_many(keys: Keys, ids: Sequence[str]) -> list[Command[list[Snapshot | None]]]:
+    """The same for any number of jobs, in calls that share a round trip."""
+    return [fetch(keys, ids[i : i + CHUNK]) for i in range(0, len(ids), CHUNK)]
 
 
 def counts(keys: Keys) -> Command[Counts]:

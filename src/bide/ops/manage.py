@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from bide.command import Arg, Command, command
+from bide.errors import UsageError
 from bide.keys import Keys
 from bide.ops.consume import DEFAULT_RETENTION, Retention
 from bide.ops.reply import words
+
+CHUNK: Final = 100
+"""Jobs cancelled or deleted per call at most: bounds the time one call may take on the server."""
 
 SWEEP: Final = 500
 """Jobs deleted per call while a queue is emptied."""
@@ -33,7 +37,8 @@ class Emptied(NamedTuple):
 def cancel(
     keys: Keys, ids: Sequence[str], retention: Retention = DEFAULT_RETENTION
 ) -> Command[list[str]]:
-    """Take jobs back; for each `ok`, or the state that it is in instead."""
+    """Take up to `CHUNK` jobs back; for each `ok`, or the state that it is in instead."""
+    _check_few(ids)
     args: tuple[Arg, ...] = (retention.cancelled_count, round(retention.cancelled_age * 1e6), *ids)
     return command("cancel", keys, args, lambda reply: words(reply, 2))
 
@@ -49,7 +54,8 @@ def promote(keys: Keys, id: str) -> Command[Moved]:
 
 
 def delete(keys: Keys, ids: Sequence[str]) -> Command[list[str]]:
-    """Remove jobs; for each `ok`, `active` (nothing removed) or `gone`."""
+    """Remove up to `CHUNK` jobs; for each `ok`, `active` (nothing removed) or `gone`."""
+    _check_few(ids)
     return command("delete", keys, ids, lambda reply: words(reply, 1))
 
 
@@ -67,6 +73,11 @@ def empty(keys: Keys, begin: bool) -> Command[Emptied]:
     """One bounded step of removing all delayed and waiting jobs."""
     args = (int(begin), SWEEP)
     return command("empty", keys, args, lambda reply: Emptied(reply[1], bool(reply[2])))
+
+
+def _check_few(ids: Sequence[str]) -> None:
+    if len(ids) > CHUNK:
+        raise UsageError(f"{len(ids)} jobs are too many for one call; give {CHUNK} at a time.")
 
 
 def _read_moved(reply: list[Any]) -> Moved:

@@ -110,8 +110,8 @@ class AsyncQueue(QueueCore):
 
     async def fetch_many(self, ids: Sequence[str]) -> list[AsyncJob | None]:
         """Jobs by id in one round trip; None for one that is not there."""
-        snapshots = await self._client.run(inspect.fetch(self.keys, ids)) if ids else []
-        return [s and AsyncJob(self, s.id, snapshot=s) for s in snapshots]
+        pages = await self._client.run_many(inspect.fetch_many(self.keys, ids))
+        return [s and AsyncJob(self, s.id, snapshot=s) for page in pages for s in page]
 
     async def jobs(self, state: str, start: int = 0, count: int = 50) -> list[AsyncJob]:
         """A page of the jobs in one state: due ones in the order they run, others newest first."""

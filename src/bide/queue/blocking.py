@@ -139,8 +139,8 @@ class Queue(QueueCore):
 
     def fetch_many(self, ids: Sequence[str]) -> list[Job | None]:
         """Jobs by id in one round trip; None for one that is not there."""
-        snapshots = self._client.run(inspect.fetch(self.keys, ids)) if ids else []
-        return [s and Job(self, s.id, snapshot=s) for s in snapshots]
+        pages = self._client.run_many(inspect.fetch_many(self.keys, ids))
+        return [s and Job(self, s.id, snapshot=s) for page in pages for s in page]
 
     def jobs(self, state: str, start: int = 0, count: int = 50) -> list[Job]:
         """A page of the jobs in one state: due ones in the order they run, others newest first."""

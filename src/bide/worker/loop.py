@@ -15,11 +15,12 @@ import logging
 import random
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from bide import aio
-from bide.errors import BideError, ScriptBug, ServerUnavailable
-from bide.ops.consume import Claim, leave
+from bide.errors import BideError, ScriptBug
+from bide.ops.consume import Claim
 from bide.worker.alarm import make_alarm
 from bide.worker.ear import Ear
 from bide.worker.running import Running
@@ -28,6 +29,9 @@ from bide.worker.station import Station
 log = logging.getLogger("bide.worker")
 
 _LONGEST_PAUSE: Final = 2.0
+_LAST_ROUND_TRIP: Final = 1.0
+_LAST_TRIES: Final = 3
+"""How often a worker that stops and holds nothing asks after a claim without an answer."""
 
 _SILENCE: Final = 0.02
 _WARM_UP: Final = 0.0012
@@ -41,14 +45,12 @@ class Loop:
         self,
         client: aio.Client,
         stations: Sequence[Station],
-        worker: str,
         concurrency: int,
         burst: bool,
     ) -> None:
         self._client = client
         self._stations = stations
         self._by_wake_key = {station.keys["wake"]: station for station in stations}
-        self._worker = worker
         self._concurrency = concurrency
         self._burst = burst
         # Half the slots a claim: one half runs while the round trip of the other is under way.
@@ -58,8 +60,12 @@ class Loop:
         self._pause = 0.0
         self._cold = False
         self._bell = asyncio.Event()
+        self._failures = 0
+        self._limit = asyncio.timeout(None)
         self.stopping = False
         self.aborted = False
+        self.cut_off = False
+        """The server could not be told how all jobs ended before the worker had to end."""
         self.lost = 0
 
     def ring(self) -> None:
@@ -71,6 +77,13 @@ class Loop:
         self.stopping = True
         self._bell.set()
 
+    def abort(self) -> None:
+        """End now: nothing runs any more, and the round trip under way gets a second."""
+        self.aborted = True
+        with suppress(RuntimeError):  # none is under way
+            self._limit.reschedule(asyncio.get_running_loop().time() + _LAST_ROUND_TRIP)
+        self.stop()
+
     async def run(self, running: Running) -> None:
         """Work until stopped, or in a burst until nothing is due and nothing runs."""
         self._running = running
@@ -81,7 +94,6 @@ class Loop:
                 self._bell.clear()
                 if not await self._exchange_all():
                     await self._wait()
-            await self._say_goodbye()
         finally:
             self._alarm.close()
             await self._ear.close()
@@ -95,8 +107,10 @@ class Loop:
         return max(0, self._concurrency - len(self._running))
 
     def _finished(self) -> bool:
-        if len(self._running) or any(station.settles for station in self._stations):
-            return self.aborted and not any(station.settles for station in self._stations)
+        if any(station.settles or station.unanswered for station in self._stations):
+            return self.cut_off
+        if len(self._running):
+            return self.aborted
         return self.stopping or (self._burst and not any(s.check for s in self._stations))
 
     async def _exchange_all(self) -> bool:
@@ -110,7 +124,8 @@ class Loop:
             # In a burst an outcome may be what makes the next job due: a retry without delay.
             due = station.is_due(time.monotonic()) or (self._burst and bool(station.settles))
             claims = due and free > 0
-            passes_on = station.hinted and free == 0
+            # A claim without an answer is repeated when stopping too: what it took goes back.
+            passes_on = free == 0 and (station.hinted or (self.stopping and station.unanswered))
             if station.settles or claims or passes_on:
                 await self._exchange(
                     station, min(free, self._batch) if claims else 0, claims or passes_on
@@ -125,9 +140,11 @@ class Loop:
         if claims:
             commands.append(station.claim(count, len(self._running)))
         sent = time.monotonic()
+        self._limit = asyncio.timeout(_LAST_ROUND_TRIP if self.aborted else None)
         try:
-            replies = await self._client.attempt_many(commands)
-        except BideError as error:
+            async with self._limit:
+                replies = await self._client.attempt_many(commands)
+        except (BideError, TimeoutError) as error:
             station.settles = settles + station.settles
             await self._back_off(error)
             return
@@ -137,6 +154,7 @@ class Loop:
             station.settles = settles + station.settles
         else:
             self._pause = 0.0
+            self._failures = 0
             self._note_verdicts(settles, replies[:-1] if claims else replies)
         if claims and not isinstance(replies[-1], BideError):
             self._take(station, replies[-1], sent)
@@ -167,16 +185,17 @@ class Loop:
                     settle.outcome,
                 )
 
-    async def _back_off(self, error: BideError) -> None:
+    async def _back_off(self, error: BideError | TimeoutError) -> None:
         """Wait a little, jittered, before the same round trip is tried again."""
         if isinstance(error, ScriptBug):
             raise error
         if self._pause == 0:
-            log.warning("%s Trying again until it works.", error)
+            log.warning("%s Trying again until it works.", str(error) or "No reply in time.")
         self._pause = min(max(0.05, self._pause * 2), _LONGEST_PAUSE)
-        if self.aborted and isinstance(error, ServerUnavailable):
-            for station in self._stations:
-                station.settles.clear()  # their leases end by themselves
+        self._failures += 1
+        held = len(self._running) or any(station.settles for station in self._stations)
+        if self.aborted or (self.stopping and not held and self._failures >= _LAST_TRIES):
+            self.cut_off = True  # what is held comes back when its lease ends
             return
         await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
         self._bell.set()
@@ -208,9 +227,3 @@ class Loop:
     def _heard(self, wake_key: str, caller: str) -> None:
         self._by_wake_key[wake_key].hint(caller)
         self._bell.set()
-
-    async def _say_goodbye(self) -> None:
-        try:
-            await self._client.run_many([leave(s.keys, self._worker) for s in self._stations])
-        except BideError as error:
-            log.warning("Left without saying so: %s", error)

@@ -30,6 +30,8 @@ class Station:
         """Whether to claim as soon as there is a free slot."""
         self.hinted = False
         """A hint came that nobody has acted upon yet."""
+        self.unanswered = False
+        """A claim was sent whose reply has not been seen: it may have taken jobs."""
         self.exact = False
         """Whether `until` is a deadline, which wants punctuality, or only a time to look again."""
         self.until = 0.0
@@ -69,11 +71,13 @@ class Station:
     def claim(self, count: int, busy: int) -> Command[Claim]:
         """The next claim; the same one again until `claimed` has been told its reply."""
         self._fresh = False
+        self.unanswered = True
         return claim(self.keys, self._worker, self._seq, count, self._lease_us, busy)
 
     def claimed(self, reply: Claim, sent: float) -> None:
         """Note the reply to the latest claim, which was sent at `sent` (`time.monotonic()`)."""
         self._seq += 1
+        self.unanswered = False
         self.hinted = self._fresh  # what came meanwhile may not have been there for the claim
         if reply.stale:
             self.check = True

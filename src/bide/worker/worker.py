@@ -12,12 +12,12 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from bide import aio
 from bide.clock import Duration, to_us
-from bide.errors import UsageError
+from bide.errors import BideError, UsageError
 from bide.ids import check_name
 from bide.keys import PREFIX, keys_of
 from bide.ops.consume import leave
@@ -26,6 +26,7 @@ from bide.queue import AsyncQueue, Queue
 from bide.script import SERVER_CLOCK
 from bide.task import Served
 from bide.version import VERSION
+from bide.worker import eventloop
 from bide.worker.heartbeat import beat
 from bide.worker.leases import Leases
 from bide.worker.loop import Loop
@@ -41,6 +42,7 @@ GRACE: Final = 30.0
 """Seconds that running jobs get to end after the first signal."""
 
 _SHORTEST_LEASE_US: Final = 300_000
+_GOODBYE: Final = 1.0
 
 
 class Worker:
@@ -120,8 +122,7 @@ class Worker:
         gc.collect()
         gc.freeze()
         try:
-            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-                return runner.run(self.run(burst))
+            return eventloop.run(self.run(burst))
         finally:
             gc.unfreeze()
 
@@ -133,7 +134,8 @@ class Worker:
         await client.run_many([register(self._global_keys, self.queues), *forget])
         stations = [Station(keys, self.name, self._lease_us) for keys in self._keys]
         self._event_loop = asyncio.get_running_loop()
-        self._loop = loop = Loop(client, stations, self.name, self.concurrency, burst)
+        self._signals = 0
+        self._loop = loop = Loop(client, stations, self.concurrency, burst)
         self._running = running = Running(self.name, self._served, loop.ring)
         leases = Leases(client.url, self._clock, self._lease_us / 1e6, running.held)
         leases.start()
@@ -147,11 +149,18 @@ class Worker:
             running.close()
             pulse.cancel()
             await asyncio.gather(pulse, return_exceptions=True)
-            with contextlib.suppress(Exception):
-                await client.run(heartbeat(self._global_keys, self.name, None))
+            if not loop.cut_off:
+                await self._say_goodbye(client)
             await client.close()
             log.info("worker %s stopped after %d jobs", self.name, running.executed)
         return running.executed
+
+    async def _say_goodbye(self, client: aio.Client) -> None:
+        """Drop what the server remembers of this worker; if it cannot be said, it is forgotten."""
+        goodbye = [leave(keys, self.name) for keys in self._keys]
+        with contextlib.suppress(BideError, TimeoutError):
+            async with asyncio.timeout(_GOODBYE):
+                await client.run_many([*goodbye, heartbeat(self._global_keys, self.name, None)])
 
     def stop(self) -> None:
         """Ask it to stop, as a signal would; the second call does not wait. Any thread may call."""
@@ -175,9 +184,8 @@ class Worker:
         assert self._running is not None
         if len(self._running):
             log.warning("worker %s gives %d running jobs back", self.name, len(self._running))
-        self._loop.aborted = True
         self._running.abandon()
-        self._loop.stop()
+        self._loop.abort()
 
     @contextlib.contextmanager
     def _signal_handlers(self) -> Iterator[None]:
@@ -207,12 +215,3 @@ class Worker:
 
 def _list(names: Sequence[str]) -> str:
     return ", ".join(names)
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Uvloop's event loop where it is installed (the extra `fast`)."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop

@@ -1,0 +1,51 @@
+"""The worker's own event loop: uvloop's where it is installed, and an end that is not waited for.
+
+`asyncio.run` cancels what is left and waits for it without bound: a job that is deaf to being
+cancelled would keep the process for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+log = logging.getLogger("bide.worker")
+
+T = TypeVar("T")
+
+LAST_WORDS: Final = 1.0
+"""Seconds for cancelled tasks to end."""
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in an event loop of its own, and leave whatever does not end."""
+    loop = _new_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        _end(loop)
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+def _end(loop: asyncio.AbstractEventLoop) -> None:
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        _, deaf = loop.run_until_complete(asyncio.wait(tasks, timeout=LAST_WORDS))
+        if deaf:
+            log.warning("%d tasks do not end though they were cancelled; left behind", len(deaf))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """Uvloop's event loop where it is installed (the extra `fast`), else asyncio's."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
