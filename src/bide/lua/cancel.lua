@@ -29,6 +29,6 @@ for i = rest, #ARGV do
 end
 if done > 0 then
   redis.call('HINCRBY', meta, 'cancelled', done)
-  retain.trim(cancelled, jobs, run, results, errors, now, count, age_us, 2 * done + 16)
+  retain.trim(cancelled, jobs, run, results, errors, now, count, age_us, done + 64)
 end
 return reply

@@ -1,0 +1,42 @@
+"""The conformance suite: what stands on the server after each verb.
+
+Every test runs on each server, through the blocking and through the asyncio executor. Time moves by
+`Probe.move` and by nothing else that a test could notice. Each test ends with a legal state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from tests.conformance.probe import Executor, Probe, open_executor
+
+
+@pytest.fixture(params=["sync", "aio"])
+def kind(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def raw(url: str) -> Iterator[redis.Redis]:
+    """A plain client, for reading keys."""
+    with redis.Redis.from_url(url) as client:
+        yield client
+
+
+@pytest.fixture
+def executor(kind: str, url: str) -> Iterator[Executor]:
+    executor = open_executor(kind, url)
+    yield executor
+    executor.end()
+
+
+@pytest.fixture
+def q(executor: Executor, raw: redis.Redis) -> Iterator[Probe]:
+    """A queue that nobody has used yet."""
+    probe = Probe(executor, raw)
+    yield probe
+    probe.check()

@@ -1,0 +1,183 @@
+"""One queue, worked on through an executor and looked at through a plain client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import redis
+
+from bide import aio, sync
+from bide.codec import Body, encode_body
+from bide.command import Command
+from bide.job import Claimed, RunRecord, Snapshot
+from bide.keys import keys_of
+from bide.ops import consume, inspect, produce
+from bide.ops.consume import DEFAULT_RETENTION, Claim, Outcome, Retention, Settle, Verdict
+from bide.ops.produce import Prepared, Receipt
+from bide.script import TEST_CLOCK
+from tests.faults.legal import Holding, assert_legal, hold
+
+T = TypeVar("T")
+
+BODY = encode_body(Body("app.tasks:send"))
+SECOND = 1_000_000
+LEASE = 10.0
+
+
+class Executor:
+    """Either executor, called from code that blocks."""
+
+    def __init__(self, kind: str, url: str, **options: Any) -> None:
+        self._runner = asyncio.Runner() if kind == "aio" else None
+        self._client: Any = (aio if self._runner else sync).Client(url, **options)
+        self.url: str = self._client.url
+
+    def run(self, command: Command[T]) -> T:
+        result: T = self._call(self._client.run, command)
+        return result
+
+    def run_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        results: list[Any] = self._call(self._client.run_many, commands)
+        return results
+
+    def attempt_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        results: list[Any] = self._call(self._client.attempt_many, commands)
+        return results
+
+    def close(self) -> None:
+        self._call(self._client.close)
+
+    def end(self) -> None:
+        self.close()
+        if self._runner:
+            self._runner.close()
+
+    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        return self._runner.run(function(*args)) if self._runner else function(*args)
+
+
+class Probe:
+    """A queue whose clock moves only by `move` and by the microseconds that the test takes."""
+
+    def __init__(self, executor: Executor, raw: redis.Redis, queue: str = "mail") -> None:
+        self.executor = executor
+        self.raw = raw
+        self.queue = queue
+        self.keys = keys_of(queue)
+        self.legal = True
+        """Whether the queue must be in a legal state when the test ends."""
+        self._seq: dict[str, int] = {}
+
+    def run(self, command: Command[T]) -> T:
+        return self.executor.run(command)
+
+    def reply(self, command: Command[Any]) -> list[Any]:
+        """The reply as the script gave it."""
+        return self.executor.run(command._replace(parse=list))
+
+    def move(self, seconds: float) -> None:
+        """Set the server's clock forward or back."""
+        self.raw.hincrby(self.keys["meta"], "test_offset_us", round(seconds * SECOND))
+
+    @property
+    def now(self) -> int:
+        return self.run(inspect.counts(self.keys)).now_us
+
+    # -- verbs
+
+    def add_many(self, *jobs: Prepared) -> list[Receipt]:
+        return self.run(produce.enqueue(self.keys, jobs))
+
+    def add(self, *ids: str, when: str = "+0", priority: int = 5) -> list[Receipt]:
+        return self.add_many(*(Prepared(id, when, priority, BODY) for id in ids))
+
+    def claim(
+        self,
+        worker: str = "w1",
+        count: int = 10,
+        *,
+        seq: int | None = None,
+        lease: float = LEASE,
+        busy: int = 0,
+    ) -> Claim:
+        """The worker's next claim, or with `seq` the one of that number."""
+        if seq is None:
+            seq = self._seq.get(worker, 0) + 1
+        self._seq[worker] = max(seq, self._seq.get(worker, 0))
+        lease_us = round(lease * SECOND)
+        return self.run(consume.claim(self.keys, worker, seq, count, lease_us, busy))
+
+    def taken(self, worker: str = "w1", count: int = 10, *, busy: int = 0) -> list[str]:
+        """The ids that the worker's next claim brings."""
+        return [job.id for job in self.claim(worker, count, busy=busy).jobs]
+
+    def take(self, id: str, worker: str = "w1") -> Claimed:
+        """Enqueue a job and claim it."""
+        self.add(id)
+        (job,) = self.claim(worker).jobs
+        assert job.id == id
+        return job
+
+    def settle(
+        self,
+        job: Claimed,
+        outcome: Outcome,
+        when: str = "",
+        data: bytes = b"",
+        retention: Retention = DEFAULT_RETENTION,
+    ) -> Verdict:
+        (verdict,) = self.settle_many(
+            Settle(job.id, job.token, outcome, when, data), keep=retention
+        )
+        return verdict
+
+    def settle_many(self, *settles: Settle, keep: Retention = DEFAULT_RETENTION) -> list[Verdict]:
+        return self.run(consume.settle(self.keys, settles, keep))
+
+    def extend(self, *jobs: Claimed, lease: float = LEASE) -> list[Verdict]:
+        held = [(job.id, job.token) for job in jobs]
+        return self.run(consume.extend(self.keys, round(lease * SECOND), held))
+
+    def leave(self, worker: str) -> None:
+        self.run(consume.leave(self.keys, worker))
+
+    def fetch(self, id: str) -> Snapshot | None:
+        (snapshot,) = self.run(inspect.fetch(self.keys, [id]))
+        return snapshot
+
+    # -- what stands on the server
+
+    def holding(self) -> Holding:
+        return hold(self.raw, self.queue)
+
+    def where(self, id: str) -> str | None:
+        return self.holding().where(id)
+
+    def record(self, id: str) -> RunRecord:
+        return self.holding().records[id]
+
+    def zset(self, name: str) -> dict[str, int]:
+        """A sorted set that stands behind one header name."""
+        pairs: Any = self.raw.zrange(self.keys[name], 0, -1, withscores=True)
+        return {member.decode(): int(score) for member, score in pairs}
+
+    def hints(self) -> int:
+        """How many wake hints lie on the list."""
+        return self.raw.llen(self.keys["wake"])
+
+    def hear(self) -> str | None:
+        """Take the hint off the list, as a woken worker does: who calls, `-` for a job, or None."""
+        hint: Any = self.raw.lpop(self.keys["wake"])
+        return hint.decode() if hint else None
+
+    def check(self) -> None:
+        assert self.hints() <= 1
+        if self.legal:
+            assert_legal(self.raw, self.queue)
+
+
+def open_executor(kind: str, url: str, **options: Any) -> Executor:
+    options.setdefault("clock", TEST_CLOCK)
+    return Executor(kind, url, **options)

@@ -1,0 +1,143 @@
+"""Enqueue: a job is in one due set, at its due time, with its body; an id that exists stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from bide.errors import ScriptBug
+from bide.ops import manage, produce
+from bide.ops.produce import Prepared
+from tests.conformance.probe import BODY, SECOND, Probe
+
+
+def test_a_job_is_due_at_the_servers_time_and_waits(q: Probe) -> None:
+    before = q.now
+    (receipt,) = q.add("a")
+    assert receipt.new
+    assert before <= receipt.due_us <= q.now
+    holding = q.holding()
+    assert holding.sets["due:5"] == {"a": receipt.due_us}
+    assert holding.hashes["jobs"] == {"a": BODY}
+    assert holding.hashes["run"] == {}
+
+
+def test_a_delay_is_added_to_the_servers_clock(q: Probe) -> None:
+    q.move(3600)
+    word, now, *job = q.reply(produce.enqueue(q.keys, [Prepared("a", "+30000000", 5, BODY)]))
+    assert (word, job) == (b"ok", [b"new", now + 30 * SECOND])
+    assert q.holding().due == {"a": now + 30 * SECOND}
+
+
+def test_a_moment_is_taken_to_the_microsecond(q: Probe) -> None:
+    at = q.now + 3600 * SECOND + 1
+    (receipt,) = q.add("a", when=f"={at}")
+    assert receipt.due_us == at
+    assert q.holding().due == {"a": at}
+
+
+def test_a_moment_that_has_passed_means_now(q: Probe) -> None:
+    word, now, *job = q.reply(produce.enqueue(q.keys, [Prepared("a", "=5", 5, BODY)]))
+    assert (word, job) == (b"ok", [b"new", now])
+    assert q.holding().due == {"a": now}
+
+
+def test_every_priority_has_its_own_set(q: Probe) -> None:
+    q.add_many(*(Prepared(f"job-{p}", "+0", p, BODY) for p in range(10)))
+    sets = q.holding().sets
+    assert {f"due:{p}": [f"job-{p}"] for p in range(10)} == {
+        name: list(ids) for name, ids in sets.items() if ids
+    }
+
+
+def test_many_jobs_in_one_call_each_with_its_own_time_and_body(q: Probe) -> None:
+    jobs = [Prepared(f"j{i:03}", f"+{i}", i % 10, BODY + b" " * i) for i in range(500)]
+    receipts = q.add_many(*jobs)
+    assert [r.id for r in receipts] == [job.id for job in jobs]
+    assert all(r.new for r in receipts)
+    first = receipts[0].due_us
+    assert [r.due_us - first for r in receipts] == list(range(500))
+    holding = q.holding()
+    assert holding.due == {r.id: r.due_us for r in receipts}
+    assert holding.hashes["jobs"] == {job.id: job.body for job in jobs}
+
+
+def test_any_number_is_sent_in_calls_of_bounded_size(q: Probe) -> None:
+    jobs = [Prepared(f"j{i}", "+0", 5, BODY) for i in range(produce.CHUNK * 2 + 1)]
+    commands = produce.enqueue_many(q.keys, jobs)
+    assert [len(command.args) // 4 for command in commands] == [produce.CHUNK, produce.CHUNK, 1]
+    receipts = [receipt for reply in q.executor.run_many(commands) for receipt in reply]
+    assert [r.id for r in receipts] == [job.id for job in jobs]
+    assert len(q.holding().due) == len(jobs)
+
+
+def test_a_body_is_stored_byte_for_byte(q: Probe) -> None:
+    body = b'{"task":"app.tasks:send","args":[9007199254740993,[],{},1.0,"\\u0000\xc3\xa9"]}'
+    q.add_many(Prepared("a", "+0", 5, body))
+    assert q.holding().hashes["jobs"] == {"a": body}
+    (job,) = q.claim().jobs
+    assert job.body == body
+
+
+def test_an_id_that_exists_changes_nothing(q: Probe) -> None:
+    q.add("a", when="+5000000", priority=3)
+    before = q.holding()
+    (receipt,) = q.add_many(Prepared("a", "+0", 9, BODY + b" "))
+    assert receipt == ("a", 0, False)
+    assert q.holding() == before
+
+
+@pytest.mark.parametrize("state", ["active", "completed", "failed", "cancelled"])
+def test_an_id_exists_in_every_state_until_its_retention_ends(q: Probe, state: str) -> None:
+    if state == "cancelled":
+        q.add("a")
+        q.run(manage.cancel(q.keys, ["a"]))
+    else:
+        job = q.take("a")
+        if state != "active":
+            q.settle(job, "complete" if state == "completed" else "fail")
+    before = q.holding()
+    assert before.where("a") == state
+    assert q.add("a") == [("a", 0, False)]
+    assert q.holding() == before
+
+
+def test_twice_in_one_call_is_once(q: Probe) -> None:
+    first, second = q.add_many(
+        Prepared("a", "+0", 5, BODY), Prepared("a", "+1000000", 9, BODY + b" ")
+    )
+    assert first.new
+    assert second == ("a", 0, False)
+    holding = q.holding()
+    assert holding.due == {"a": first.due_us}
+    assert holding.hashes["jobs"] == {"a": BODY}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Prepared("", "+0", 5, BODY),
+        Prepared("a b", "+0", 5, BODY),
+        Prepared("a{b}", "+0", 5, BODY),
+        Prepared("a\n", "+0", 5, BODY),
+        Prepared("a", "0", 5, BODY),
+        Prepared("a", "-1", 5, BODY),
+        Prepared("a", "+1.5", 5, BODY),
+        Prepared("a", "=1e15", 5, BODY),
+        Prepared("a", "+99999999999999999", 5, BODY),
+        Prepared("a", "+0", 10, BODY),
+        Prepared("a", "+0", -1, BODY),
+    ],
+)
+def test_what_no_operation_would_send_is_refused_before_anything_is_written(
+    q: Probe, bad: Prepared
+) -> None:
+    with pytest.raises(ScriptBug, match="BADARG enqueue"):
+        q.add_many(Prepared("good", "+0", 5, BODY), bad)
+    assert q.raw.keys() == []
+
+
+def test_arguments_that_are_cut_short_are_refused(q: Probe) -> None:
+    whole = produce.enqueue(q.keys, [Prepared("a", "+0", 5, BODY)])
+    with pytest.raises(ScriptBug, match="BADARG enqueue rest"):
+        q.run(whole._replace(args=whole.args[:-1]))
+    assert q.raw.keys() == []

@@ -1,0 +1,148 @@
+"""A server at its `maxmemory`: work that was taken can end, and new work is refused whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from bide.command import Command
+from bide.errors import ServerFull
+from bide.keys import keys_of
+from bide.ops import consume, inspect, manage, produce, registry
+from bide.ops.consume import Settle
+from bide.ops.produce import Prepared
+from bide.ops.registry import About
+from tests.conformance.probe import BODY, LEASE, SECOND, Probe
+
+GLOBAL = keys_of(None)
+ABOUT = About("host", 42, ["mail"], "auto", 100, 1_700_000_000_000_000, "0.1")
+ERROR = b'{"type":"E","message":""}'
+
+
+class Memory:
+    def __init__(self, raw: redis.Redis) -> None:
+        self._raw = raw
+
+    def fill(self) -> None:
+        self._raw.config_set("maxmemory", "1")
+
+    def free(self) -> None:
+        """Make room: also before looking, since a full server refuses MULTI."""
+        self._raw.config_set("maxmemory", "0")
+
+
+@pytest.fixture
+def memory(q: Probe) -> Iterator[Memory]:
+    memory = Memory(q.raw)
+    yield memory
+    memory.free()
+
+
+def test_enqueue_is_refused_whole(q: Probe, memory: Memory) -> None:
+    memory.fill()
+    before = q.raw.keys()
+    with pytest.raises(ServerFull, match="nothing was changed"):
+        q.add("a", "b")
+    assert q.raw.keys() == before == []
+
+
+def test_what_was_refused_can_be_enqueued_once_there_is_room(q: Probe, memory: Memory) -> None:
+    memory.fill()
+    with pytest.raises(ServerFull):
+        q.add("a")
+    memory.free()
+    assert q.add("a")[0].new
+
+
+def test_a_backlog_drains_to_its_end(q: Probe, memory: Memory) -> None:
+    q.add("a", "b", "c", "d", "e")
+    memory.fill()
+    a, b, c, d, e = q.claim().jobs
+    assert q.extend(a, b) == ["ok", "ok"]
+    assert (
+        q.settle_many(
+            Settle(a.id, a.token, "complete", "", b"1"),
+            Settle(b.id, b.token, "fail", "", ERROR),
+            Settle(c.id, c.token, "retry", "+0", ERROR),
+            Settle(d.id, d.token, "snooze", "+0"),
+            Settle(e.id, e.token, "release"),
+        )
+        == ["ok"] * 5
+    )
+    memory.free()
+    assert [q.where(id) for id in "abcde"] == ["completed", "failed", "due", "due", "due"]
+    memory.fill()
+    for job in q.claim().jobs:
+        assert q.settle(job, "complete", data=b"2") == "ok"
+    assert q.zset("completed").keys() == {"a", "c", "d", "e"}
+
+
+def test_expired_leases_are_reclaimed_and_poison_fails(q: Probe, memory: Memory) -> None:
+    q.add("a")
+    memory.fill()
+    for _ in range(5):
+        assert q.taken("doomed") == ["a"]
+        q.leave("doomed")
+        memory.free()  # the test's own clock adds
+        q.move(LEASE + 1)
+        memory.fill()
+        q.claim("undertaker", 0)
+    memory.free()
+    assert q.where("a") == "failed"
+
+
+def test_a_claim_may_be_the_first_a_queue_has_seen(q: Probe, memory: Memory) -> None:
+    memory.fill()
+    claim = q.claim("w1")
+    assert claim.until_us > claim.now_us
+    assert q.zset("keep").keys() == {"w1"}
+    assert q.claim("w1", seq=1).jobs == []
+
+
+def test_jobs_can_be_taken_back_moved_and_deleted(q: Probe, memory: Memory) -> None:
+    q.add("a", "b", "c", "d")
+    memory.fill()
+    assert q.run(manage.cancel(q.keys, ["a"])) == ["ok"]
+    assert q.run(manage.delete(q.keys, ["b"])) == ["ok"]
+    assert q.run(manage.reschedule(q.keys, "c", f"+{SECOND}")).word == "ok"
+    assert q.run(manage.promote(q.keys, "c")).word == "ok"
+    assert q.run(manage.empty(q.keys, begin=True)) == (2, True)
+    assert q.run(manage.empty(q.keys, begin=False)) == (0, False)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(registry.register(GLOBAL, ["mail"]), id="register"),
+        pytest.param(registry.heartbeat(GLOBAL, "w1", ABOUT), id="heartbeat"),
+        pytest.param(registry.heartbeat(GLOBAL, "w1", None), id="farewell"),
+        pytest.param(manage.pause(keys_of("mail")), id="pause"),
+        pytest.param(manage.resume(keys_of("mail")), id="resume"),
+        pytest.param(consume.leave(keys_of("mail"), "w1"), id="leave"),
+        pytest.param(inspect.counts(keys_of("mail")), id="counts"),
+        pytest.param(registry.queues(GLOBAL), id="queues"),
+        pytest.param(registry.workers(GLOBAL), id="workers"),
+    ],
+)
+def test_a_worker_can_start_and_stop_and_people_can_look_and_pause(
+    q: Probe, memory: Memory, command: Command[object]
+) -> None:
+    memory.fill()
+    q.run(command)
+
+
+def test_others_in_the_same_round_trip_are_not_refused(q: Probe, memory: Memory) -> None:
+    job = q.take("a")
+    memory.fill()
+    refused, verdicts = q.executor.attempt_many(
+        [
+            produce.enqueue(q.keys, [Prepared("b", "+0", 5, BODY)]),
+            consume.settle(q.keys, [Settle(job.id, job.token, "complete")]),
+        ]
+    )
+    assert isinstance(refused, ServerFull)
+    assert verdicts == ["ok"]
+    memory.free()
+    assert q.where("a") == "completed"

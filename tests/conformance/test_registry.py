@@ -1,0 +1,82 @@
+"""Queues that were used, workers that live, and a worker that leaves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bide.keys import keys_of
+from bide.ops import registry
+from bide.ops.registry import About
+from tests.conformance.probe import SECOND, Probe
+
+GLOBAL = keys_of(None)
+ABOUT = About("host", 42, ["mail"], "auto", 100, 1_700_000_000_000_000, "0.1")
+
+
+def say_since(q: Probe, worker: str, seconds: float) -> None:
+    """Pretend that the worker was last heard of so long ago."""
+    said: Any = q.raw.hget(GLOBAL["workers"], worker)
+    at_us, _, text = said.partition(b" ")
+    earlier: Any = b"%d " % (int(at_us) - round(seconds * SECOND)) + text
+    q.raw.hset(GLOBAL["workers"], worker, earlier)
+
+
+def test_queues_are_listed_once_each_in_order(q: Probe) -> None:
+    assert q.run(registry.queues(GLOBAL)) == []
+    q.run(registry.register(GLOBAL, ["mail", "audit"]))
+    since = q.raw.hgetall(GLOBAL["queues"])
+    q.run(registry.register(GLOBAL, ["mail", "zoo"]))
+    assert q.run(registry.queues(GLOBAL)) == ["audit", "mail", "zoo"]
+    assert since.items() <= q.raw.hgetall(GLOBAL["queues"]).items(), "first used stays first"
+
+
+def test_a_worker_says_that_it_lives(q: Probe) -> None:
+    q.run(registry.heartbeat(GLOBAL, "w1", ABOUT))
+    (seen,) = q.run(registry.workers(GLOBAL))
+    assert (seen.name, seen.about) == ("w1", ABOUT)
+    assert 0 <= seen.ago < 60
+    say_since(q, "w1", 100)
+    q.run(registry.heartbeat(GLOBAL, "w1", ABOUT))
+    (seen,) = q.run(registry.workers(GLOBAL))
+    assert seen.ago < 60
+
+
+def test_and_that_it_stops(q: Probe) -> None:
+    for worker in ("w2", "w1"):
+        q.run(registry.heartbeat(GLOBAL, worker, ABOUT))
+    assert [w.name for w in q.run(registry.workers(GLOBAL))] == ["w1", "w2"]
+    q.run(registry.heartbeat(GLOBAL, "w1", None))
+    assert [w.name for w in q.run(registry.workers(GLOBAL))] == ["w2"]
+
+
+def test_one_that_was_not_heard_of_for_an_hour_is_forgotten(q: Probe) -> None:
+    for worker in ("dead", "quiet"):
+        q.run(registry.heartbeat(GLOBAL, worker, ABOUT))
+    say_since(q, "dead", 3601)
+    say_since(q, "quiet", 3500)
+    q.run(registry.heartbeat(GLOBAL, "w1", ABOUT))
+    assert [w.name for w in q.run(registry.workers(GLOBAL))] == ["quiet", "w1"]
+
+
+def test_a_worker_that_leaves_is_forgotten_by_its_queue(q: Probe) -> None:
+    q.claim("w1", seq=5)
+    q.leave("w1")
+    assert q.zset("keep") == {}
+    assert q.raw.hgetall(q.keys["claims"]) == {}
+    assert not q.claim("w1", seq=1).stale, "one of its name may start from the first number"
+
+
+def test_one_that_slept_is_forgotten_too(q: Probe) -> None:
+    for worker in ("k1", "k2", "sleeper"):
+        q.claim(worker)
+    assert q.zset("park").keys() == {"sleeper"}
+    q.leave("sleeper")
+    assert q.zset("park") == {}
+    assert q.zset("keep").keys() == {"k1", "k2"}
+
+
+def test_what_it_held_stays_its_own_until_the_lease_ends(q: Probe) -> None:
+    job = q.take("a", "w1")
+    q.leave("w1")
+    assert q.taken("w2") == []
+    assert q.settle(job, "complete") == "ok"

@@ -1,0 +1,198 @@
+"""Settle: each outcome, and what it leaves on the server."""
+
+from __future__ import annotations
+
+import pytest
+
+from bide.errors import ScriptBug
+from bide.ops import consume, manage
+from bide.ops.consume import DEFAULT_RETENTION, Outcome, Settle
+from bide.ops.produce import Prepared
+from tests.conformance.probe import BODY, SECOND, Probe
+
+ERROR = b'{"type":"ValueError","message":"no"}'
+
+
+def now_of(q: Probe, *settles: Settle) -> int:
+    """Settle, and the server's time at which that happened."""
+    reply = q.reply(consume.settle(q.keys, settles, DEFAULT_RETENTION))
+    assert reply[2:] == [b"ok"] * len(settles)
+    now: int = reply[1]
+    return now
+
+
+def test_complete_keeps_the_result_and_the_time(q: Probe) -> None:
+    job = q.take("a")
+    now = now_of(q, Settle("a", job.token, "complete", "", b'{"sum":9007199254740993}'))
+    holding = q.holding()
+    assert {name: ids for name, ids in holding.sets.items() if ids} == {"completed": {"a": now}}
+    assert holding.hashes["results"] == {"a": b'{"sum":9007199254740993}'}
+    assert holding.hashes["jobs"] == {"a": BODY}
+    assert holding.records["a"].settled == "C"
+    assert holding.total("completed") == 1
+
+
+def test_complete_without_a_result_stores_none(q: Probe) -> None:
+    assert q.settle(q.take("a"), "complete") == "ok"
+    assert q.holding().hashes["results"] == {}
+    assert not q.raw.exists(q.keys["results"])
+
+
+def test_fail_keeps_the_error_and_the_time(q: Probe) -> None:
+    job = q.take("a")
+    now = now_of(q, Settle("a", job.token, "fail", "", ERROR))
+    holding = q.holding()
+    assert {name: ids for name, ids in holding.sets.items() if ids} == {"failed": {"a": now}}
+    assert holding.hashes["errors"] == {"a": ERROR}
+    assert holding.records["a"].settled == "F"
+    assert holding.total("failed") == 1
+
+
+def test_retry_is_the_same_job_due_again_with_its_error_kept(q: Probe) -> None:
+    (_receipt,) = q.add("a", priority=8)
+    (job,) = q.claim().jobs
+    now = now_of(q, Settle("a", job.token, "retry", f"+{30 * SECOND}", ERROR))
+    holding = q.holding()
+    assert {name: ids for name, ids in holding.sets.items() if ids} == {
+        "due:8": {"a": now + 30 * SECOND}
+    }
+    assert holding.hashes["errors"] == {"a": ERROR}
+    assert holding.records["a"].settled == "R"
+    assert holding.records["a"].due_us == now + 30 * SECOND
+    assert holding.total("retried") == 1
+    assert q.taken() == []
+    q.move(30)
+    (again,) = q.claim().jobs
+    assert (again.attempt, again.due_us) == (2, now + 30 * SECOND)
+
+
+def test_a_retry_may_be_due_at_a_moment(q: Probe) -> None:
+    job = q.take("a")
+    at = q.now + 5 * SECOND
+    q.settle(job, "retry", f"={at}")
+    assert q.holding().due == {"a": at}
+
+
+def test_snooze_is_due_later_and_uses_no_attempt(q: Probe) -> None:
+    job = q.take("a")
+    now = now_of(q, Settle("a", job.token, "snooze", f"+{60 * SECOND}"))
+    assert q.holding().due == {"a": now + 60 * SECOND}
+    assert q.record("a").settled == "S"
+    assert q.record("a").attempt == 0
+    q.move(60)
+    (again,) = q.claim().jobs
+    assert again.attempt == 1
+
+
+def test_release_gives_back_to_the_old_place_and_uses_no_attempt(q: Probe) -> None:
+    (receipt,) = q.add("a", priority=2)
+    (job,) = q.claim().jobs
+    q.move(1)
+    assert q.settle(job, "release") == "ok"
+    holding = q.holding()
+    assert holding.sets["due:2"] == {"a": receipt.due_us}
+    assert holding.records["a"].settled == "L"
+    (again,) = q.claim().jobs
+    assert again.attempt == 1
+    assert again.due_us == receipt.due_us
+
+
+def test_only_what_ended_by_an_error_is_another_attempt(q: Probe) -> None:
+    q.add("a")
+    attempts = []
+    outcomes: list[Outcome] = ["release", "snooze", "retry", "snooze", "retry", "release"]
+    for outcome in outcomes:
+        (job,) = q.claim().jobs
+        attempts.append(job.attempt)
+        q.settle(job, outcome, "+0")
+    (last,) = q.claim().jobs
+    assert [*attempts, last.attempt] == [1, 1, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize("outcome", ["complete", "snooze", "release"])
+def test_the_last_error_stays_whatever_comes_after_it(q: Probe, outcome: Outcome) -> None:
+    job = q.take("a")
+    q.settle(job, "retry", "+0", ERROR)
+    (job,) = q.claim().jobs
+    q.settle(job, outcome, "+0", b"7" if outcome == "complete" else b"")
+    assert q.holding().hashes["errors"] == {"a": ERROR}
+
+
+def test_a_later_error_replaces_an_earlier_one(q: Probe) -> None:
+    job = q.take("a")
+    q.settle(job, "retry", "+0", ERROR)
+    (job,) = q.claim().jobs
+    q.settle(job, "fail", data=ERROR.replace(b"no", b"never"))
+    assert q.holding().hashes["errors"] == {"a": ERROR.replace(b"no", b"never")}
+
+
+def test_one_call_settles_many_each_in_its_own_way(q: Probe) -> None:
+    q.add("a", "b", "c", "d", "e")
+    a, b, c, d, e = q.claim().jobs
+    verdicts = q.settle_many(
+        Settle(a.id, a.token, "complete", "", b"1"),
+        Settle(b.id, b.token, "retry", "+1000000", ERROR),
+        Settle(c.id, c.token, "fail", "", ERROR),
+        Settle(d.id, d.token, "snooze", "+2000000"),
+        Settle(e.id, e.token, "release"),
+    )
+    assert verdicts == ["ok"] * 5
+    holding = q.holding()
+    assert [holding.where(id) for id in "abcde"] == ["completed", "due", "failed", "due", "due"]
+    assert {id: r.settled for id, r in holding.records.items()} == dict(
+        zip("abcde", "CRFSL", strict=True)
+    )
+
+
+def test_verdicts_come_in_the_order_of_the_settles(q: Probe) -> None:
+    q.add("a", "b")
+    a, b = q.claim().jobs
+    verdicts = q.settle_many(
+        Settle("nobody", 1, "complete"),
+        Settle(b.id, b.token, "complete"),
+        Settle(a.id, a.token - 1, "complete"),
+        Settle(a.id, a.token, "complete"),
+    )
+    assert verdicts == ["gone", "ok", "lost", "ok"]
+
+
+def test_as_many_as_a_call_may_hold(q: Probe) -> None:
+    ids = [f"j{i:03}" for i in range(consume.MAX_SETTLES)]
+    q.add_many(*(Prepared(id, "+0", 5, BODY) for id in ids))
+    jobs = q.claim(count=consume.MAX_SETTLES).jobs
+    settles = [Settle(job.id, job.token, "complete", "", b"1") for job in jobs]
+    assert q.settle_many(*settles) == ["ok"] * len(ids)
+    assert len(q.zset("completed")) == len(ids)
+    assert q.raw.hlen(q.keys["results"]) == len(ids)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Settle("b", 1, "retry", ""),
+        Settle("b", 1, "retry", "soon"),
+        Settle("b", 1, "snooze", "-1"),
+        Settle("b", 10**16, "complete"),
+        Settle("b", 1, "vanish"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_no_operation_would_send_is_refused_before_anything_is_written(
+    q: Probe, bad: Settle
+) -> None:
+    job = q.take("a")
+    before = q.holding()
+    with pytest.raises(ScriptBug, match="BADARG settle"):
+        q.settle_many(Settle(job.id, job.token, "complete"), bad)
+    assert q.holding() == before
+
+
+def test_no_settle_at_all_is_refused(q: Probe) -> None:
+    with pytest.raises(ScriptBug, match="BADARG settle"):
+        q.settle_many()
+
+
+def test_a_paused_queue_takes_outcomes(q: Probe) -> None:
+    job = q.take("a")
+    q.run(manage.pause(q.keys))
+    assert q.settle(job, "complete") == "ok"
+    assert q.where("a") == "completed"

@@ -1,0 +1,105 @@
+"""The table of transitions is what the scripts do: every verb, from every state.
+
+Where the table has an entry, the verb leads there; where it has none, the verb changes nothing.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from bide.job import Claimed
+from bide.ops import manage
+from bide.ops.consume import Outcome
+from bide.states import TRANSITIONS, State
+from tests.conformance.probe import BODY, LEASE, SECOND, Probe
+
+NEVER_CLAIMED = Claimed("a", BODY, 1, 1, 0)
+LATER = f"+{60 * SECOND}"
+
+ALLOWED = [
+    (verb, start, end)
+    for verb, (starts, ends) in TRANSITIONS.items()
+    for start, end in product(starts, ends)
+]
+FORBIDDEN = [
+    (verb, state)
+    for verb, (starts, _) in TRANSITIONS.items()
+    for state in State
+    if state not in starts
+]
+
+
+def bring(q: Probe, state: State, end: State | None = None) -> Claimed:
+    """Make a job that is in a state, about to go to another; how it was last claimed."""
+    if state is State.CANCELLED:
+        q.add("a")
+        q.run(manage.cancel(q.keys, ["a"]))
+        return NEVER_CLAIMED
+    if state in (State.DELAYED, State.WAITING):
+        q.add("a", when=LATER if state is State.DELAYED else "+0")
+        return NEVER_CLAIMED
+    q.add("a")
+    if end is State.FAILED:  # one more crash, and it has failed
+        for _ in range(4):
+            q.claim("doomed", 1)
+            q.move(LEASE + 1)
+            q.claim("undertaker", 0)
+    (job,) = q.claim("w1", 1).jobs
+    if state is not State.ACTIVE:
+        q.settle(job, "complete" if state is State.COMPLETED else "fail")
+    return job
+
+
+def apply(q: Probe, verb: str, job: Claimed, end: State) -> None:
+    when = LATER if end is State.DELAYED else "+0"
+    outcomes: dict[str, Outcome] = {
+        "complete": "complete",
+        "retry": "retry",
+        "fail": "fail",
+        "snooze": "snooze",
+        "release": "release",
+    }
+    if verb in outcomes:
+        q.settle(job, outcomes[verb], when)
+    elif verb == "claim":
+        q.claim("w2", 1)
+    elif verb == "extend":
+        q.extend(job)
+    elif verb == "reclaim":
+        q.move(LEASE + 1)
+        q.claim("w2", 0)
+    elif verb == "cancel":
+        q.run(manage.cancel(q.keys, ["a"]))
+    elif verb == "reschedule":
+        q.run(manage.reschedule(q.keys, "a", when))
+    else:
+        assert verb == "promote"
+        q.run(manage.promote(q.keys, "a"))
+
+
+def state_of(q: Probe) -> State:
+    snapshot = q.fetch("a")
+    assert snapshot is not None
+    return snapshot.state
+
+
+@pytest.mark.parametrize(("verb", "start", "end"), ALLOWED)
+def test_a_verb_leads_where_the_table_says(q: Probe, verb: str, start: State, end: State) -> None:
+    job = bring(q, start, end)
+    assert state_of(q) is start
+    apply(q, verb, job, end)
+    assert state_of(q) is end
+
+
+@pytest.mark.parametrize(("verb", "state"), FORBIDDEN)
+def test_and_from_no_other_state_anywhere(q: Probe, verb: str, state: State) -> None:
+    job = bring(q, state)
+    for end in TRANSITIONS[verb][1]:
+        before = q.holding()
+        apply(q, verb, job, end)
+        after = q.holding()
+        assert state_of(q) is state
+        assert after.sets == before.sets
+        assert after.hashes == before.hashes

@@ -1,0 +1,158 @@
+"""Whether what a queue holds on the server is a legal state.
+
+    holding = assert_legal(client, "mail")
+    assert holding.where("some-id") == "active"
+
+The picture is taken by one script, so it may be asked for at any moment, under any load, and of a
+server that is full (which refuses a transaction, even one that reads).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from bide.codec import decode_body, decode_error, decode_result
+from bide.job import RunRecord
+from bide.keys import DUE_SETS, LAYOUT, PREFIX, keys_of
+
+_SETS = ("active", "completed", "failed", "cancelled")
+_HASHES = ("jobs", "run", "results", "errors")
+_PICTURE = """
+local reply = {}
+for i, key in ipairs(KEYS) do
+  if i <= tonumber(ARGV[1]) then
+    reply[i] = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+  elseif i <= tonumber(ARGV[2]) then
+    reply[i] = redis.call('HGETALL', key)
+  else
+    reply[i] = redis.call('LLEN', key)
+  end
+end
+return reply
+"""
+_OUTCOMES = {"completed": "C", "failed": "F-", "active": "-", "due": "RSL-", "cancelled": "RSL-"}
+"""State -> how the latest claim of a job in it may have been settled (`-`: not at all)."""
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What a queue holds."""
+
+    sets: dict[str, dict[str, int]]
+    """Name of the set (`due:5`, `active`, `trash:5`, ...) -> id -> score in microseconds."""
+    hashes: dict[str, dict[str, bytes]]
+    records: dict[str, RunRecord]
+    meta: dict[str, str]
+
+    @property
+    def ids(self) -> set[str]:
+        """The ids of all jobs, those that `empty` has set aside excepted."""
+        return {id for name, ids in self.sets.items() if not name.startswith("trash") for id in ids}
+
+    @property
+    def due(self) -> dict[str, int]:
+        """id -> due time of all that is delayed or waiting."""
+        return {id: at for p in DUE_SETS for id, at in self.sets[f"due:{p}"].items()}
+
+    def where(self, id: str) -> str | None:
+        """`due`, `active`, `completed`, `failed`, `cancelled`, `trash`, or None."""
+        for name, ids in self.sets.items():
+            if id in ids:
+                return name.partition(":")[0]
+        return None
+
+    def total(self, name: str) -> int:
+        """One of the queue's running totals."""
+        return int(self.meta.get(name, 0))
+
+
+def hold(client: redis.Redis, queue: str, prefix: str = PREFIX) -> Holding:
+    """What a queue holds now, as one picture."""
+    keys = keys_of(queue, prefix)
+    fans = [(f"{fan}:{p}", key) for fan in ("due", "trash") for p, key in _fan(keys.names[fan])]
+    zsets = fans + [(name, keys[name]) for name in _SETS]
+    names = [*(key for _, key in zsets), *(keys[name] for name in (*_HASHES, "meta", "wake"))]
+    replies = client.eval(_PICTURE, len(names), *names, len(zsets), len(zsets) + len(_HASHES) + 1)
+    sets = {
+        name: {id.decode(): int(score) for id, score in _pairs(reply)}
+        for (name, _), reply in zip(zsets, replies, strict=False)
+    }
+    hashes = {
+        name: {id.decode(): value for id, value in _pairs(reply)}
+        for name, reply in zip(_HASHES, replies[len(zsets) :], strict=False)
+    }
+    meta = {name.decode(): value.decode() for name, value in _pairs(replies[-2])}
+    assert replies[-1] <= 1, "more than one wake hint"
+    records = {id: RunRecord.read(line) for id, line in hashes["run"].items()}
+    return Holding(sets, hashes, records, meta)
+
+
+def assert_legal(client: redis.Redis, queue: str, prefix: str = PREFIX) -> Holding:
+    """Hold that a queue is in a legal state; what it holds."""
+    holding = hold(client, queue, prefix)
+    _each_id_in_one_set(holding)
+    _bodies_agree(holding)
+    _records_agree(holding)
+    _no_other_key(client, queue, prefix)
+    return holding
+
+
+def _each_id_in_one_set(holding: Holding) -> None:
+    seen: dict[str, str] = {}
+    for name, ids in holding.sets.items():
+        for id, score in ids.items():
+            assert id not in seen, f"{id} is in {seen[id]} and in {name}"
+            assert score > 1_000_000_000_000_000, f"{id} in {name} has the score {score}"
+            seen[id] = name
+        if name.startswith("trash") and ids:
+            assert holding.meta.get("trash") == "1", f"{name} would never be swept"
+
+
+def _bodies_agree(holding: Holding) -> None:
+    listed = {id for ids in holding.sets.values() for id in ids}
+    bodies = holding.hashes["jobs"].keys()
+    assert listed - bodies == set(), "listed without a body"
+    assert bodies - listed == set(), "a body that no set lists"
+    for body in holding.hashes["jobs"].values():
+        decode_body(body)
+
+
+def _records_agree(holding: Holding) -> None:
+    assert holding.records.keys() <= holding.hashes["jobs"].keys(), "a record of no job"
+    for id in holding.hashes["jobs"]:
+        state, record = holding.where(id), holding.records.get(id)
+        if state in ("active", "completed", "failed"):
+            assert record is not None, f"{id} is {state} without a record"
+        if record is None or state in (None, "trash"):
+            continue
+        assert record.settled in _OUTCOMES[str(state)], f"{id} is {state}, but {record}"
+        assert min(record.attempt, record.crashes, record.strikes) >= 0, f"{id}: {record}"
+        if state == "due":
+            place = "alone" if record.strikes >= 2 else str(record.priority)
+            assert id in holding.sets[f"due:{place}"], f"{id} is not in due:{place}: {record}"
+    for id, result in holding.hashes["results"].items():
+        assert holding.where(id) == "completed", f"{id} has a result"
+        decode_result(result)
+    for id, error in holding.hashes["errors"].items():
+        assert id in holding.records, f"{id} has an error, but never ran"
+        info = decode_error(error)
+        assert info is not None
+        assert info.type != "unreadable"
+
+
+def _no_other_key(client: redis.Redis, queue: str, prefix: str) -> None:
+    named = {key.encode() for keys in keys_of(queue, prefix).names.values() for key in keys}
+    there = set(client.scan_iter(match=f"{prefix}:{{{queue}}}*", count=1000))
+    assert there <= named, f"keys that nothing names: {there - named}"
+
+
+def _pairs(flat: list[Any]) -> list[tuple[bytes, Any]]:
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _fan(keys: tuple[str, ...]) -> list[tuple[str, str]]:
+    assert len(keys) == len(LAYOUT["due"].fan)
+    return list(zip(DUE_SETS, keys, strict=True))

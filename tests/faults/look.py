@@ -1,0 +1,30 @@
+"""What a sorted set on the server holds, in the types that the tests want."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+
+
+def members(client: redis.Redis, key: str, start: int = 0, stop: int = -1) -> list[str]:
+    """The members by score."""
+    found: Any = client.zrange(key, start, stop)
+    return [member.decode() for member in found]
+
+
+def scores(client: redis.Redis, key: str) -> dict[str, int]:
+    """Member -> score, by score."""
+    found: Any = client.zrange(key, 0, -1, withscores=True)
+    return {member.decode(): int(score) for member, score in found}
+
+
+def size(client: redis.Redis, key: str) -> int:
+    found: Any = client.zcard(key)
+    return int(found)
+
+
+def calls(client: redis.Redis) -> int:
+    """How many scripts the server has run."""
+    stats: Any = client.info("commandstats")
+    return int(stats["cmdstat_evalsha"]["calls"])

@@ -1,0 +1,201 @@
+"""However full a queue is, no script keeps the server from its other work for long.
+
+One million jobs are due at once, ten thousand leases have ended, and twice as many finished jobs
+are kept as should be. Then every verb is run with all it can take, and the server's own SLOWLOG
+says how long each script took. The least of three runs counts, so that a machine that is busy with
+other things does not decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import redis
+
+from bide import Queue, sync
+from bide.codec import Body
+from bide.embedded import Server
+from bide.job import Claimed
+from bide.keys import DEFAULT_PRIORITY, keys_of
+from bide.ops import consume, inspect, manage, produce, registry
+from bide.ops.consume import Settle
+from bide.script import load, names
+from tests.conftest import BINARIES
+from tests.faults.fill import fill
+from tests.faults.legal import assert_legal
+from tests.faults.look import members
+
+KEYS = keys_of("mail")
+DUE, HISTORY, WORKERS = 1_000_000, 20_000, 300
+MOST_US = 10_000
+LEASE_US = 60_000_000
+RESULT = b'"' + b"x" * 200 + b'"'
+ERROR = b'{"type":"ValueError","message":"' + b"x" * 200 + b'"}'
+
+Timings = dict[str, int]
+"""What was done, and its script -> the longest run of the script in microseconds."""
+
+
+class Full:
+    """A very full queue, and a stopwatch that asks the server."""
+
+    def __init__(self, url: str) -> None:
+        self.direct = redis.Redis.from_url(url)
+        self.direct.config_set("slowlog-log-slower-than", 0)
+        self.direct.config_set("slowlog-max-len", 10_000)
+        self.client = sync.Client(url)
+        self.queue = Queue("mail", url=url)
+        self._names = {load(name).sha: name for name in names()}
+        self._seq = 0
+        self.timings: Timings = {}
+
+    def close(self) -> None:
+        self.queue.close()
+        self.client.close()
+        self.direct.close()
+
+    def time(self, what: str, do: Callable[[], object]) -> None:
+        """Do it three times; of each script, the longest run in the quietest of the three."""
+        runs: list[Timings] = []
+        for _ in range(3):
+            self.direct.slowlog_reset()
+            do()
+            run: Timings = {}
+            for entry in self.direct.slowlog_get(10_000):
+                words = entry["command"].split(b" ", 2)
+                if words[0].upper() == b"EVALSHA":
+                    name = f"{what}: {self._names[words[1].decode()]}"
+                    run[name] = max(run.get(name, 0), entry["duration"])
+            runs.append(run)
+        for name in runs[-1]:
+            self.timings[name] = min(run[name] for run in runs)
+
+    def claim(self, count: int = consume.MAX_CLAIM, again: bool = False) -> list[Claimed]:
+        self._seq += not again
+        return self.client.run(consume.claim(KEYS, "w", self._seq, count, LEASE_US, 0)).jobs
+
+    def settle(self, jobs: Sequence[Claimed], *rest: Any) -> None:
+        settles = [Settle(job.id, job.token, *rest) for job in jobs]
+        words = self.client.run(consume.settle(KEYS, settles))
+        assert words == ["ok"] * len(jobs)
+
+    def enqueue(self, jobs: Sequence[produce.Prepared]) -> None:
+        self.client.run(produce.enqueue(KEYS, jobs))
+
+    def ids(self, key: str, count: int, start: int = 0) -> list[str]:
+        return members(self.direct, key, start, start + count - 1)
+
+
+@pytest.fixture(params=BINARIES)
+def full(request: pytest.FixtureRequest, tmp_server: Callable[..., Server]) -> Iterator[Full]:
+    server = tmp_server(binary=BINARIES[request.param])
+    full = Full(server.url)
+    fill(full.direct, KEYS, DUE, HISTORY, WORKERS)
+    yield full
+    full.close()
+
+
+def some(count: int = produce.CHUNK) -> list[produce.Prepared]:
+    return [produce.prepare(Body("app:task", (i,)), priority=i % 10) for i in range(count)]
+
+
+def test_what_fills_the_queue_is_legal(one_url: str, direct: redis.Redis) -> None:
+    fill(direct, KEYS, 100, 10, 3)
+    holding = assert_legal(direct, "mail")
+    assert len(holding.due) == 100
+    assert len(holding.ids) == 140
+
+
+def test_no_script_takes_long(full: Full) -> None:
+    _time_reading(full)
+    _time_producing(full)
+    _time_consuming(full)
+    _time_managing(full)
+    _time_emptying(full)
+    for what, us in sorted(full.timings.items(), key=lambda item: -item[1]):
+        print(f"{us / 1e3:6.2f} ms  {what}")
+    assert {what.partition(": ")[2] for what in full.timings} == set(names())
+    too_long = {what: us for what, us in full.timings.items() if us >= MOST_US}
+    assert too_long == {}
+
+
+def _time_reading(full: Full) -> None:
+    most = inspect.MAX_PAGE
+    full.time("counts", full.queue.counts)
+    for state in ("waiting", "active", "completed"):
+        full.time(f"a page of the {state}", partial(full.queue.jobs, state, count=most))
+    deep = DUE * 9 // 10
+    full.time("a page far down", lambda: full.queue.jobs("waiting", start=deep, count=most))
+    ids = full.ids(KEYS["failed"], 2 * most)
+    full.time("fetch_many", lambda: full.queue.fetch_many(ids))
+    full.time("workers", lambda: full.client.run(registry.workers(keys_of(None))))
+    full.time("queues", lambda: full.client.run(registry.queues(keys_of(None))))
+
+
+def _time_producing(full: Full) -> None:
+    full.time("enqueue", lambda: full.enqueue(some()))
+    same = some()
+    full.time("enqueue again", lambda: full.enqueue(same))
+    full.time("enqueue_many", lambda: full.queue.enqueue_many(some(3 * produce.CHUNK)))
+    everywhere = keys_of(None)
+    full.time("register", lambda: full.client.run(registry.register(everywhere, ["mail"])))
+
+
+def _time_consuming(full: Full) -> None:
+    full.time("claim all it may", full.claim)
+    full.time("repeated claim", lambda: full.claim(again=True))
+    full.time("claim one", lambda: full.claim(1))
+    held = full.claim()
+    tokens = [(job.id, job.token) for job in held]
+    full.time("extend", lambda: full.client.run(consume.extend(KEYS, LEASE_US, tokens)))
+    full.time("complete", lambda: full.settle(full.claim(), "complete", "", RESULT))
+    full.time("fail", lambda: full.settle(full.claim(), "fail", "", ERROR))
+    full.time("retry", lambda: full.settle(full.claim(), "retry", "+0", ERROR))
+    full.time("release", lambda: full.settle(full.claim(), "release"))
+    full.settle(held, "complete", "", RESULT)
+    full.time("settle again", lambda: full.settle(held, "complete", "", RESULT))
+    full.time("leave", lambda: full.client.run(consume.leave(KEYS, "w")))
+    about = registry.About("host", 1, ["mail"], "auto", 1, 1, "0")
+    beat = registry.heartbeat(keys_of(None), "w", about)
+    full.time("heartbeat", lambda: full.client.run(beat))
+
+
+def _time_managing(full: Full) -> None:
+    lowest = KEYS.names["due"][9]
+    run = full.client.run
+    full.time("promote", lambda: run(manage.promote(KEYS, full.ids(lowest, 1)[0])))
+    full.time("reschedule", lambda: run(manage.reschedule(KEYS, full.ids(lowest, 1)[0], "+1")))
+    most = manage.CHUNK
+    full.time("cancel", lambda: run(manage.cancel(KEYS, full.ids(lowest, most))))
+    full.time("delete", lambda: run(manage.delete(KEYS, full.ids(KEYS["cancelled"], most))))
+    full.time("pause", full.queue.pause)
+    full.time("resume", full.queue.resume)
+
+
+def _time_emptying(full: Full) -> None:
+    def begin_again() -> None:
+        """The first step; what it set aside is put back in its place."""
+        run(manage.empty(KEYS, True))
+        for due, trash in zip(KEYS.names["due"], KEYS.names["trash"], strict=True):
+            if full.direct.exists(trash):
+                full.direct.rename(trash, due)
+        full.direct.hdel(KEYS["meta"], "trash")
+
+    run = full.client.run
+    full.time("empty", begin_again)
+    run(manage.empty(KEYS, True))
+    full.time("sweep", lambda: run(manage.empty(KEYS, False)))
+    full.time("enqueue what is in the trash", lambda: full.enqueue(_namesakes(full)))
+    full.enqueue(some(3 * produce.CHUNK))
+    full.time("claim, and sweep", full.claim)
+
+
+def _namesakes(full: Full) -> list[produce.Prepared]:
+    """Jobs that have the ids of what was set aside to be deleted."""
+    trash = KEYS.names["trash"][9 - DEFAULT_PRIORITY]
+    ids = full.ids(trash, produce.CHUNK)
+    assert len(ids) == produce.CHUNK
+    return [produce.prepare(Body("app:task"), job_id=id) for id in ids]

@@ -1,0 +1,149 @@
+"""A server that has reached its maxmemory: nothing more comes in, and all that is in gets out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+from bide import Queue, ServerFull, sync
+from bide.codec import Body
+from bide.embedded import Server
+from bide.keys import keys_of
+from bide.ops import consume, manage, produce
+from bide.ops.consume import Settle
+from tests.conftest import BINARIES
+from tests.faults.crew import JOBS, Crew
+from tests.faults.legal import assert_legal, hold
+
+KEYS = keys_of("mail")
+LEASE_US = 60_000_000
+BIG = "x" * 2_000
+MAX_REFUSALS = 5
+
+
+class Tank:
+    """A server with room for a little, and a queue on it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.direct = redis.Redis.from_url(url)
+        self.client = sync.Client(url)
+        self.queue = Queue("mail", url=url)
+        self.queue.counts()
+
+    def close(self) -> None:
+        self.queue.close()
+        self.client.close()
+        self.direct.close()
+
+    def fill(self, task: str = f"{JOBS}:padded") -> set[str]:
+        """Enqueue until the server refuses; the ids that it has acknowledged."""
+        room = self.direct.info("memory")["used_memory"] + 1_500_000
+        self.direct.config_set("maxmemory", room)
+        ids: set[str] = set()
+        refused = 0
+        while refused < MAX_REFUSALS:  # one may be passed by, another not: memory comes in pages
+            jobs = [self.queue.prepare(task, [BIG]) for _ in range(20)]
+            try:
+                ids |= {job.id for job in self.queue.enqueue_many(jobs)}
+            except ServerFull:
+                refused += 1
+        return ids
+
+
+@pytest.fixture(params=BINARIES)
+def tank(request: pytest.FixtureRequest, tmp_server: Callable[..., Server]) -> Iterator[Tank]:
+    tank = Tank(tmp_server(binary=BINARIES[request.param]).url)
+    yield tank
+    tank.close()
+
+
+def prepared(count: int) -> list[produce.Prepared]:
+    return [produce.prepare(Body(f"{JOBS}:padded", (BIG,))) for _ in range(count)]
+
+
+def test_an_enqueue_is_refused_whole_and_changes_nothing(tank: Tank) -> None:
+    ids = tank.fill()
+    before = assert_legal(tank.direct, "mail")
+    assert before.due.keys() == ids
+    for count in (1, 20, produce.CHUNK, 2 * produce.CHUNK + 7):
+        with pytest.raises(ServerFull, match="maxmemory"):
+            tank.queue.enqueue_many(prepared(count))
+        assert hold(tank.direct, "mail") == before
+
+
+def test_what_was_taken_can_be_settled_in_every_way(tank: Tank) -> None:
+    tank.fill()
+    run = tank.client.run
+    claim = run(consume.claim(KEYS, "w", 1, 50, LEASE_US, 0))
+    assert len(claim.jobs) == 50
+    tokens = [(job.id, job.token) for job in claim.jobs]
+    assert run(consume.extend(KEYS, LEASE_US, tokens)) == ["ok"] * 50
+    error = b'{"type":"ValueError","message":"' + b"x" * 2_000 + b'"}'
+    outcomes: list[tuple[consume.Outcome, str, bytes]] = [
+        ("complete", "", b'"' + b"x" * 5_000 + b'"'),
+        ("fail", "", error),
+        ("retry", "+60000000", error),
+        ("snooze", "+60000000", b""),
+        ("release", "", b""),
+    ]
+    for i, (outcome, when, data) in enumerate(outcomes):
+        batch = claim.jobs[i * 10 : i * 10 + 10]
+        settles = [Settle(job.id, job.token, outcome, when, data) for job in batch]
+        assert run(consume.settle(KEYS, settles)) == ["ok"] * 10
+        assert_legal(tank.direct, "mail")
+    holding = assert_legal(tank.direct, "mail")
+    assert holding.sets["active"] == {}
+    assert [holding.total(x) for x in ("completed", "failed", "retried")] == [10, 10, 10]
+
+
+def test_what_waits_can_be_moved_cancelled_deleted_and_emptied(tank: Tank) -> None:
+    first, second, third, *_ = sorted(tank.fill())
+    run = tank.client.run
+    assert run(manage.reschedule(KEYS, first, "+60000000")).word == "ok"
+    assert run(manage.promote(KEYS, first)).word == "ok"
+    assert tank.queue.cancel(second)
+    assert tank.queue.fetch(third).delete()
+    tank.queue.pause()
+    tank.queue.resume()
+    holding = assert_legal(tank.direct, "mail")
+    assert holding.where(second) == "cancelled"
+    assert holding.where(third) is None
+    assert tank.queue.empty() == len(holding.due)
+    assert assert_legal(tank.direct, "mail").ids == {second}
+
+
+def test_expired_leases_are_reclaimed(tank: Tank) -> None:
+    tank.fill()
+    run = tank.client.run
+    dead = run(consume.claim(KEYS, "dead", 1, 10, 1, 0)).jobs
+    assert len(dead) == 10
+    again = run(consume.claim(KEYS, "w", 1, 500, LEASE_US, 0)).jobs
+    assert {job.id for job in dead} <= {job.id for job in again}
+    assert assert_legal(tank.direct, "mail").total("reclaimed") == 10
+
+
+def test_a_worker_starts_and_drains_the_backlog_and_then_there_is_room(
+    tank: Tank, crew: Crew
+) -> None:
+    ids = tank.fill()
+    worker = crew.worker(tank.url, "-q", "mail", "--burst")
+    assert worker.wait() == 0
+    assert crew.ledger.count("done") == dict.fromkeys(ids, 1)
+    holding = assert_legal(tank.direct, "mail")
+    assert holding.sets["completed"].keys() == ids
+    for id in ids:
+        tank.queue.fetch(id).delete()
+    job = tank.queue.enqueue(f"{JOBS}:padded", BIG)
+    assert job.new
+    assert assert_legal(tank.direct, "mail").due.keys() == {job.id}
+
+
+def test_a_retry_that_a_full_server_must_take_is_taken(tank: Tank, crew: Crew) -> None:
+    """It adds to a set, and records an error: but a place was given up first."""
+    ids = tank.fill(f"{JOBS}:padded_fails")
+    worker = crew.worker(tank.url, "-q", "mail", "--burst")
+    assert worker.wait() == 0
+    assert assert_legal(tank.direct, "mail").sets["failed"].keys() == ids

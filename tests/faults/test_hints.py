@@ -1,0 +1,53 @@
+"""Wake hints: one that comes at a bad moment is not forgotten, and nobody wakes for nothing."""
+
+from __future__ import annotations
+
+import time
+
+import redis
+
+from bide import Queue
+from bide.keys import keys_of
+from tests.faults.crew import JOBS, Crew
+from tests.faults.eventually import eventually
+from tests.faults.look import calls, members, scores, size
+from tests.faults.proxy import Proxy
+
+KEYS = keys_of("mail")
+HORIZON_US = 2_000_000
+"""How long an idle worker waits at most if it hears nothing."""
+
+
+def test_a_hint_that_comes_while_a_claim_is_under_way_is_acted_upon(
+    one_url: str, proxy: Proxy, crew: Crew
+) -> None:
+    """The claim ran before the second job was there: its reply says nothing of it."""
+    queue = Queue("mail", url=one_url)
+    crew.workers_at_work(1, proxy.url, "-q", "mail")
+    proxy.delay_reply(
+        f"{JOBS}:quick".encode(), 0.2, then=lambda: queue.enqueue(f"{JOBS}:quick", job_id="second")
+    )
+    queue.enqueue(f"{JOBS}:quick", job_id="first")
+    crew.ledger.wait("done", 2)
+    (line,) = crew.ledger.lines("begun", "second")
+    print(f"{(line.token - line.due_us) / 1e3:.1f} ms late")
+    assert line.token - line.due_us < HORIZON_US / 2
+    queue.close()
+
+
+def test_the_last_of_a_crew_does_not_call_itself_for_ever(
+    one_url: str, direct: redis.Redis, crew: Crew
+) -> None:
+    """Those that were killed are still written down as sleepers, whom a keeper may call."""
+    workers = crew.workers_at_work(4, one_url, "-q", "mail")
+    eventually(lambda: size(direct, KEYS["keep"]) == size(direct, KEYS["park"]) == 2)
+    keeper = members(direct, KEYS["keep"])[0]
+    for worker in workers:
+        if worker.name != keeper:
+            worker.kill()
+    before, started = calls(direct), time.monotonic()
+    promises = scores(direct, KEYS["keep"])
+    eventually(lambda: scores(direct, KEYS["keep"]).get(keeper, 0) > promises[keeper] + HORIZON_US)
+    claims, took = calls(direct) - before, time.monotonic() - started
+    print(f"{claims} calls in {took:.1f} s")
+    assert claims < 10 + 10 * took

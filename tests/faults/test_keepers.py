@@ -1,0 +1,163 @@
+"""The few that keep the time for all: whichever of them dies or freezes, every job still runs.
+
+A keeper promises to claim when the next job is due, another to do so a moment later in case the
+first does not, and all others sleep.
+"""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from bide import Queue
+from bide.keys import keys_of
+from tests.faults.crew import JOBS, Crew, WorkerProcess
+from tests.faults.eventually import eventually
+from tests.faults.ledger import Line
+from tests.faults.legal import assert_legal
+from tests.faults.look import members, scores, size
+
+KEEP = keys_of("mail")["keep"]
+PARK = keys_of("mail")["park"]
+DELAY = 0.7
+
+ONE_GONE_US = 1_000_000
+"""Later than this without one keeper is too late: 50 ms, and much for a machine at work."""
+TWO_GONE_US = 4_000_000
+"""Without both: 2 s, and as much."""
+
+FATES = ("kill", "freeze")
+
+
+@pytest.fixture
+def idle(one_url: str, crew: Crew, direct: redis.Redis) -> list[WorkerProcess]:
+    """Four workers with nothing to do: two keep the time, two sleep."""
+    workers = crew.workers_at_work(4, one_url, "-q", "mail", "--lease", "10s")
+    eventually(lambda: size(direct, KEEP) == size(direct, PARK) == 2)
+    return workers
+
+
+@pytest.fixture
+def queue(one_url: str) -> Queue:
+    return Queue("mail", url=one_url)
+
+
+def keepers_of(direct: redis.Redis, crew: Crew, due_us: int) -> list[WorkerProcess]:
+    """Who has promised to claim at `due_us`, and who is to do so if nobody does."""
+
+    def promised() -> list[str]:
+        promises = scores(direct, KEEP)
+        names = [name for name, at in promises.items() if due_us <= at <= due_us + 100_000]
+        return names if len(names) == 2 else []
+
+    return [crew.by_name(name) for name in eventually(promised)]
+
+
+def enqueue(queue: Queue, id: str) -> int:
+    """Add a job that is due soon; when it is."""
+    job = queue.enqueue(f"{JOBS}:quick", job_id=id, delay=DELAY)
+    return round(job.due.timestamp() * 1e6)
+
+
+def run_of(crew: Crew, id: str) -> Line:
+    return eventually(lambda: crew.ledger.lines("begun", id))[0]
+
+
+def all_ran_once(crew: Crew, direct: redis.Redis, count: int) -> None:
+    """Also after everyone who was frozen has woken up."""
+    for worker in crew.workers:
+        if not worker.ended:
+            worker.thaw()
+    eventually(lambda: len(assert_legal(direct, "mail").sets["completed"]) == count)
+    alive = [worker for worker in crew.workers if not worker.ended]
+    for worker in alive:
+        worker.terminate()
+    assert [worker.wait() for worker in alive] == [0] * len(alive)
+    assert set(crew.ledger.count("begun").values()) == {1}
+    assert len(crew.ledger.lines("begun")) == count
+
+
+@pytest.mark.usefixtures("idle")
+@pytest.mark.parametrize("fate", FATES)
+def test_a_keeper_that_is_gone_has_a_backup(
+    queue: Queue, direct: redis.Redis, crew: Crew, fate: str
+) -> None:
+    due_us = enqueue(queue, "job")
+    keeper, backup = keepers_of(direct, crew, due_us)
+    getattr(keeper, fate)()
+    line = run_of(crew, "job")
+    late = line.token - due_us
+    print(f"{fate}: {late / 1e3:.1f} ms late")
+    assert line.worker == backup.name or late > 100_000
+    assert 0 <= late <= ONE_GONE_US
+    queue.close()
+    all_ran_once(crew, direct, 1)
+
+
+@pytest.mark.usefixtures("idle")
+@pytest.mark.parametrize("fate", FATES)
+def test_both_keepers_gone_at_once_strand_nothing(
+    queue: Queue, direct: redis.Redis, crew: Crew, fate: str
+) -> None:
+    due_us = enqueue(queue, "job")
+    for keeper in keepers_of(direct, crew, due_us):
+        getattr(keeper, fate)()
+    late = run_of(crew, "job").token - due_us
+    print(f"{fate}: {late / 1e3:.1f} ms late")
+    assert 0 <= late <= TWO_GONE_US
+    queue.close()
+    all_ran_once(crew, direct, 1)
+
+
+@pytest.mark.usefixtures("idle")
+def test_one_keeper_after_another_killed_until_one_worker_is_left(
+    queue: Queue, direct: redis.Redis, crew: Crew
+) -> None:
+    lates = []
+    for i in range(3):
+        due_us = enqueue(queue, f"job-{i}")
+        keeper, _ = keepers_of(direct, crew, due_us)
+        keeper.kill()
+        lates.append(run_of(crew, f"job-{i}").token - due_us)
+    print(f"{', '.join(f'{late / 1e3:.1f}' for late in lates)} ms late")
+    assert min(lates) >= 0
+    assert max(lates) <= ONE_GONE_US
+    queue.close()
+    all_ran_once(crew, direct, 3)
+
+
+@pytest.mark.usefixtures("idle")
+def test_one_keeper_after_another_frozen_until_one_worker_is_left(
+    queue: Queue, direct: redis.Redis, crew: Crew
+) -> None:
+    """Each still swallows a hint, as the server cannot know: that is the cost of a lost hint."""
+    lates, awake = [], {worker.name for worker in crew.workers}
+    for i in range(3):
+        due_us = enqueue(queue, f"job-{i}")
+        promises = members(direct, KEEP)
+        keeper = next(name for name in [*promises, *awake] if name in awake)
+        crew.by_name(keeper).freeze()
+        awake.remove(keeper)
+        lates.append(run_of(crew, f"job-{i}").token - due_us)
+    print(f"{', '.join(f'{late / 1e3:.1f}' for late in lates)} ms late")
+    assert min(lates) >= 0
+    assert max(lates) <= TWO_GONE_US
+    queue.close()
+    all_ran_once(crew, direct, 3)
+
+
+@pytest.mark.usefixtures("idle")
+def test_a_hint_that_a_frozen_sleeper_swallows_costs_a_bounded_wait(
+    queue: Queue, direct: redis.Redis, crew: Crew
+) -> None:
+    """Sleepers and keepers listen alike; who hears the hint may be the one that cannot act."""
+    names = [*members(direct, KEEP), *members(direct, PARK)]
+    frozen = [crew.by_name(name) for name in names[1:]]
+    for worker in frozen:
+        worker.freeze()
+    job = queue.enqueue(f"{JOBS}:quick", job_id="job")
+    late = run_of(crew, "job").token - round(job.due.timestamp() * 1e6)
+    print(f"{late / 1e3:.1f} ms late")
+    assert 0 <= late <= TWO_GONE_US
+    queue.close()
+    all_ran_once(crew, direct, 1)

@@ -1,0 +1,71 @@
+"""A worker and a producer on a line that keeps losing messages: each job runs exactly once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from bide import Queue, Retry
+from tests.faults.crew import Crew
+from tests.faults.eventually import eventually
+from tests.faults.legal import assert_legal
+from tests.faults.proxy import Proxy
+
+JOBS = 150
+
+
+@pytest.fixture
+def queue(proxy: Proxy) -> Iterator[Queue]:
+    """A producer that has reached its server before the trouble begins."""
+    queue = Queue("mail", url=proxy.url)
+    queue.counts()
+    yield queue
+    queue.close()
+
+
+@pytest.mark.parametrize("k", [5, 7])
+def test_every_kth_reply_lost(
+    proxy: Proxy, queue: Queue, direct: redis.Redis, crew: Crew, k: int
+) -> None:
+    (worker,) = crew.workers_at_work(1, proxy.url, "-q", "mail", "-c", "8")
+    proxy.lose_every_reply(k)
+    _all_run_once(proxy, queue, direct, crew)
+    assert "was refused" not in worker.log
+
+
+def test_requests_and_replies_lost_at_random(
+    proxy: Proxy, queue: Queue, direct: redis.Redis, crew: Crew
+) -> None:
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    workers = crew.workers_at_work(2, proxy.url, "-q", "mail", "-c", "8")
+    proxy.lose_at_random(0.06, seed)
+    _all_run_once(proxy, queue, direct, crew)
+    assert all("was refused" not in worker.log for worker in workers)
+
+
+def _all_run_once(proxy: Proxy, queue: Queue, direct: redis.Redis, crew: Crew) -> None:
+    """Enqueue jobs of several kinds over the bad line; each attempt runs once, and none is lost."""
+    kinds = [
+        queue.prepare("tests.faults.jobs:quick"),
+        queue.prepare("tests.faults.jobs:quick", delay=0.2),
+        queue.prepare("tests.faults.jobs:fails_until", [2], retry=Retry(3, "fixed", base=0.05)),
+    ]
+    jobs = [kinds[i % 3]._replace(id=f"job-{i:03}") for i in range(JOBS)]
+    for i in range(0, JOBS, 30):
+        queue.enqueue_many(jobs[i : i + 30])
+    eventually(lambda: crew.ledger.count("done").keys() >= {job.id for job in jobs})
+    lost = proxy.lost
+    proxy.behave()
+    eventually(lambda: len(assert_legal(direct, "mail").sets["completed"]) == JOBS)
+    runs = [(line.id, line.attempt) for line in crew.ledger.lines("begun")]
+    again = [job.id for i, job in enumerate(jobs) if i % 3 == 2]
+    assert sorted(runs) == sorted([(job.id, 1) for job in jobs] + [(id, 2) for id in again])
+    assert crew.ledger.count("done") == dict.fromkeys((job.id for job in jobs), 1)
+    assert lost > 5
+    for worker in crew.workers:
+        worker.terminate()
+    assert [worker.wait() for worker in crew.workers] == [0] * len(crew.workers)

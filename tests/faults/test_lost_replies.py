@@ -1,0 +1,251 @@
+"""A lost reply changes nothing: whatever is lost on the line, each command takes effect once.
+
+"For every n" means: lose the n-th reply (or request) of the operation, connection set-up and
+script loading included, and go on until it completes without having had an n-th.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from bide.codec import Body
+from bide.errors import ServerUnavailable
+from bide.keys import keys_of
+from bide.ops import consume, inspect, manage, produce
+from bide.ops.consume import Settle
+from bide.ops.produce import Prepared
+from tests.faults.conftest import Connect, Executor
+from tests.faults.legal import assert_legal
+from tests.faults.proxy import Proxy
+
+QUEUE = "mail"
+KEYS = keys_of(QUEUE)
+LEASE_US = 60_000_000
+
+
+class Line:
+    """A client whose line can be made to fail, and one past the proxy for what is not at stake."""
+
+    def __init__(
+        self,
+        proxy: Proxy,
+        direct: redis.Redis,
+        bad: Executor,
+        good: Executor,
+        lose: str,
+        width: int,
+    ) -> None:
+        self.proxy, self.direct, self.bad, self.good = proxy, direct, bad, good
+        self._lose = getattr(proxy, lose)
+        self._width = width
+        self._n = 0
+
+    def each_round(self) -> Iterator[None]:
+        """One round per n, each on an empty server which the client has reached before."""
+        while True:
+            self._n += 1
+            self.proxy.behave()
+            self.direct.flushall()
+            self.bad.run(inspect.counts(KEYS))
+            yield
+            if self.proxy.lost == 0:
+                return
+
+    def arm(self) -> None:
+        """From here on, lose the n-th (and with a wider gap what follows it)."""
+        self.direct.script_flush()
+        self.proxy.cut()
+        self._lose(*range(self._n, self._n + self._width))
+
+
+@pytest.fixture(params=[("lose_reply", 1), ("lose_reply", 2), ("lose_request", 1)], ids=str)
+def line(
+    request: pytest.FixtureRequest,
+    proxy: Proxy,
+    direct: redis.Redis,
+    one_url: str,
+    connect: Connect,
+) -> Line:
+    lose, width = request.param
+    return Line(proxy, direct, connect(proxy.url), connect(one_url), lose, width)
+
+
+def jobs(count: int, delay: float = 0) -> list[Prepared]:
+    return [produce.prepare(Body("app:task", (i,)), delay) for i in range(count)]
+
+
+def add(client: Executor, prepared: list[Prepared]) -> list[str]:
+    client.run_many(produce.enqueue_many(KEYS, prepared))
+    return [job.id for job in prepared]
+
+
+def take(client: Executor, count: int, worker: str = "w1", seq: int = 1) -> consume.Claim:
+    return client.run(consume.claim(KEYS, worker, seq, count, LEASE_US, 0))
+
+
+def test_an_enqueue_adds_its_job_once(line: Line) -> None:
+    rounds = 0
+    for _ in line.each_round():
+        rounds += 1
+        (job,) = jobs(1)
+        line.arm()
+        (receipt,) = line.bad.run(produce.enqueue(KEYS, [job]))
+        assert receipt.id == job.id
+        assert assert_legal(line.direct, QUEUE).due.keys() == {job.id}
+    assert rounds > 3  # connecting, NOSCRIPT, SCRIPT LOAD, and the call itself
+
+
+def test_many_jobs_in_several_calls_are_added_once_each(line: Line) -> None:
+    rounds = 0
+    for _ in line.each_round():
+        rounds += 1
+        prepared = jobs(2 * produce.CHUNK + 7)
+        line.arm()
+        replies = line.bad.run_many(produce.enqueue_many(KEYS, prepared))
+        assert [r.id for reply in replies for r in reply] == [job.id for job in prepared]
+        assert assert_legal(line.direct, QUEUE).due.keys() == {job.id for job in prepared}
+    assert rounds > 5
+
+
+def test_a_claim_returns_exactly_what_it_took(line: Line) -> None:
+    for _ in line.each_round():
+        add(line.good, jobs(7))
+        line.arm()
+        claim = take(line.bad, 5)
+        holding = assert_legal(line.direct, QUEUE)
+        assert len(claim.jobs) == 5
+        assert {job.id for job in claim.jobs} == holding.sets["active"].keys()
+        for job in claim.jobs:
+            assert job.attempt == 1
+            assert job.token == holding.records[job.id].token
+        rest = take(line.bad, 5, seq=2)
+        assert {job.id for job in rest.jobs} == holding.due.keys()
+
+
+def test_a_settle_is_applied_once_and_never_called_lost(line: Line) -> None:
+    for _ in line.each_round():
+        add(line.good, jobs(5))
+        done, again, failed, snoozed, back = take(line.good, 5).jobs
+        line.arm()
+        verdicts = line.bad.run(
+            consume.settle(
+                KEYS,
+                [
+                    Settle(done.id, done.token, "complete", "", b"42"),
+                    Settle(
+                        again.id, again.token, "retry", "+1000000", b'{"type":"E","message":""}'
+                    ),
+                    Settle(failed.id, failed.token, "fail", "", b'{"type":"E","message":""}'),
+                    Settle(snoozed.id, snoozed.token, "snooze", "+1000000"),
+                    Settle(back.id, back.token, "release"),
+                ],
+            )
+        )
+        assert verdicts == ["ok"] * 5
+        holding = assert_legal(line.direct, QUEUE)
+        assert [holding.where(job.id) for job in (done, again, failed, snoozed, back)] == [
+            "completed",
+            "due",
+            "failed",
+            "due",
+            "due",
+        ]
+        assert [holding.total(x) for x in ("completed", "retried", "failed")] == [1, 1, 1]
+        attempts = {job.id: holding.records[job.id].attempt for job in (again, snoozed, back)}
+        assert attempts == {again.id: 1, snoozed.id: 0, back.id: 0}
+
+
+def test_settles_and_a_claim_in_one_round_trip_each_take_effect_once(line: Line) -> None:
+    """As a busy worker sends them; a loss in the middle leaves some applied and some not."""
+    size = consume.MAX_SETTLES
+    for _ in line.each_round():
+        add(line.good, jobs(size + 50))
+        first = [job for seq in (1, 2) for job in take(line.good, size, seq=seq).jobs]
+        second = add(line.good, jobs(20))
+        settles = [Settle(job.id, job.token, "complete") for job in first]
+        line.arm()
+        *verdicts, claim = line.bad.run_many(
+            [
+                *(consume.settle(KEYS, chunk) for chunk in consume.settle_chunks(settles)),
+                consume.claim(KEYS, "w1", 3, 30, LEASE_US, 0),
+            ]
+        )
+        assert [word for reply in verdicts for word in reply] == ["ok"] * (size + 50)
+        holding = assert_legal(line.direct, QUEUE)
+        assert holding.sets["completed"].keys() == {job.id for job in first}
+        assert holding.total("completed") == size + 50
+        assert {job.id for job in claim.jobs} == holding.sets["active"].keys() == set(second)
+
+
+def test_leases_are_extended_in_spite_of_losses(line: Line) -> None:
+    for _ in line.each_round():
+        add(line.good, jobs(3))
+        held = take(line.good, 3).jobs
+        before = assert_legal(line.direct, QUEUE).sets["active"]
+        line.arm()
+        tokens = [(job.id, job.token) for job in held]
+        assert line.bad.run(consume.extend(KEYS, LEASE_US, tokens)) == ["ok"] * 3
+        after = assert_legal(line.direct, QUEUE).sets["active"]
+        assert all(after[job.id] > before[job.id] for job in held)
+
+
+def test_jobs_are_cancelled_once(line: Line) -> None:
+    for _ in line.each_round():
+        ids = add(line.good, jobs(3, delay=60))
+        line.arm()
+        words = line.bad.run(manage.cancel(KEYS, ids))
+        assert set(words) <= {"ok", "cancelled"}
+        holding = assert_legal(line.direct, QUEUE)
+        assert holding.sets["cancelled"].keys() == set(ids)
+        assert holding.total("cancelled") == 3
+
+
+def test_a_job_is_promoted_rescheduled_and_deleted_in_spite_of_losses(line: Line) -> None:
+    for _ in line.each_round():
+        soon, later, never = add(line.good, jobs(3, delay=60))
+        line.arm()
+        promoted, moved, _ = line.bad.run_many(
+            [
+                manage.promote(KEYS, soon),
+                manage.reschedule(KEYS, later, "+7200000000"),
+                manage.delete(KEYS, [never]),
+            ]
+        )
+        due = assert_legal(line.direct, QUEUE).due
+        assert due == {soon: promoted.due_us, later: moved.due_us}
+        assert due[later] - due[soon] > 7_100_000_000
+
+
+def test_a_queue_is_emptied_in_spite_of_losses(line: Line) -> None:
+    for _ in line.each_round():
+        add(line.good, jobs(manage.SWEEP + 20, delay=60))
+        line.arm()
+        begin, more = True, True
+        while more:
+            step = line.bad.run(manage.empty(KEYS, begin))
+            begin, more = step.aside < 0, step.more
+        assert assert_legal(line.direct, QUEUE).hashes["jobs"] == {}
+
+
+def test_a_client_that_never_reached_its_server_says_so_at_once(
+    proxy: Proxy, direct: redis.Redis, connect: Connect
+) -> None:
+    """And what it then repeats with the same job adds nothing."""
+    (job,) = jobs(1)
+    refusals = 0
+    n = 0
+    while n == 0 or proxy.lost:
+        n += 1
+        direct.script_flush()
+        proxy.lose_reply(n)
+        client = connect(proxy.url)
+        try:
+            client.run(produce.enqueue(KEYS, [job]))
+        except ServerUnavailable:
+            refusals += 1
+            client.run(produce.enqueue(KEYS, [job]))
+        assert assert_legal(direct, QUEUE).due.keys() == {job.id}
+    assert refusals > 0

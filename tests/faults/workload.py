@@ -1,0 +1,149 @@
+"""A workload that takes jobs through every state with every verb; the same for the same seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import redis
+
+from bide import sync
+from bide.codec import Body
+from bide.command import Command
+from bide.job import Claimed
+from bide.keys import keys_of
+from bide.ops import consume, inspect, manage, produce, registry
+from bide.ops.consume import Outcome, Retention, Settle
+from bide.script import TEST_CLOCK
+
+LEASE_US = 5_000_000
+SHORT = Retention(20, 60, 20, 60, 20, 60)
+"""So that the workload meets trimming by count and by age."""
+
+WORKERS = ("w1", "w2", "w3")
+OUTCOMES: tuple[Outcome, ...] = ("complete", "complete", "retry", "fail", "snooze", "release")
+ERROR = b'{"type":"ValueError","message":"no"}'
+
+
+class Workload:
+    """Does one thing after another; between two of them the queue is in a legal state."""
+
+    def __init__(self, url: str, queue: str, seed: int) -> None:
+        self.client = sync.Client(url, clock=TEST_CLOCK)
+        self._direct = redis.Redis.from_url(url)
+        self.keys = keys_of(queue)
+        self._dice = random.Random(seed)
+        self._ids: list[str] = []
+        self._held: dict[str, list[Claimed]] = {worker: [] for worker in WORKERS}
+        self._seqs = dict.fromkeys(WORKERS, 0)
+        self._clock_us = 0
+        self._paused = False
+
+    def close(self) -> None:
+        self.client.close()
+        self._direct.close()
+
+    def steps(self, count: int) -> Iterator[str]:
+        """Do `count` things; yields the verb after each."""
+        verbs = {
+            self._enqueue: 6,
+            self._claim: 8,
+            self._settle: 6,
+            self._extend: 2,
+            self._change: 4,
+            self._pass_time: 5,
+            self._rare: 3,
+        }
+        yield self._enqueue()
+        for _ in range(count):
+            (do,) = self._dice.choices(list(verbs), list(verbs.values()))
+            yield do()
+
+    def _run(self, command: Command[Any]) -> Any:
+        return self.client.run(command)
+
+    def _enqueue(self) -> str:
+        jobs = [
+            produce.prepare(
+                Body("app:task", (i,)),
+                delay=self._dice.choice([0, 0, 2, 30]),
+                priority=self._dice.choice([1, 5, 9]),
+            )
+            for i in range(self._dice.choice([1, 3, 12]))
+        ]
+        self._run(produce.enqueue(self.keys, jobs))
+        self._ids += [job.id for job in jobs]
+        return "enqueue"
+
+    def _claim(self) -> str:
+        worker = self._dice.choice(WORKERS)
+        if self._dice.random() < 0.9:  # else the same once more, as after a lost reply
+            self._seqs[worker] += 1
+        seq, count = max(1, self._seqs[worker]), self._dice.choice([1, 4, 10])
+        claim = self._run(consume.claim(self.keys, worker, seq, count, LEASE_US, 0))
+        held = {job.token: job for job in (*self._held[worker], *claim.jobs)}
+        self._held[worker] = list(held.values())
+        return "claim"
+
+    def _settle(self) -> str:
+        """Some of what a worker believes to hold; what it lost meanwhile is refused."""
+        worker = self._dice.choice(WORKERS)
+        held = self._held[worker]
+        batch = [held.pop() for _ in range(min(len(held), self._dice.choice([1, 5])))]
+        settles = []
+        for job in batch:
+            outcome = self._dice.choice(OUTCOMES)
+            when = "+2000000" if outcome in ("retry", "snooze") else ""
+            data = ERROR if outcome in ("retry", "fail") else b"7" if outcome == "complete" else b""
+            settles.append(Settle(job.id, job.token, outcome, when, data))
+        if settles:
+            self._run(consume.settle(self.keys, settles, SHORT))
+        return "settle"
+
+    def _extend(self) -> str:
+        held = self._held[self._dice.choice(WORKERS)]
+        if held:
+            tokens = [(job.id, job.token) for job in held]
+            self._run(consume.extend(self.keys, LEASE_US, tokens))
+        return "extend"
+
+    def _change(self) -> str:
+        ids = self._dice.choices(self._ids, k=4)
+        commands: dict[str, Command[Any]] = {
+            "cancel": manage.cancel(self.keys, ids, SHORT),
+            "delete": manage.delete(self.keys, ids),
+            "promote": manage.promote(self.keys, ids[0]),
+            "reschedule": manage.reschedule(self.keys, ids[0], "+3000000"),
+        }
+        verb = self._dice.choice(list(commands))
+        self._run(commands[verb])
+        return verb
+
+    def _pass_time(self) -> str:
+        """So that delays end, leases expire, records age, and now and then the clock is set."""
+        self._clock_us += round(self._dice.choice([0.5, 2, 2, 6, 20, 40, -60]) * 1e6)
+        self._direct.hset(self.keys["meta"], "test_offset_us", self._clock_us)
+        return "time"
+
+    def _rare(self) -> str:
+        if self._paused:  # not for long, or little else would happen
+            self._paused = False
+            self._run(manage.resume(self.keys))
+            return "resume"
+        verb = self._dice.choice(["pause", "empty", "sweep", "leave", "heartbeat", "counts"])
+        worker = self._dice.choice(WORKERS)
+        if verb == "pause":
+            self._paused = True
+            self._run(manage.pause(self.keys))
+        elif verb in ("empty", "sweep"):
+            self._run(manage.empty(self.keys, verb == "empty"))
+        elif verb == "leave":
+            self._run(consume.leave(self.keys, worker))
+            self._seqs[worker] = 0
+        elif verb == "heartbeat":
+            about = registry.About("host", 1, ["mail"], "auto", 1, 1, "0")
+            self._run(registry.heartbeat(keys_of(None), worker, about))
+        else:
+            self._run(inspect.counts(self.keys))
+        return verb

@@ -1,0 +1,219 @@
+"""Every verb, done to the real queue and to the model's; the replies must be the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bide.codec import Body, encode_body
+from bide.ops import consume, inspect, manage, produce
+from bide.ops.consume import Retention, Settle
+from bide.ops.produce import Prepared
+from bide.states import State
+from tests.faults.legal import assert_legal
+from tests.model.reference import Queue
+from tests.model.server import KEYS, QUEUE, SECOND, Server, expected
+from tests.model.store import DUE, Job
+
+ERROR = b'{"type":"E","message":"no"}'
+LEASE = 10 * SECOND
+KEEP_ALL = Retention()
+
+
+class Driver:
+    """A queue, its model, and what the test remembers of both.
+
+    A time is written `+N`, or `@N` for the moment N seconds after the beginning. A claimed job is
+    named by its number, counted from the latest claim.
+    """
+
+    def __init__(self, server: Server) -> None:
+        server.raw.flushdb()
+        self.server = server
+        self.model = Queue()
+        self._began: int = server.reply(inspect.counts(KEYS))[1]
+        self._bodies = 0
+        self._seq: dict[str, int] = {}
+        self._held: list[tuple[str, int]] = [("job-a", 1)]
+        self._ended: dict[tuple[str, int], str] = {}
+        self._tokens: dict[str, tuple[Job, int]] = {}
+        self._enqueued: list[Prepared] = []
+        self._settled: list[Settle] = []
+
+    def when(self, text: str) -> str:
+        return text if text[0] == "+" else f"={self._began + int(text[1:]) * SECOND}"
+
+    def at(self, when: str, now: int) -> int:
+        return now + int(when[1:]) if when[0] == "+" else int(when[1:])
+
+    def held(self, pick: int) -> tuple[str, int]:
+        """Id and token of one of the latest claims."""
+        return self._held[-1 - pick % len(self._held)]
+
+    # -- producing
+
+    def enqueue(self, jobs: list[tuple[str, str, int]]) -> None:
+        self._enqueued = []
+        for id, when, priority in jobs:
+            self._bodies += 1
+            body = encode_body(Body("app.tasks:send", [self._bodies]))
+            self._enqueued.append(Prepared(id, self.when(when), priority, body))
+        self.enqueue_again()
+
+    def enqueue_again(self) -> None:
+        reply = self.server.reply(produce.enqueue(KEYS, self._enqueued))
+        now = reply[1]
+        jobs = [(j.id, self.at(j.when, now), j.priority, j.body) for j in self._enqueued]
+        assert reply == self.model.enqueue(now, jobs)
+
+    # -- consuming
+
+    def claim(self, worker: str, count: int, lease: int = LEASE, busy: int = 0) -> None:
+        self._seq[worker] = self._seq.get(worker, 0) + 1
+        self._claim(worker, self._seq[worker], count, lease, busy)
+
+    def claim_again(self, worker: str, lease: int = LEASE) -> None:
+        self._claim(worker, self._seq.setdefault(worker, 1), 2, lease, 0)
+
+    def claim_late(self, worker: str) -> None:
+        self._claim(worker, max(0, self._seq.get(worker, 0) - 1), 2, LEASE, 0)
+
+    def _claim(self, worker: str, seq: int, count: int, lease: int, busy: int) -> None:
+        reply = self.server.reply(consume.claim(KEYS, worker, seq, count, lease, busy))
+        stale = reply == [b"stale"]
+        # A stale claim names no time; but it marked the clock, if it was time to.
+        now = int(self.server.stored()["meta"]["clock"]) if stale else reply[1]
+        assert reply == self.model.claim(now, worker, seq, count, lease, busy)
+        if stale:
+            return
+        for id, _body, token, attempt, due_us in zip(*[iter(reply[7:])] * 5, strict=True):
+            assert attempt >= 1
+            claimed = (id.decode(), token)
+            assert claimed in self._held or due_us <= now, "started before it was due"
+            self._held.append(claimed)
+        if len(reply) == 7 and reply[2]:
+            assert reply[2] > now, "told to come back at a moment that has come"
+
+    def settle(self, picks: list[tuple[int, Any, str, bool]], keep: Retention) -> None:
+        self._settled = []
+        for pick, outcome, when, has_data in picks:
+            id, token = self.held(pick)
+            result = b"42" if outcome == "complete" else ERROR
+            data = result if has_data and outcome in ("complete", "fail", "retry") else b""
+            self._settled.append(Settle(id, token, outcome, self.when(when), data))
+        self.settle_again(keep)
+
+    def settle_forged(self, pick: int, difference: int, outcome: Any) -> None:
+        """With a token that was never given."""
+        id, token = self.held(pick)
+        self._settled = [Settle(id, token + difference, outcome, "+0")]
+        self.settle_again(KEEP_ALL)
+
+    def settle_again(self, keep: Retention) -> None:
+        if not self._settled:
+            return
+        reply = self.server.reply(consume.settle(KEYS, self._settled, keep))
+        now = reply[1]
+        settles = [(s.id, s.token, s.outcome, self.at(s.when, now), s.data) for s in self._settled]
+        limits = {
+            "completed": (keep.completed_count, round(keep.completed_age * SECOND)),
+            "failed": (keep.failed_count, round(keep.failed_age * SECOND)),
+        }
+        assert reply == self.model.settle(now, settles, limits)
+        for s, verdict in zip(self._settled, reply[2:], strict=True):
+            if verdict == b"ok":
+                first = self._ended.setdefault((s.id, s.token), s.outcome)
+                assert first == s.outcome, "a second outcome of one attempt was applied"
+
+    def extend(self, picks: list[int], lease: int) -> None:
+        held = [self.held(pick) for pick in picks]
+        reply = self.server.reply(consume.extend(KEYS, lease, held))
+        assert reply == self.model.extend(reply[1], lease, held)
+
+    def leave(self, worker: str) -> None:
+        assert self.server.reply(consume.leave(KEYS, worker)) == self.model.leave(worker)
+        self._seq.pop(worker, None)
+
+    def hear(self) -> None:
+        """A woken worker takes the hint."""
+        hint: Any = self.server.raw.lpop(KEYS["wake"])
+        assert (hint or b"").decode() == self.model.hint
+        self.model.hint = ""
+
+    # -- managing
+
+    def cancel(self, ids: list[str], keep: Retention = KEEP_ALL) -> None:
+        reply = self.server.reply(manage.cancel(KEYS, ids, keep))
+        limits = (keep.cancelled_count, round(keep.cancelled_age * SECOND))
+        assert reply == self.model.cancel(reply[1], ids, limits)
+
+    def reschedule(self, id: str, when: str) -> None:
+        when = self.when(when)
+        reply = self.server.reply(manage.reschedule(KEYS, id, when))
+        assert reply == self.model.reschedule(reply[1], id, self.at(when, reply[1]))
+
+    def promote(self, id: str) -> None:
+        reply = self.server.reply(manage.promote(KEYS, id))
+        assert reply == self.model.promote(reply[1], id)
+
+    def delete(self, ids: list[str]) -> None:
+        assert self.server.reply(manage.delete(KEYS, ids)) == self.model.delete(ids)
+
+    def pause(self) -> None:
+        assert self.server.reply(manage.pause(KEYS)) == self.model.pause()
+
+    def resume(self) -> None:
+        assert self.server.reply(manage.resume(KEYS)) == self.model.resume()
+
+    def empty(self, begin: bool, limit: int) -> None:
+        command = manage.empty(KEYS, begin)._replace(args=(int(begin), limit))
+        assert self.server.reply(command) == self.model.empty(begin, limit)
+
+    # -- reading
+
+    def fetch(self, ids: list[str]) -> None:
+        reply = self.server.reply(inspect.fetch(KEYS, ids))
+        for id, (state, *rest) in zip(ids, reply[2:], strict=True):
+            job = self.model.jobs.get(id)
+            assert state.decode() == self.model.state(id, reply[1])
+            if job and state != b"gone":
+                level = job.place.removeprefix("due:")
+                priority = int(level) if level.isdigit() else -1
+                line = job.run.line().encode() if job.run else None
+                assert rest == [job.score, priority, job.body, line, job.result, job.error]
+
+    def counts(self) -> None:
+        counts = inspect.counts(KEYS).parse(self.server.reply(inspect.counts(KEYS)))
+        states = [self.model.state(id, counts.now_us) for id in self.model.jobs]
+        assert [getattr(counts, s) for s in State] == [states.count(s) for s in State]
+        next_due = min((job.score for job in self.model.due_jobs()), default=0)
+        idle = [*self.model.keep.values(), *self.model.park.values()]
+        assert counts.next_due_us == next_due
+        assert counts.idle_workers == sum(until >= counts.now_us for until in idle)
+        assert counts.paused == ("paused" in self.model.meta)
+
+    def listing(self, state: State, start: int, count: int) -> None:
+        _ok, now, *ids = self.server.reply(inspect.listing(KEYS, state, start, count))
+        places = [f"due:{level}" for level in DUE] if state in ("delayed", "waiting") else [state]
+        jobs: Sequence[Job] = [job for place in places for job in self.model.at(place)]
+        listed = [job.id.encode() for job in jobs if self.model.state(job.id, now) == state]
+        if len(places) == 1:
+            listed.reverse()
+        assert ids == listed[start : start + count]
+
+    # -- after every step
+
+    def compare(self) -> None:
+        """Everything that is stored is as the model says."""
+        stored = self.server.stored()
+        stored["meta"].pop("test_offset_us", None)
+        assert stored == expected(self.model)
+
+    def check(self) -> None:
+        """What holds whatever the model says."""
+        holding = assert_legal(self.server.raw, QUEUE)
+        for id, record in holding.records.items():
+            job = self.model.jobs[id]
+            before, token = self._tokens.get(id, (job, 0))
+            assert before is not job or token <= record.token, "a token shrank"
+            self._tokens[id] = (job, record.token)

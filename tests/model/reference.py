@@ -1,0 +1,329 @@
+"""The protocol as a plain Python program: what a queue holds after each verb, given the time.
+
+Written from the protocol and read beside the scripts: a verb here changes what the script of its
+name changes on the server, and returns the reply that the script gives. Nothing is stored twice,
+nothing is bounded for speed, and the time is an argument.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tests.model.store import LEVELS, STAMPS, Job, Run, Store
+
+GRACE, HORIZON, LONGEST = 50_000, 2_000_000, 10_000_000
+RECLAIMS, CRASHES, PATIENCE, SWEEP = 10, 3, 10_000_000, 100
+
+Reply = list[Any]
+
+
+class Queue(Store):
+    """One queue."""
+
+    # -- producing and managing
+
+    def enqueue(self, now: int, jobs: Sequence[tuple[str, int | None, int, bytes]]) -> Reply:
+        """Each job is (id, due or None for now, priority, body)."""
+        reply: Reply = [b"ok", now]
+        earliest = None
+        for id, at, priority, body in jobs:
+            there = self.jobs.get(id)
+            if there and not there.place.startswith("trash:"):
+                reply += [b"exists", 0]
+                continue
+            due = max(at or 0, now)
+            self.jobs[id] = Job(id, body, f"due:{priority}", due)
+            reply += [b"new", due]
+            earliest = due if earliest is None else min(earliest, due)
+        if earliest is not None:
+            self.wake_for(earliest, now)
+        return reply
+
+    def cancel(self, now: int, ids: Sequence[str], keep: tuple[int, int]) -> Reply:
+        words = []
+        for id in ids:
+            job = self.waits(id)
+            if job:
+                job.place, job.score = "cancelled", now
+            words.append("ok" if job else self.state(id, now))
+        done = words.count("ok")
+        self.count("cancelled", done)
+        if done:
+            self.retain("cancelled", now, keep, done + 64)
+        return [b"ok", now, *(word.encode() for word in words)]
+
+    def reschedule(self, now: int, id: str, at: int) -> Reply:
+        job = self.waits(id)
+        if job is None:
+            return [self.state(id, now).encode(), now]
+        job.score = max(at, now)
+        self.wake_for(job.score, now)
+        return [b"ok", now, job.score]
+
+    def promote(self, now: int, id: str) -> Reply:
+        job = self.waits(id)
+        if job is None:
+            return [self.state(id, now).encode(), now]
+        if job.score > now:
+            job.score = now
+            self.push()
+        return [b"ok", now, job.score]
+
+    def delete(self, ids: Sequence[str]) -> Reply:
+        words = []
+        for id in ids:
+            state = self.state(id, 0)
+            words.append(state if state in ("active", "gone") else "ok")
+            if words[-1] == "ok":
+                del self.jobs[id]
+        return [b"ok", *(word.encode() for word in words)]
+
+    def pause(self) -> Reply:
+        self.meta["paused"] = 1
+        return [b"ok"]
+
+    def resume(self) -> Reply:
+        if self.meta.pop("paused", 0):
+            self.push()
+        return [b"ok"]
+
+    def empty(self, begin: bool, limit: int) -> Reply:
+        if not begin:
+            return [b"ok", 0, int(self.sweep(limit))]
+        if "trash" in self.meta and self.sweep(limit):
+            return [b"ok", -1, 1]
+        aside = self.due_jobs()
+        for job in aside:
+            job.place = job.place.replace("due:", "trash:")
+        if aside:
+            self.meta["trash"] = 1
+        return [b"ok", len(aside), int(bool(aside))]
+
+    # -- the worker's side
+
+    def leave(self, worker: str) -> Reply:
+        self.park.pop(worker, None)
+        self.claims.pop(worker, None)
+        if self.keep.pop(worker, None) is not None:
+            self.push()
+        return [b"ok"]
+
+    def extend(self, now: int, lease: int, held: Iterable[tuple[str, int]]) -> Reply:
+        words, any_ok = [], False
+        for id, token in held:
+            job = self.jobs.get(id)
+            if job is None or job.run is None:
+                words.append(b"gone")
+            elif job.place == "active" and (job.run.token, job.run.settled) == (token, "-"):
+                words.append(b"ok")
+                job.score = now + lease
+                any_ok = True
+            else:
+                words.append(b"lost")
+        if any_ok:
+            self.observe(now, lease)
+        return [b"ok", now, *words]
+
+    def settle(
+        self,
+        now: int,
+        settles: Sequence[tuple[str, int, str, int, bytes]],
+        keep: dict[str, tuple[int, int]],
+    ) -> Reply:
+        """Each settle is (id, token, outcome, due again, data)."""
+        words = []
+        earliest = None
+        done: list[str] = []
+        for id, token, outcome, at, data in settles:
+            job = self.jobs.get(id)
+            if job is None or job.run is None:
+                words.append(b"gone")
+                continue
+            if job.run.remembers(token, outcome):
+                words.append(b"ok")
+                continue
+            if job.place != "active" or (job.run.token, job.run.settled) != (token, "-"):
+                words.append(b"lost")
+                continue
+            words.append(b"ok")
+            done.append(outcome)
+            self._end(job, outcome, at, data, now)
+            if job.place.startswith("due:"):
+                earliest = job.score if earliest is None else min(earliest, job.score)
+        for outcome, total in (("complete", "completed"), ("fail", "failed")):
+            self.count(total, done.count(outcome))
+            if outcome in done:
+                self.retain(total, now, keep[total], len(settles) + 64)
+        self.count("retried", done.count("retry"))
+        if earliest is not None:
+            self.wake_for(earliest, now)
+        return [b"ok", now, *words]
+
+    def _end(self, job: Job, outcome: str, at: int, data: bytes, now: int) -> None:
+        run = job.run
+        assert run
+        run.settled = STAMPS[outcome]
+        if data and outcome in ("retry", "fail"):
+            job.error = data
+        if outcome == "complete":
+            job.place, job.score = "completed", now
+            job.result = data or None
+        elif outcome == "fail":
+            job.place, job.score = "failed", now
+        else:
+            run.alone = 0
+            if outcome != "retry":
+                run.attempt -= 1
+            if outcome == "release":
+                run.due = min(run.due, now)
+            else:
+                run.strikes = run.crashes = 0
+                run.due = max(at, now)
+            job.again()
+
+    def claim(self, now: int, worker: str, seq: int, count: int, lease: int, busy: int) -> Reply:
+        self.keep.pop(worker, None)
+        self.park.pop(worker, None)
+        calm_until = self.meta.get("calm_until", 0)
+        rewound = self.meta.get("rewound_until", 0) > now
+        trash = "trash" in self.meta
+        jumped = self.observe(now, lease)
+        calm_until = calm_until if jumped is None else jumped
+        longest = self.meta["lease_us"] = max(lease, self.meta.get("lease_us", 0))
+
+        if worker in self.claims:
+            then, last, ids = self.claims[worker]
+            if last > seq:
+                return [b"stale"]
+            if last == seq:
+                return self._repeat(now, worker, then, ids, lease)
+
+        more = now >= calm_until and self._reclaim(now)
+        if rewound:
+            far = [job for job in self.at("active") if job.score > now + longest][-RECLAIMS:]
+            for job in far:
+                job.score = now + longest
+            more = more or len(far) == RECLAIMS
+        if trash:
+            self.sweep(SWEEP)
+
+        paused = "paused" in self.meta
+        deadlines: list[int] = []
+        taken: list[Job] = []
+        alone = drain = False
+        suspect = next(iter(self.at("due:alone")), None)
+        if suspect and not paused:
+            if suspect.score > now:
+                deadlines += [suspect.score] if busy == 0 else []
+            elif busy == 0 and count > 0:
+                taken, alone, count = [suspect], True, 1
+            elif suspect.score < now - PATIENCE and now > self.meta.get("drain_until", 0):
+                self.meta["drain_until"] = now + PATIENCE
+                drain, count = True, 0
+        overdue = False
+        if not paused:
+            for level in LEVELS:
+                jobs = self.at(f"due:{level}")
+                ripe = [job for job in jobs if job.score <= now]
+                picked = ripe[: count - len(taken)]
+                taken += picked
+                overdue = len(picked) < len(ripe)
+                if overdue:
+                    break  # and is seen to before any deadline
+                deadlines += [job.score for job in jobs[len(ripe) :][:1]]
+        for job in taken:
+            self._take(job, now, worker, lease, alone)
+        self.claims[worker] = (now, seq, [job.id for job in taken])
+
+        leases = self.at("active")
+        if leases and leases[0].score > now:
+            deadlines.append(leases[0].score)
+        elif leases and now < calm_until:
+            deadlines.append(calm_until)
+        elif leases:
+            more = True
+        deadline = min(deadlines, default=None)
+        until = self._wait(now, worker, count > len(taken), deadline, overdue or more)
+        told = [field for job in taken for field in self._told(job)]
+        return [b"ok", now, until, deadline or 0, int(more), int(alone), int(drain), *told]
+
+    def _repeat(self, now: int, worker: str, then: int, ids: list[str], lease: int) -> Reply:
+        held = []
+        for id in ids:
+            job = self.jobs.get(id)
+            run = job.run if job and job.place == "active" else None
+            if job and run and (run.worker, run.started) == (worker, then):
+                job.score = now + lease
+                held.append(job)
+        alone = int(any(job.run and job.run.alone for job in held))
+        told = [field for job in held for field in self._told(job)]
+        return [b"ok", now, 0, 0, 1, alone, 0, *told]
+
+    def _told(self, job: Job) -> list[Any]:
+        assert job.run
+        return [job.id.encode(), job.body, job.run.token, job.run.attempt, job.run.due]
+
+    def _reclaim(self, now: int) -> bool:
+        expired = [job for job in self.at("active") if job.score <= now][:RECLAIMS]
+        for job in expired:
+            run = job.run
+            assert run
+            if run.alone:
+                run.crashes += 1
+            else:
+                run.strikes += 1
+            run.attempt -= 1
+            run.alone = 0
+            run.due = min(run.due, now)
+            self.count("reclaimed")
+            if run.crashes < CRASHES:
+                job.again()
+                continue
+            job.place, job.score = "failed", now
+            self.count("failed")
+            message = (
+                f"Its worker died or stopped {run.crashes + run.strikes} times under this job, "
+                f"{run.crashes} of them while it ran alone; the last was {run.worker}."
+            )
+            info = {"type": "WorkerCrashed", "message": message}
+            job.error = json.dumps(info, separators=(",", ":")).encode()
+        return len(expired) == RECLAIMS
+
+    def _take(self, job: Job, now: int, worker: str, lease: int, alone: bool) -> None:
+        if job.run is None:
+            job.run = Run(token=now, priority=int(job.place.removeprefix("due:")))
+        else:
+            job.run.before = (job.run.token, job.run.settled)
+            job.run.token = max(now, job.run.token + 1)
+            job.run.settled = "-"
+        job.run.attempt += 1
+        job.run.started, job.run.worker, job.run.alone = now, worker, int(alone)
+        job.run.due = job.score
+        job.place, job.score = "active", now + lease
+
+    def _wait(self, now: int, worker: str, free: bool, deadline: int | None, left: bool) -> int:
+        """Who keeps the time, who sleeps; until when this worker waits, 0 for not at all."""
+        due_by = min(deadline or now + HORIZON, now + HORIZON)
+        self.keep = {w: until for w, until in self.keep.items() if until >= now - GRACE}
+        self.park = {w: until for w, until in self.park.items() if until > now}
+
+        def near() -> int:
+            return sum(until <= due_by + GRACE for until in self.keep.values())
+
+        until = 0
+        if free:
+            self.hint = self.hint if left else ""
+            if all(until > due_by for until in self.keep.values()):
+                until = self.keep[worker] = due_by
+            elif near() < 2:
+                until = self.keep[worker] = due_by + GRACE
+            else:
+                last = max([now, *self.park.values()])
+                until = self.park[worker] = min(now + LONGEST, last + HORIZON)
+        if left:
+            self.push()
+        elif near() < 2 and (self.park or len(self.keep) > near()):
+            self.push(worker)
+        return until

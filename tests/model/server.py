@@ -1,0 +1,86 @@
+"""The real queue beside the model's: one way to call it, and all that it stores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+
+from bide import sync
+from bide.command import Command
+from bide.keys import LAYOUT, keys_of
+from bide.script import TEST_CLOCK
+from tests.model.store import DUE, FINISHED, Store
+
+SECOND = 1_000_000
+QUEUE = "mail"
+KEYS = keys_of(QUEUE)
+
+
+class Server:
+    """The real thing: runs commands, and shows all that is stored."""
+
+    def __init__(self, url: str) -> None:
+        self.raw = redis.Redis.from_url(url)
+        self._client = sync.Client(url, clock=TEST_CLOCK)
+
+    def close(self) -> None:
+        self._client.close()
+        self.raw.close()
+
+    def reply(self, command: Command[Any]) -> list[Any]:
+        return self._client.run(command._replace(parse=list))
+
+    def move(self, seconds: int) -> None:
+        self.raw.hincrby(KEYS["meta"], "test_offset_us", seconds * SECOND)
+
+    def stored(self) -> dict[str, Any]:
+        """Everything, by name; sorted sets as id -> score, in their order."""
+        pipe = self.raw.pipeline(transaction=True)
+        names = [(name, key) for name in LAYOUT for key in KEYS.names[name]]
+        read: dict[str, Any] = {
+            "zset": lambda key: pipe.zrange(key, 0, -1, withscores=True),
+            "hash": pipe.hgetall,
+            "list": lambda key: pipe.lrange(key, 0, -1),
+        }
+        for name, key in names:
+            read[LAYOUT[name].type](key)
+        pipe.keys()
+        *values, keys = pipe.execute()
+        stored: dict[str, Any] = {"unknown": set(keys) - {key.encode() for _, key in names}}
+        for (name, key), value in zip(names, values, strict=True):
+            full = f"{name}:{key.rpartition(':')[2]}" if LAYOUT[name].fan else name
+            if LAYOUT[name].type == "zset":
+                stored[full] = [(member.decode(), int(score)) for member, score in value]
+            elif LAYOUT[name].type == "hash":
+                stored[full] = {field.decode(): text for field, text in value.items()}
+            else:
+                stored[full] = value
+        return stored
+
+
+def expected(model: Store) -> dict[str, Any]:
+    """What should be stored."""
+    runs = {id: job.run.line().encode() for id, job in model.jobs.items() if job.run}
+    fans = [f"{name}:{level}" for name in ("due", "trash") for level in DUE]
+    return {
+        "unknown": set(),
+        **{place: [(j.id, j.score) for j in model.at(place)] for place in fans},
+        **{place: [(j.id, j.score) for j in model.at(place)] for place in ("active", *FINISHED)},
+        "jobs": {id: job.body for id, job in model.jobs.items()},
+        "run": runs,
+        "results": {id: job.result for id, job in model.jobs.items() if job.result is not None},
+        "errors": {id: job.error for id, job in model.jobs.items() if job.error is not None},
+        "meta": {name: str(value).encode() for name, value in model.meta.items()},
+        "keep": _by_score(model.keep),
+        "park": _by_score(model.park),
+        "claims": {
+            worker: f"{then} {seq} {' '.join(ids)}".encode()
+            for worker, (then, seq, ids) in model.claims.items()
+        },
+        "wake": [model.hint.encode()] if model.hint else [],
+    }
+
+
+def _by_score(zset: dict[str, int]) -> list[tuple[str, int]]:
+    return sorted(zset.items(), key=lambda pair: (pair[1], pair[0]))

@@ -1,0 +1,196 @@
+"""Every verb in any order, against the real scripts and a plain Python model of the protocol.
+
+After each step the whole queue on the server is what the model says, every reply was the one the
+model gives, and what needs no model holds: each job is in one set, has its body and its record, ran
+not before it was due, ended once, and its tokens only grew; no key has no name.
+
+The clock moves by what the test adds to it, and by the microseconds that the test takes; the model
+is told the time that each reply names. What is drawn never depends on what came back, so a failure
+can be repeated. `BIDE_MODEL=3000,100` runs other examples each time, so many and of so many steps.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from bide.ops.consume import Retention
+from bide.states import State
+from tests.model.driver import KEEP_ALL, LEASE, Driver
+from tests.model.server import Server
+
+IDS = st.sampled_from([f"job-{c}" for c in "abcdef"])
+WORKERS = st.sampled_from(["w1", "w2", "w3", "w4"])
+WHENS = st.sampled_from(["+0"] * 6 + ["+1000000", "+4000000", "+25000000", "@-60", "@15", "@70"])
+JOBS = st.lists(st.tuples(IDS, WHENS, st.sampled_from([5, 5, 0, 9])), min_size=1, max_size=4)
+SOME_IDS = st.lists(IDS, min_size=1, max_size=3)
+LEASES = st.sampled_from([LEASE, LEASE, 25_000_000])
+OUTCOMES = st.sampled_from(["complete", "complete", "retry", "fail", "snooze", "release"])
+PICKS = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 4, 5])
+KEEPS = st.sampled_from([KEEP_ALL, Retention(1, 16, 1, 16, 1, 16)])
+"""To keep everything, or so little that jobs are removed within an example."""
+
+
+class Machine(RuleBasedStateMachine):
+    server: Server
+
+    @initialize(jobs=JOBS)
+    def begin(self, jobs: list[tuple[str, str, int]]) -> None:
+        self.queue = Driver(self.server)
+        self.queue.enqueue(jobs)
+
+    @rule(seconds=st.sampled_from([1, 1, 2, 4, 11, 16, 26, 31, 70, -1, -3, -12]))
+    def time_passes(self, seconds: int) -> None:
+        self.server.move(seconds)
+
+    @rule(jobs=JOBS)
+    def enqueue(self, jobs: list[tuple[str, str, int]]) -> None:
+        self.queue.enqueue(jobs)
+
+    @rule(worker=WORKERS, count=st.sampled_from([1, 2, 2, 5]), lease=LEASES)
+    def claim(self, worker: str, count: int, lease: int) -> None:
+        self.queue.claim(worker, count, lease)
+
+    @rule(worker=WORKERS, count=st.sampled_from([0, 1, 3]), busy=st.sampled_from([1, 2]))
+    def claim_while_busy(self, worker: str, count: int, busy: int) -> None:
+        self.queue.claim(worker, count, busy=busy)
+
+    @rule(
+        picks=st.lists(st.tuples(PICKS, OUTCOMES, WHENS, st.booleans()), min_size=1, max_size=3),
+        keep=KEEPS,
+    )
+    def settle(self, picks: list[tuple[int, Any, str, bool]], keep: Retention) -> None:
+        self.queue.settle(picks, keep)
+
+    @rule(worker=WORKERS, outcome=OUTCOMES, when=WHENS, keep=KEEPS)
+    def work(self, worker: str, outcome: Any, when: str, keep: Retention) -> None:
+        """A worker runs a job, the most usual thing of all."""
+        self.queue.claim(worker, 1)
+        self.queue.settle([(0, outcome, when, True)], keep)
+
+    @rule(worker=WORKERS, count=st.sampled_from([1, 1, 2]))
+    def die(self, worker: str, count: int) -> None:
+        """A worker takes something, and its leases end."""
+        self.queue.claim(worker, count)
+        self.server.move(11)
+        self.queue.claim("w4", 0)
+
+    @rule(picks=st.lists(PICKS, min_size=1, max_size=3, unique=True), lease=LEASES)
+    def extend(self, picks: list[int], lease: int) -> None:
+        self.queue.extend(picks, lease)
+
+    @rule(
+        what=st.sampled_from(["enqueue", "claim", "claim", "settle", "settle"]),
+        worker=WORKERS,
+        lease=LEASES,
+        keep=KEEPS,
+    )
+    def repeat(self, what: str, worker: str, lease: int, keep: Retention) -> None:
+        """A reply was lost, and the same call is sent again."""
+        if what == "enqueue":
+            self.queue.enqueue_again()
+        elif what == "claim":
+            self.queue.claim_again(worker, lease)
+        else:
+            self.queue.settle_again(keep)
+
+    @rule(
+        what=st.sampled_from(["cancel", "reschedule", "promote", "delete"]),
+        ids=SOME_IDS,
+        when=WHENS,
+        keep=KEEPS,
+    )
+    def manage(self, what: str, ids: list[str], when: str, keep: Retention) -> None:
+        if what == "cancel":
+            self.queue.cancel(ids, keep)
+        elif what == "reschedule":
+            self.queue.reschedule(ids[0], when)
+        elif what == "promote":
+            self.queue.promote(ids[0])
+        else:
+            self.queue.delete(ids[:1])
+
+    @rule(
+        what=st.sampled_from(["pause", "resume", "resume", "resume", "empty", "sweep", "sweep"]),
+        limit=st.sampled_from([1, 2, 500]),
+    )
+    def govern(self, what: str, limit: int) -> None:
+        if what == "pause":
+            self.queue.pause()
+        elif what == "resume":
+            self.queue.resume()
+        else:
+            self.queue.empty(what == "empty", limit)
+
+    @rule(
+        what=st.sampled_from(["leave", "late claim", "forged settle", "hear", "hear"]),
+        worker=WORKERS,
+        pick=PICKS,
+        difference=st.sampled_from([-1, 1]),
+        outcome=OUTCOMES,
+    )
+    def trouble(self, what: str, worker: str, pick: int, difference: int, outcome: Any) -> None:
+        if what == "leave":
+            self.queue.leave(worker)
+        elif what == "late claim":
+            self.queue.claim_late(worker)
+        elif what == "forged settle":
+            self.queue.settle_forged(pick, difference, outcome)
+        else:
+            self.queue.hear()
+
+    @rule(
+        ids=SOME_IDS,
+        state=st.sampled_from(list(State)),
+        start=st.integers(0, 3),
+        count=st.integers(0, 4),
+    )
+    def look(self, ids: list[str], state: State, start: int, count: int) -> None:
+        self.queue.fetch(ids)
+        self.queue.counts()
+        self.queue.listing(state, start, count)
+
+    @invariant()
+    def all_is_as_the_model_says(self) -> None:
+        self.queue.compare()
+
+    @invariant()
+    def the_queue_is_legal(self) -> None:
+        self.queue.check()
+
+
+@pytest.fixture
+def server(one_url: str) -> Iterator[Server]:
+    server = Server(one_url)
+    yield server
+    server.close()
+
+
+def test_any_order_of_verbs_does_what_the_model_says(server: Server) -> None:
+    examples, _, steps = os.environ.get("BIDE_MODEL", "").partition(",")
+    machine: Any = type("Machine", (Machine,), {"server": server})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=int(examples or 150),
+            stateful_step_count=int(steps or 40),
+            derandomize=not examples,
+            database=None,
+            deadline=None,
+            print_blob=True,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.explicit, Phase.generate, Phase.shrink],
+        ),
+    )

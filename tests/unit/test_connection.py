@@ -1,0 +1,162 @@
+"""From a URL to a connection; a password is never printed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis.retry import Retry
+
+from bide.connection import DEFAULT_URL, hide_password, options, resolve_url
+from bide.errors import UsageError
+
+SECRET = "s3cr3t"
+
+
+def test_the_url_given_then_the_environment_then_the_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("BIDE_URL", raising=False)
+    assert resolve_url(None) == DEFAULT_URL
+    assert resolve_url("") == DEFAULT_URL
+    monkeypatch.setenv("BIDE_URL", "redis://elsewhere:7000/3")
+    assert resolve_url(None) == "redis://elsewhere:7000/3"
+    assert resolve_url("redis://here") == "redis://here"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://localhost",
+        "redis://localhost:6379/0",
+        "redis://127.0.0.1:6380/15",
+        "redis://[::1]:6379/0",
+        "redis://user:pw@host/0",
+        "redis://:pw@host",
+        "rediss://host:6380",
+        "unix:///run/valkey.sock",
+        "unix:///run/valkey.sock?db=2",
+        "redis://host/0?client_name=x",
+    ],
+)
+def test_urls_that_are_taken_as_they_are(url: str) -> None:
+    assert resolve_url(url) == url
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("localhost:6379", "not a URL that bide takes"),
+        ("http://host", "not a URL that bide takes"),
+        ("valkey", "not a URL that bide takes"),
+        ("redis://", "names no host"),
+        ("redis:///0", "names no host"),
+        ("redis://host:0", "names no host"),
+        ("redis://host/mail", "database .* is not a number"),
+        ("redis://host:port", "is not a URL"),
+        ("redis://host:99999", "is not a URL"),
+        ("redis://[::1", "is not a URL"),
+        ("unix://", "names no socket"),
+    ],
+)
+def test_urls_that_are_not_with_the_form_that_is(url: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=rf"(?s){reason}.*(redis://HOST:PORT|unix:///PATH)"):
+        resolve_url(url)
+
+
+# -- passwords
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://host:6379/0", "redis://host:6379/0"),
+        ("redis://user@host/0", "redis://user@host/0"),
+        (f"redis://:{SECRET}@host:6379/0", "redis://:***@host:6379/0"),
+        (f"redis://user:{SECRET}@host", "redis://user:***@host"),
+        (f"rediss://user:{SECRET}@[::1]:6380/1?x=y", "rediss://user:***@[::1]:6380/1?x=y"),
+        (f"redis://:a@{SECRET}@host", "redis://:***@host"),
+        (f"redis://:a/{SECRET}@host", "redis://:***@host"),
+        (f"redis://:a?{SECRET}@host", "redis://:***@host"),
+        (f"redis://:a#{SECRET}@host", "redis://:***@host"),
+        (f"redis://:{SECRET}@[::1", "redis://:***@[::1"),
+        (f"unix:///run/v.sock?password={SECRET}", "unix:///run/v.sock?password=***"),
+        (
+            f"unix:///run/v.sock?db=1&password={SECRET}&x=y",
+            "unix:///run/v.sock?db=1&password=***&x=y",
+        ),
+    ],
+)
+def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
+    assert hide_password(url) == shown
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"http://user:{SECRET}@host",
+        f"redis://user:{SECRET}@",
+        f"redis://user:{SECRET}@host/mail",
+        f"redis://user:{SECRET}@host:port",
+        f"redis://:{SECRET}/x@host:6379",
+        f"redis://:x/{SECRET}@host:6379",
+        f"redis://:{SECRET}℀@host",
+        f"redis://:{SECRET}@[::1",
+        f"unix://:{SECRET}@",
+        f"http://host?password={SECRET}",
+        f"redis://host/mail?password={SECRET}",
+    ],
+)
+def test_no_error_shows_it_either(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve_url(url)
+    assert SECRET not in str(caught.value)
+    assert SECRET not in repr(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+def complaint(url: str) -> str:
+    """What is said against the URL, if anything is."""
+    try:
+        resolve_url(url)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+@given(
+    st.sampled_from(["redis", "rediss", "unix", "http"]),
+    st.text(),
+    st.text(),
+    st.sampled_from(["host", "host:6379/0", "[::1]", "/run/v.sock", ""]),
+)
+def test_whatever_stands_around_it(scheme: str, before: str, after: str, rest: str) -> None:
+    url = f"{scheme}://:{before}{SECRET}{after}@{rest}"
+    assert SECRET not in hide_password(url)
+    assert SECRET not in complaint(url)
+
+
+# -- options
+
+
+def test_the_librarys_own_repeats_are_switched_off() -> None:
+    """It repeats a command up to ten times without knowing what the command does."""
+    retry = options("redis://host", Retry, 5.0)["retry"]
+    calls = []
+
+    def fail() -> None:
+        calls.append(1)
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        retry.call_with_retry(fail, lambda error: None)
+    assert len(calls) == 1
+
+
+def test_a_dead_connection_is_noticed() -> None:
+    tcp = options("redis://host", Retry, 5.0)
+    assert tcp["socket_timeout"] == 5.0
+    assert tcp["socket_connect_timeout"] > 0
+    assert tcp["socket_keepalive"]
+    assert "socket_keepalive" not in options("unix:///run/v.sock", Retry, 5.0)

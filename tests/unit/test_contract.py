@@ -1,0 +1,329 @@
+"""A script's header is its contract: the script, its caller and the layout of keys keep it.
+
+The first half reads the Lua files; the second calls every operation and compares what it sends with
+what the header asks for, and lets a server judge each script's text.
+"""
+
+from __future__ import annotations
+
+import inspect as introspection
+import re
+from collections.abc import Iterator
+from importlib import resources
+from types import ModuleType
+from typing import Any
+
+import pytest
+import redis
+
+from bide import sync
+from bide.command import Command
+from bide.errors import ScriptBug
+from bide.keys import GLOBAL, LAYOUT, Keys, keys_of
+from bide.ops import consume, inspect, manage, produce, registry
+from bide.ops.consume import Settle
+from bide.ops.produce import Prepared
+from bide.ops.registry import About
+from bide.script import SERVER_CLOCK, TEST_CLOCK, Script, load, names
+from tests.unit.luasource import calls, declared, tokens, undeclared
+from tests.unit.luasource import names as names_in
+
+FOLDER = resources.files("bide").joinpath("lua")
+INCLUDES = sorted(
+    f.name.removesuffix(".lua") for f in FOLDER.joinpath("include").iterdir() if f.is_file()
+)
+TAGS = {"key", "arg", "rest", "reply", "include"}
+
+every_script = pytest.mark.parametrize("name", names())
+every_include = pytest.mark.parametrize("include", INCLUDES)
+
+
+def source(path: str) -> str:
+    return FOLDER.joinpath(*path.split("/")).read_text("utf-8")
+
+
+def header_and_body(name: str) -> tuple[list[str], str]:
+    lines = source(f"{name}.lua").splitlines()
+    end = next(i for i, line in enumerate(lines) if not line.startswith("--"))
+    return lines[:end], "\n".join(lines[end:])
+
+
+def tagged(script: Script, tag: str) -> list[str]:
+    return [text for kind, text in script.header if kind == tag]
+
+
+# -- the header
+
+
+@every_script
+def test_the_first_line_says_what_the_script_does_in_a_sentence(name: str) -> None:
+    first = header_and_body(name)[0][0]
+    assert re.fullmatch(rf"-- {name}: [a-z].*[^ ]\.", first), first
+    assert load(name).summary == first.removeprefix(f"-- {name}: ")
+
+
+@every_script
+def test_every_other_line_of_the_header_is_a_tag_that_the_loader_knows(name: str) -> None:
+    script = load(name)
+    lines = header_and_body(name)[0][1:]
+    found = [re.fullmatch(r"-- @(\w+) +(\S.*)", line) for line in lines]
+    assert all(found), lines
+    assert [m.groups() for m in found if m] == list(script.header)
+    assert {tag for tag, _ in script.header} <= TAGS
+    assert tagged(script, "reply"), "what it answers"
+    assert len(tagged(script, "rest")) <= 1
+
+
+@every_script
+def test_keys_are_names_of_the_layout_with_what_is_done_to_each(name: str) -> None:
+    script = load(name)
+    for text in tagged(script, "key"):
+        key, *words = text.split()
+        assert key in LAYOUT or key in GLOBAL
+        assert words, f"what is done to {key}?"
+    assert len(set(script.keys)) == len(script.keys)
+
+
+@every_script
+def test_a_script_takes_the_keys_of_one_queue_or_one_that_no_queue_owns(name: str) -> None:
+    """All keys of a call must share a slot of a Cluster."""
+    script = load(name)
+    if script.is_global:
+        (key,) = keys_of(None).of(script.keys)
+        assert "{" not in key
+    else:
+        keys = keys_of("mail").of(script.keys)
+        assert {re.findall(r"\{.*?\}", key)[0] for key in keys} == {"{mail}"}
+        assert len(set(keys)) == len(keys)
+
+
+@every_script
+def test_arguments_have_a_kind_and_a_name_of_their_own(name: str) -> None:
+    script = load(name)
+    for text in tagged(script, "arg"):
+        assert re.fullmatch(r"[a-z_]+ +(integer|text)\b.*", text), text
+    locals_ = [*script.keys, *script.args]
+    assert len(set(locals_)) == len(locals_)
+    assert not set(locals_) & set(INCLUDES)
+
+
+# -- the body
+
+
+@every_script
+def test_what_the_header_declares_is_used(name: str) -> None:
+    script = load(name)
+    used = set(names_in(header_and_body(name)[1]))
+    assert set(script.keys) <= used
+    assert set(script.args) <= used
+    assert ("rest" in used) == bool(script.rest)
+    included = {part for text in tagged(script, "include") for part in text.split()}
+    assert included <= used
+    assert included <= set(INCLUDES)
+
+
+@every_script
+@pytest.mark.parametrize("clock", [SERVER_CLOCK, TEST_CLOCK])
+def test_what_is_used_is_declared(name: str, clock: str) -> None:
+    """A key that the header does not name would be nil; a misspelt name, a global."""
+    assert undeclared(load(name, clock).text) == set()
+
+
+@every_script
+def test_nothing_that_the_header_declares_is_hidden_by_another_local(name: str) -> None:
+    script = load(name)
+    assert not declared(header_and_body(name)[1]) & {*script.keys, *script.args, "rest"}
+
+
+@every_script
+def test_the_body_names_no_key_by_itself(name: str) -> None:
+    body = header_and_body(name)[1]
+    assert "KEYS" not in tokens(body)
+    known = {*load(name).keys, *declared(body)}
+    for call in calls(body):
+        assert call.command == "TIME" or call.root in known, call
+        assert ".." not in call.key, "a key's name is never made in a script"
+
+
+@every_include
+def test_an_include_takes_all_it_uses_as_parameters(include: str) -> None:
+    text = source(f"include/{include}.lua")
+    assert undeclared(text) == set()
+    assert not {"KEYS", "ARGV"} & set(tokens(text))
+
+
+@every_include
+def test_every_include_is_included(include: str) -> None:
+    parts = {
+        part for name in names() for text in tagged(load(name), "include") for part in text.split()
+    }
+    assert include in parts or include == f"clock_{TEST_CLOCK}"
+
+
+# -- rules that every script keeps
+
+
+@every_script
+@pytest.mark.parametrize("clock", [SERVER_CLOCK, TEST_CLOCK])
+def test_the_clock_is_read_once(name: str, clock: str) -> None:
+    body = header_and_body(name)[1]
+    reads = [call.command for call in calls(body)].count("TIME") + body.count("clock.now(")
+    assert reads <= 1
+    assert not re.search(r"(for|while|function)\b[^\n]*(clock\.now|'TIME')", body)
+    assert [call.command for call in calls(source("include/clock.lua"))].count("TIME") == 1
+    assert load(name, clock).text.count("'TIME'") <= (1 if clock == SERVER_CLOCK else 2)
+
+
+@every_script
+def test_no_time_is_turned_to_text_by_the_language(name: str) -> None:
+    """`tostring(now)` and `..` give 1.7951913446194e+15; `string.format('%.0f')` gives them all."""
+    text = load(name).text
+    assert "tostring" not in tokens(text)
+    number = r"(now|seq|count|started|lease_end|deadline|until\w*|\w+_us|\w+_at)"
+    assert not re.search(rf"\.\. *{number}\b|\b{number} *\.\.", text)
+
+
+@every_script
+def test_a_body_is_never_decoded_on_the_server(name: str) -> None:
+    assert not {"cjson", "cmsgpack", "struct", "loadstring", "load"} & set(tokens(load(name).text))
+
+
+BOUNDED = """
+TIME LLEN LPUSH DEL RENAME EXISTS
+HGET HSET HSETNX HDEL HMGET HLEN HEXISTS HINCRBY HRANDFIELD
+ZADD ZREM ZCARD ZCOUNT ZSCORE ZMSCORE ZPOPMIN ZRANGE ZRANGEBYSCORE ZREVRANGEBYSCORE
+ZREVRANGE ZREMRANGEBYSCORE
+"""
+"""Commands of Redis 6.2 whose work the call itself bounds, or that look at what is small."""
+
+
+@every_script
+def test_no_script_grows_with_the_queue(name: str) -> None:
+    """Nor needs a server newer than 6.2."""
+    text = load(name).text
+    for call in calls(text):
+        if call.command in ("HGETALL", "HKEYS"):
+            assert call.root in ("meta", "workers", "queues"), call
+        else:
+            assert call.command in BOUNDED.split(), call
+    assert not re.search(r"'Z(REV)?RANGE', [\w\[\]]+, 0, -1", text)
+    for by_score in re.findall(r"'Z(?:REV)?RANGEBYSCORE',[^)]*\)[^)]*\)?", text):
+        assert "'LIMIT'" in by_score, by_score
+
+
+@every_script
+def test_whoever_removes_from_the_sleepers_or_keepers_removes_what_has_passed(name: str) -> None:
+    """ZREMRANGEBYSCORE is bounded by the number of workers, and by nothing else."""
+    for call in calls(load(name).text):
+        if call.command == "ZREMRANGEBYSCORE":
+            assert call.root in ("keep", "park")
+
+
+# -- operations
+
+ABOUT = About("host", 1, ["mail"], "auto", 1, 1, "0")
+GLOBALS = keys_of(None)
+MAIL = keys_of("mail")
+SETTLE = Settle("a", 1, "complete", "", b"1")
+JOB = Prepared("a", "+0", 5, b"{}")
+
+OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
+    "produce.enqueue": [(n, produce.enqueue(MAIL, [JOB] * n)) for n in (1, 3)],
+    "consume.claim": [(0, consume.claim(MAIL, "w1", 1, 10, 1_000_000, 0))],
+    "consume.settle": [(n, consume.settle(MAIL, [SETTLE] * n)) for n in (1, 3)],
+    "consume.extend": [(n, consume.extend(MAIL, 1, [("a", 1)] * n)) for n in (1, 3)],
+    "consume.leave": [(0, consume.leave(MAIL, "w1"))],
+    "manage.cancel": [(n, manage.cancel(MAIL, ["a"] * n)) for n in (1, 3)],
+    "manage.reschedule": [(0, manage.reschedule(MAIL, "a", "+0"))],
+    "manage.promote": [(0, manage.promote(MAIL, "a"))],
+    "manage.delete": [(n, manage.delete(MAIL, ["a"] * n)) for n in (1, 3)],
+    "manage.pause": [(0, manage.pause(MAIL))],
+    "manage.resume": [(0, manage.resume(MAIL))],
+    "manage.empty": [(0, manage.empty(MAIL, True)), (0, manage.empty(MAIL, False))],
+    "inspect.fetch": [(n, inspect.fetch(MAIL, ["a"] * n)) for n in (1, 3)],
+    "inspect.counts": [(0, inspect.counts(MAIL))],
+    "inspect.listing": [(0, inspect.listing(MAIL, "waiting", 0, 10))],
+    "registry.register": [(n, registry.register(GLOBALS, ["mail"] * n)) for n in (1, 3)],
+    "registry.heartbeat": [
+        (0, registry.heartbeat(GLOBALS, "w1", ABOUT)),
+        (0, registry.heartbeat(GLOBALS, "w1", None)),
+    ],
+    "registry.workers": [(0, registry.workers(GLOBALS))],
+    "registry.queues": [(0, registry.queues(GLOBALS))],
+}
+"""Operation -> calls of it: how often its arguments repeat, and the command."""
+
+COMMANDS = [
+    pytest.param(repeats, command, id=f"{name}-{i}")
+    for name, samples in OPERATIONS.items()
+    for i, (repeats, command) in enumerate(samples)
+]
+
+
+def test_every_operation_is_in_the_table_and_every_script_is_called_by_one() -> None:
+    modules: list[ModuleType] = [consume, inspect, manage, produce, registry]
+    operations = {
+        f"{module.__name__.rpartition('.')[2]}.{name}"
+        for module in modules
+        for name, function in introspection.getmembers(module, introspection.isfunction)
+        if not name.startswith("_")
+        and function.__module__ == module.__name__
+        and str(function.__annotations__["return"]).startswith("Command[")
+    }
+    assert operations == set(OPERATIONS)
+    called = {command.script for samples in OPERATIONS.values() for _, command in samples}
+    assert called == set(names())
+
+
+@pytest.mark.parametrize(("repeats", "command"), COMMANDS)
+def test_an_operation_sends_what_the_header_asks_for(repeats: int, command: Command[Any]) -> None:
+    script = load(command.script)
+    keys: Keys = GLOBALS if script.is_global else MAIL
+    assert command.keys == keys.of(script.keys)
+    assert len(command.args) == len(script.args) + repeats * len(script.rest)
+    kinds = [text.split()[1] for text in tagged(script, "arg")]
+    for value, kind in zip(command.args, kinds, strict=False):
+        assert (type(value) is int) == (kind == "integer"), (value, kind)
+
+
+@pytest.fixture
+def raw(one_url: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(one_url) as client:
+        yield client
+
+
+@pytest.mark.parametrize(("repeats", "command"), COMMANDS)
+def test_an_argument_of_the_wrong_kind_is_refused_before_anything_is_written(
+    repeats: int, command: Command[Any], one_url: str, raw: redis.Redis
+) -> None:
+    script = load(command.script)
+    client = sync.Client(one_url)
+    wrong: list[list[Any]] = [
+        [*command.args[:i], "x", *command.args[i + 1 :]]
+        for i, text in enumerate(tagged(script, "arg"))
+        if text.split()[1] == "integer"
+    ]
+    if script.rest:
+        wrong += [[*command.args, "x"]] if len(script.rest) > 1 else []
+    if script.args:
+        wrong.append(list(command.args[: len(script.args) - 1]))
+    for args in wrong:
+        with pytest.raises(ScriptBug, match=f"BADARG {script.name}"):
+            client.run(command._replace(args=args))
+    assert raw.keys() == []
+    client.close()
+
+
+@pytest.mark.parametrize("clock", [SERVER_CLOCK, TEST_CLOCK])
+def test_the_server_knows_each_script_by_the_sha_that_we_send(clock: str, raw: redis.Redis) -> None:
+    for name in names():
+        script = load(name, clock)
+        assert raw.script_load(script.text) == script.sha
+
+
+@every_script
+def test_the_clock_under_test_differs_in_nothing_but_the_clock(name: str) -> None:
+    plain, testing = load(name).text, load(name, TEST_CLOCK).text
+    override = "\nclock.now = (function()\n" + source("include/clock_testing.lua") + "end)()"
+    assert testing.replace(override, "") == plain
+    assert (testing == plain) == ("clock.now(" not in plain)

@@ -1,0 +1,298 @@
+"""How commands are run, driven by hand: what is sent, what is waited for, what comes of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from redis import exceptions as lib
+
+from bide.command import Command
+from bide.dialogue import Dialogue, Send, Situation, Sleep, dialogue, is_transient, translate
+from bide.errors import (
+    AccessDenied,
+    BideError,
+    ScriptBug,
+    ServerFull,
+    ServerRefused,
+    ServerUnavailable,
+)
+from bide.keys import keys_of
+from bide.ops import inspect, manage
+from bide.script import SERVER_CLOCK, TEST_CLOCK, load
+
+WHERE = "redis://host:6379/0"
+GONE = lib.ConnectionError("Connection closed by server.")
+NO_SCRIPT = lib.NoScriptError("No matching script. Please use EVAL.")
+KEYS = keys_of("mail")
+
+
+def command(name: str = "pause", result: Any = "done") -> Command[Any]:
+    """A command of a script without arguments, whatever the reply."""
+    made: dict[str, Command[Any]] = {
+        "pause": manage.pause(KEYS),
+        "resume": manage.resume(KEYS),
+        "counts": inspect.counts(KEYS),
+    }
+    return made[name]._replace(parse=lambda reply: (result, reply))
+
+
+def talk(
+    *commands: Command[Any], patience: float = 10.0, reached: bool = True, clock: str = SERVER_CLOCK
+) -> Dialogue:
+    return dialogue(commands, Situation(WHERE, clock, patience, reached))
+
+
+def answer(steps: Dialogue, *outcomes: Any) -> Any:
+    """Answer each Send in turn, and wait whenever asked to; the results, or the next Send."""
+    step = next(steps)
+    try:
+        for outcome in outcomes:
+            while isinstance(step, Sleep):
+                step = next(steps)
+            step = steps.send(outcome)
+        while isinstance(step, Sleep):
+            step = next(steps)
+    except StopIteration as end:
+        return end.value
+    return step
+
+
+def insist(steps: Dialogue, reply: Callable[[Send], Any], clock: list[float]) -> None:
+    """Answer alike until it gives up, while as much time passes as it waits."""
+    step = next(steps)
+    for _ in range(1000):
+        if isinstance(step, Sleep):
+            clock.append(clock[-1] + step.seconds)
+            step = next(steps)
+        else:
+            step = steps.send(reply(step))
+
+
+def scripts(step: Any) -> list[str]:
+    """The scripts that a Send calls, by name."""
+    assert isinstance(step, Send)
+    shas = {load(name).sha: name for name in ("pause", "resume", "counts")}
+    return [shas[call[1]] for call in step.calls]
+
+
+@pytest.fixture
+def time_passes(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The clock by which patience is measured; what is put into it is the time."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[-1])
+    return now
+
+
+# -- what is sent
+
+
+def test_all_commands_go_in_one_round_trip_by_their_sha() -> None:
+    step = next(talk(command("pause"), command("counts")))
+    assert isinstance(step, Send)
+    pause, counts = step.calls
+    assert pause == ("EVALSHA", load("pause").sha, 1, "bide:{mail}")
+    assert counts[:3] == ("EVALSHA", load("counts").sha, len(KEYS.of(load("counts").keys)))
+
+
+def test_the_clock_decides_which_script_is_meant() -> None:
+    step = next(talk(command("counts"), clock=TEST_CLOCK))
+    assert isinstance(step, Send)
+    assert step.calls[0][1] == load("counts", TEST_CLOCK).sha != load("counts").sha
+
+
+def test_replies_are_read_by_their_commands_in_order() -> None:
+    steps = talk(command(result="first"), command(result="second"))
+    assert answer(steps, [[b"a"], [b"b"]]) == [("first", [b"a"]), ("second", [b"b"])]
+
+
+# -- scripts that are not there
+
+
+def test_a_missing_script_is_loaded_and_the_call_repeated_at_once() -> None:
+    steps = talk(command())
+    step = next(steps)
+    step = steps.send([NO_SCRIPT])
+    assert step == Send([("SCRIPT", "LOAD", load("pause").text)])
+    step = steps.send([load("pause").sha.encode()])
+    assert scripts(step) == ["pause"]
+    with pytest.raises(StopIteration) as end:
+        steps.send([[b"ok"]])
+    assert end.value.value == [("done", [b"ok"])]
+
+
+def test_each_missing_script_is_loaded_once_and_only_its_calls_are_repeated() -> None:
+    steps = talk(command("pause"), command("counts"), command("pause"), command("resume"))
+    next(steps)
+    step = steps.send([NO_SCRIPT, [b"ok"], NO_SCRIPT, NO_SCRIPT])
+    assert isinstance(step, Send)
+    assert {call[2] for call in step.calls} == {load("pause").text, load("resume").text}
+    assert len(step.calls) == 2
+    step = steps.send([b"sha", b"sha"])
+    assert scripts(step) == ["pause", "pause", "resume"]
+
+
+def test_a_server_that_forgets_what_it_is_given_is_not_asked_for_ever(
+    time_passes: list[float],
+) -> None:
+    def forget(step: Send) -> Any:
+        return [b"sha"] if step.calls[0][0] == "SCRIPT" else [NO_SCRIPT]
+
+    with pytest.raises(ServerUnavailable, match="forgets the scripts"):
+        insist(talk(command(), patience=10), forget, time_passes)
+    assert len(time_passes) > 5
+
+
+def test_a_user_who_may_not_load_scripts_is_told_so() -> None:
+    steps = talk(command())
+    with pytest.raises(AccessDenied, match="no permissions"):
+        answer(steps, [NO_SCRIPT], [lib.NoPermissionError("this user has no permissions")])
+
+
+def test_a_connection_that_breaks_while_loading_is_tried_again() -> None:
+    steps = talk(command())
+    step = answer(steps, [NO_SCRIPT], GONE)
+    assert scripts(step) == ["pause"]
+
+
+# -- what passes by itself
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        GONE,
+        lib.TimeoutError("Timeout reading from socket"),
+        ConnectionResetError("reset"),
+        OSError("no route"),
+        lib.BusyLoadingError("LOADING Redis is loading the dataset in memory"),
+    ],
+)
+def test_a_broken_round_trip_is_repeated_as_it_was(error: Exception) -> None:
+    """Every command carries what makes its repeat harmless."""
+    steps = talk(command("pause"), command("counts"))
+    first = next(steps)
+    pause = steps.send(error)
+    assert isinstance(pause, Sleep)
+    assert next(steps) == first
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        lib.ReadOnlyError("You can't write against a read only replica."),
+        lib.TryAgainError("Multiple keys request during rehashing of slot"),
+        lib.ClusterDownError("The cluster is down"),
+        lib.ResponseError("LOADING Redis is loading the dataset in memory"),
+        lib.ResponseError("MASTERDOWN Link with MASTER is down"),
+        lib.ResponseError("BUSY Redis is busy running a script."),
+    ],
+)
+def test_only_the_commands_that_met_trouble_are_repeated(error: Exception) -> None:
+    steps = talk(command("pause", 1), command("counts", 2), command("resume", 3))
+    next(steps)
+    step = steps.send([[b"a"], error, [b"c"]])
+    assert isinstance(step, Sleep)
+    assert scripts(next(steps)) == ["counts"]
+    with pytest.raises(StopIteration) as end:
+        steps.send([[b"b"]])
+    assert end.value.value == [(1, [b"a"]), (2, [b"b"]), (3, [b"c"])]
+
+
+def test_pauses_grow_and_are_bounded_and_jittered(time_passes: list[float]) -> None:
+    steps = talk(command(), patience=60)
+    step = next(steps)
+    pauses = []
+    for _ in range(12):
+        step = steps.send(GONE)
+        assert isinstance(step, Sleep)
+        pauses.append(step.seconds)
+        step = next(steps)
+    ceilings = [min(0.02 * 2**i, 1.0) for i in range(12)]
+    assert all(c / 2 <= p <= c for p, c in zip(pauses, ceilings, strict=True))
+
+
+def test_patience_ends(time_passes: list[float]) -> None:
+    with pytest.raises(ServerUnavailable, match=r"redis://host:6379/0 \(Connection closed by"):
+        insist(talk(command(), patience=10), lambda step: GONE, time_passes)
+    assert 8 < time_passes[-1] <= 10
+
+
+def test_without_patience_the_first_trouble_is_the_last() -> None:
+    steps = talk(command(), patience=0)
+    next(steps)
+    with pytest.raises(ServerUnavailable):
+        steps.send(GONE)
+
+
+def test_a_server_that_was_never_reached_is_an_error_at_once() -> None:
+    steps = talk(command(), reached=False)
+    next(steps)
+    with pytest.raises(ServerUnavailable, match=r"start it, or give its address .*\$BIDE_URL"):
+        steps.send(lib.ConnectionError("Error 111 connecting to host:6379. Connection refused."))
+
+
+def test_one_that_has_answered_meanwhile_was_reached() -> None:
+    steps = talk(command("pause"), command("counts"), reached=False)
+    next(steps)
+    step = steps.send([lib.ReadOnlyError("You can't write"), [b"ok"]])
+    assert isinstance(step, Sleep)
+    next(steps)
+    assert isinstance(steps.send(GONE), Sleep)
+
+
+# -- what does not pass
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "says"),
+    [
+        (
+            lib.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
+            ServerFull,
+            "raise maxmemory",
+        ),
+        (lib.ResponseError("OOM command not allowed when used memory"), ServerFull, "maxmemory"),
+        (lib.ResponseError("user_script:5: OOM command not allowed"), ServerFull, "maxmemory"),
+        (lib.NoPermissionError("this user has no permissions"), AccessDenied, "user, password"),
+        (lib.ResponseError("BADARG settle rest"), ScriptBug, "its header forbids"),
+        (lib.ResponseError("WRONGTYPE Operation against a key"), ServerRefused, "WRONGTYPE"),
+        (lib.ResponseError("ERR unknown command"), ServerRefused, "unknown command"),
+    ],
+)
+def test_an_error_takes_the_place_of_its_result_and_of_no_other(
+    error: Exception, kind: type[BideError], says: str
+) -> None:
+    failed, passed = answer(talk(command(), command()), [error, [b"ok"]])
+    assert type(failed) is kind
+    assert says in str(failed)
+    assert passed == ("done", [b"ok"])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        lib.AuthenticationError("invalid username-password pair or user is disabled."),
+        lib.AuthorizationError("not authorized"),
+    ],
+)
+def test_wrong_credentials_are_not_tried_again(error: Exception) -> None:
+    steps = talk(command())
+    next(steps)
+    with pytest.raises(AccessDenied, match=r"redis://host:6379/0 refuses access .*user, password"):
+        steps.send(error)
+
+
+def test_every_error_is_one_of_ours_and_one_of_pythons() -> None:
+    assert isinstance(translate(GONE, WHERE), ConnectionError)
+    assert isinstance(translate(lib.NoPermissionError("x"), WHERE), PermissionError)
+    errors: Sequence[Exception] = [GONE, lib.ResponseError("x"), OSError(), lib.DataError("x")]
+    assert all(isinstance(translate(error, WHERE), BideError) for error in errors)
+
+
+def test_access_denied_does_not_pass_though_the_library_calls_it_a_connection_error() -> None:
+    assert isinstance(lib.AuthenticationError("x"), lib.ConnectionError)
+    assert not is_transient(lib.AuthenticationError("x"))
+    assert is_transient(lib.ConnectionError("x"))

@@ -1,0 +1,123 @@
+"""Ids are made in order and never twice; names are fit to be parts of keys."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bide.errors import UsageError
+from bide.ids import ID_LENGTH, LONGEST, check_name, new_id
+
+ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+
+
+def test_an_id_is_twenty_characters_that_a_key_may_hold() -> None:
+    id = new_id()
+    assert len(id) == ID_LENGTH == 20
+    assert set(id) <= set(ALPHABET)
+    assert check_name(id, "job_id") == id
+
+
+def test_ids_sort_as_they_were_made() -> None:
+    made = [new_id() for _ in range(20_000)]
+    assert made == sorted(made)
+    assert len(set(made)) == len(made)
+
+
+def made_at(id: str) -> int:
+    """The microseconds in an id."""
+    n = 0
+    for char in id:
+        n = n * 32 + ALPHABET.index(char)
+    return n >> 48
+
+
+def test_an_id_tells_when_it_was_made() -> None:
+    before = time.time_ns() // 1000
+    at = made_at(new_id())
+    assert before <= at <= time.time_ns() // 1000 + 30_000_000, "a crowd of ids runs ahead a little"
+
+
+def test_ids_grow_even_when_the_clock_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = new_id()
+    monkeypatch.setattr(time, "time_ns", lambda: 1_000_000_000)
+    second, third = new_id(), new_id()
+    assert first < second < third
+
+
+def test_threads_never_make_the_same_id() -> None:
+    made: list[list[str]] = [[] for _ in range(8)]
+    start = threading.Barrier(8)
+
+    def make(into: list[str]) -> None:
+        start.wait()
+        into += [new_id() for _ in range(2_000)]
+
+    threads = [threading.Thread(target=make, args=(into,)) for into in made]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    together = [id for ids in made for id in ids]
+    assert len({made_at(id) for id in together}) == len(together), "and not by chance"
+    assert all(ids == sorted(ids) for ids in made)
+
+
+def test_two_processes_differ_by_chance() -> None:
+    assert len({new_id()[11:] for _ in range(1000)}) == 1000
+
+
+# -- names
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "mail", "order-42", "eu/west:1_2.3", "größe", "任务", "a" * 128]
+)
+def test_names_that_may_be(name: str) -> None:
+    assert check_name(name, "queue name") == name
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("", "non-empty string"),
+        (None, "non-empty string"),
+        (42, "non-empty string"),
+        (b"mail", "non-empty string"),
+        ("a b", "a brace, a space or a control character"),
+        ("{a}", "a brace"),
+        ("a}", "a brace"),
+        ("a\n", "a control character"),
+        ("a\x00b", "a control character"),
+        ("a\x1b[31m", "a control character"),
+        ("a\u2028b", "a control character"),
+        ("a\u00a0b", "a control character"),
+        ("\ud800", "a control character"),
+        ("a" * 129, "longer than 128 bytes"),
+        ("ß" * 65, "longer than 128 bytes"),
+    ],
+)
+def test_names_that_may_not_be(name: Any, reason: str) -> None:
+    with pytest.raises(UsageError, match=rf"^queue name .*{reason}"):
+        check_name(name, "queue name")
+
+
+@given(st.text())
+def test_any_text_is_a_name_or_a_usage_error(text: str) -> None:
+    complaint = ""
+    try:
+        check_name(text, "job_id")
+    except UsageError as error:
+        complaint = str(error)
+    if complaint:
+        assert len(complaint) < 1000, "what is refused is not printed at length"
+        assert complaint.isprintable()
+    else:
+        assert len(text.encode()) <= LONGEST
+        assert not set(text.encode()) & set(b"{} \t\r\n\x00")
+        assert text.split() == [text], "a script may list names with a space between"

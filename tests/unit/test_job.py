@@ -1,0 +1,105 @@
+"""What is known of a job, read from what the server stores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bide.codec import Body, encode_body
+from bide.errors import PayloadError
+from bide.job import RunRecord, Snapshot
+from bide.states import State
+
+LINE = b"1795214038547684-1795214030000000R 7 2 1 2 1 1795214038547684 host.42.ab 1795214038000000"
+
+
+def snapshot(**changes: Any) -> Snapshot:
+    plain = Snapshot(
+        id="a",
+        state=State.WAITING,
+        now_us=2_000_000,
+        since_us=1_000_000,
+        priority=5,
+        raw_body=encode_body(Body("app.tasks:send", [1])),
+        run=None,
+        raw_result=None,
+        raw_error=None,
+    )
+    return plain._replace(**changes)
+
+
+def test_a_record_is_fixed_in_front_and_words_behind() -> None:
+    assert RunRecord.read(LINE) == RunRecord(
+        token=1795214038547684,
+        settled="-",
+        priority=7,
+        attempt=2,
+        crashes=1,
+        strikes=2,
+        alone=True,
+        started_us=1795214038547684,
+        worker="host.42.ab",
+        due_us=1795214038000000,
+    )
+
+
+@given(
+    st.integers(0, 10**16 - 1),
+    st.sampled_from("-CRFSL"),
+    st.integers(0, 9),
+    st.lists(st.integers(0, 1000), min_size=3, max_size=3),
+    st.booleans(),
+    st.integers(0, 10**16),
+    st.from_regex(r"[^\s]{1,20}", fullmatch=True),
+)
+def test_any_record_that_a_script_writes_can_be_read(
+    token: int, how: str, priority: int, counts: list[int], alone: bool, us: int, worker: str
+) -> None:
+    words = " ".join(map(str, counts))
+    line = f"{token:016d}{how}{0:016d}- {priority} {words} {int(alone)} {us} {worker} {us}"
+    record = RunRecord.read(line.encode())
+    assert record.token == token
+    assert record.settled == how
+    assert [record.attempt, record.crashes, record.strikes] == counts
+    assert (record.alone, record.worker, record.due_us) == (alone, worker, us)
+
+
+def test_a_job_that_has_not_run_is_due_when_its_set_says() -> None:
+    job = snapshot()
+    assert (job.due_us, job.attempt, job.lateness) == (1_000_000, 0, None)
+    assert job.task == "app.tasks:send"
+    assert job.body.args == [1]
+
+
+@pytest.mark.parametrize("state", [State.ACTIVE, State.COMPLETED, State.FAILED])
+def test_one_that_runs_or_ran_was_due_when_its_record_says(state: State) -> None:
+    run = RunRecord.read(LINE)
+    job = snapshot(state=state, run=run)
+    assert job.due_us == run.due_us
+    assert job.attempt == 2
+    assert job.lateness == pytest.approx(0.547684)
+
+
+@pytest.mark.parametrize("state", [State.DELAYED, State.WAITING])
+def test_one_that_will_run_again_is_due_when_its_set_says(state: State) -> None:
+    assert snapshot(state=state, run=RunRecord.read(LINE)).due_us == 1_000_000
+
+
+def test_results_and_errors_are_decoded_when_asked_for() -> None:
+    job = snapshot(raw_result=b"[1,2]", raw_error=b'{"type":"E","message":"m"}')
+    assert job.result == [1, 2]
+    assert job.error is not None
+    assert job.error.message == "m"
+    assert snapshot().result is None
+    assert snapshot().error is None
+
+
+def test_a_body_that_cannot_be_read_is_no_obstacle_to_the_rest() -> None:
+    job = snapshot(raw_body=b"\x80\x04")
+    assert job.task == "?"
+    assert job.due_us == 1_000_000
+    with pytest.raises(PayloadError):
+        _ = job.body

@@ -1,0 +1,89 @@
+"""The demo's table and histogram."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from bide.demo.books import EARLY, LOST, Books, Problem
+from bide.demo.report import Bucket, buckets, histogram, percentile, report
+
+
+def printed(books: Books, width: int = 80, encoding: str = "utf-8") -> str:
+    buffer = io.BytesIO()
+    with io.TextIOWrapper(buffer, encoding=encoding) as file:
+        report(books, Console(file=file, width=width, highlight=False))
+        file.flush()
+        return buffer.getvalue().decode(encoding)
+
+
+def test_percentiles_are_of_the_nearest_rank() -> None:
+    values = list(range(1, 101))
+    assert [percentile(values, p) for p in (50, 90, 99, 100)] == [50, 90, 99, 100]
+    assert [percentile([7], p) for p in (0, 50, 100)] == [7, 7, 7]
+    assert percentile([1, 2], 50) == 1
+
+
+def test_buckets_lie_between_edges_that_belong_to_the_higher() -> None:
+    assert buckets([999, 1000, 1999, 2000], []) == [
+        Bucket("500us - 1ms", 1, 0),
+        Bucket("  1ms - 2ms", 2, 0),
+        Bucket("  2ms - 5ms", 1, 0),
+    ]
+
+
+def test_one_empty_bucket_is_shown_and_a_stretch_of_them_left_out() -> None:
+    assert buckets([600, 3000], [2_100_000]) == [
+        Bucket("500us - 1ms", 1, 0),
+        Bucket("  1ms - 2ms", 0, 0),
+        Bucket("  2ms - 5ms", 1, 0),
+        None,
+        Bucket("   2s - 5s", 0, 1),
+    ]
+
+
+def test_the_ends_of_the_scale() -> None:
+    assert buckets([-5, 0], []) == [Bucket(" less - 1us", 2, 0)]
+    assert buckets([10**12], []) == [Bucket("  over 50s", 1, 0)]
+
+
+def test_the_longest_bar_is_full_and_the_shortest_is_seen() -> None:
+    lines = [line.plain for line in histogram(Books(lateness_us=[700] * 1000 + [1500]))]
+    assert lines == [
+        "  500us - 1ms     │" + "█" * 36 + " 1,000",
+        "    1ms - 2ms     │▏ 1",
+    ]
+    lines = [line.plain for line in histogram(Books(lateness_us=[700, 1500]), ascii_only=True)]
+    assert lines[1] == "    1ms - 2ms     |" + "#" * 36 + " 1"
+
+
+def test_a_report_fits_80_columns_and_any_encoding() -> None:
+    books = Books(
+        orders=1_000_000,
+        enqueued=2_000_000,
+        run=1_500_000,
+        cancelled=500_000,
+        redelivered=12_345,
+        lateness_us=[1, 50, 999, 2000, 70_000],
+        redelivered_us=[2_200_000] * 12_345,
+        killed=[4_194_303],
+    )
+    text = printed(books)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "The books balance" in text
+    assert "█" in text
+    assert "#" in printed(books, encoding="ascii")
+
+
+def test_problems_are_counted_and_the_first_of_them_shown() -> None:
+    books = Books(
+        problems=[Problem(LOST, f"the notification for order [A]{i} never ran.") for i in range(12)]
+        + [Problem(EARLY, "too soon.")]
+    )
+    lines = printed(books, width=100).splitlines()
+    assert f"  {'early':26}       1" in lines
+    assert f"  {'lost':26}      12" in lines
+    assert "  lost: the notification for order [A]9 never ran." in lines
+    assert "  ... and 3 more" in lines
+    assert lines[-1] == "  The books do not balance."

@@ -1,0 +1,84 @@
+"""Blocking and awaited facades have the same methods: who learns one knows the other."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bide import AsyncJob, AsyncQueue, Job, Queue, aio, sync
+
+PAIRS = [(Queue, AsyncQueue), (Job, AsyncJob), (sync.Client, aio.Client)]
+ONLY_AWAITED = {"pop", "ping"}
+"""What the worker's ear and clock need of the asyncio client, and nobody else of the other."""
+
+every_pair = pytest.mark.parametrize(
+    ("blocking", "awaited"), PAIRS, ids=[f"{b.__module__}.{b.__name__}" for b, _ in PAIRS]
+)
+
+
+def public(kind: type) -> dict[str, Any]:
+    return {
+        name: member
+        for name, member in inspect.getmembers(kind)
+        if not name.startswith("_") or name == "__init__"
+    }
+
+
+def described(function: Callable[..., Any]) -> list[tuple[str, Any, Any, str]]:
+    """Each parameter's name, kind, default and annotation, and what is returned."""
+    signature = inspect.signature(function)
+    parts = [(p.name, p.kind, p.default, str(p.annotation)) for p in signature.parameters.values()]
+    return [*parts, ("return", None, None, str(signature.return_annotation))]
+
+
+def unawaited(parts: list[tuple[str, Any, Any, str]]) -> list[tuple[str, Any, Any, str]]:
+    """As the blocking twin would say it."""
+    return [
+        (n, k, d, a.replace("AsyncJob", "Job").replace("AsyncQueue", "Queue"))
+        for n, k, d, a in parts
+    ]
+
+
+@every_pair
+def test_they_have_the_same_public_names(blocking: type, awaited: type) -> None:
+    assert set(public(awaited)) - ONLY_AWAITED == set(public(blocking))
+
+
+@every_pair
+def test_methods_take_and_return_the_same(blocking: type, awaited: type) -> None:
+    twins = public(awaited)
+    compared = 0
+    for name, member in public(blocking).items():
+        if inspect.isfunction(member):
+            assert unawaited(described(twins[name])) == described(member), name
+            compared += 1
+    assert compared >= 5
+
+
+@every_pair
+def test_what_asks_the_server_is_awaited_and_what_does_not_is_not(
+    blocking: type, awaited: type
+) -> None:
+    inherited = set(public(blocking.__mro__[1])) if blocking.__mro__[1] is not object else set()
+    for name, member in public(awaited).items():
+        if inspect.isfunction(member) and name != "__init__":
+            assert inspect.iscoroutinefunction(member) == (name not in inherited), name
+    for name, member in public(blocking).items():
+        assert not inspect.iscoroutinefunction(member), name
+
+
+@every_pair
+def test_properties_are_properties_of_both(blocking: type, awaited: type) -> None:
+    twins = public(awaited)
+    for name, member in public(blocking).items():
+        assert isinstance(twins[name], property) == isinstance(member, property), name
+
+
+@every_pair
+def test_every_public_method_says_what_it_does(blocking: type, awaited: type) -> None:
+    for kind in (blocking, awaited):
+        for name, member in public(kind).items():
+            assert name == "__init__" or member.__doc__, f"{kind.__name__}.{name}"

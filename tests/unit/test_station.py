@@ -1,0 +1,151 @@
+"""One queue as a worker sees it: which claim is next, and when."""
+
+from __future__ import annotations
+
+import pytest
+
+from bide.job import Claimed
+from bide.keys import keys_of
+from bide.ops.consume import MAX_SETTLES, Claim, Settle, settle_chunks
+from bide.worker.station import Station
+
+NOW = 1_795_214_038_547_684
+EMPTY = Claim(NOW, NOW + 2_000_000, 0, False, False, False, [])
+FULL = EMPTY._replace(until_us=0)
+STALE = Claim(0, 0, 0, True, False, False, [], stale=True)
+
+
+@pytest.fixture
+def station() -> Station:
+    return Station(keys_of("mail"), "me", 10_000_000)
+
+
+def seq(station: Station) -> int:
+    number = station.claim(5, 2).args[1]
+    assert isinstance(number, int)
+    return number
+
+
+def test_a_new_station_is_due_at_once(station: Station) -> None:
+    assert station.is_due(0.0)
+
+
+def test_a_claim_is_the_same_until_its_reply_has_come(station: Station) -> None:
+    assert station.claim(5, 2) == station.claim(5, 2)
+    first = seq(station)
+    station.claimed(EMPTY, 0.0)
+    assert seq(station) == first + 1
+
+
+def test_a_claim_says_who_how_many_and_how_busy(station: Station) -> None:
+    command = station.claim(5, 2)
+    assert command.keys[0] == "bide:{mail}"
+    assert command.args[0] == "me"
+    assert command.args[2:] == (5, 10_000_000, 2)
+
+
+def test_time_is_counted_from_when_the_claim_was_sent(station: Station) -> None:
+    station.claimed(EMPTY, 100.0)
+    assert not station.is_due(101.999)
+    assert station.is_due(102.0)
+
+
+@pytest.mark.parametrize("reply", [FULL, STALE, EMPTY._replace(more=True)])
+def test_whoever_knows_that_there_may_be_more_looks_again_at_once(
+    station: Station, reply: Claim
+) -> None:
+    station.claimed(reply, 100.0)
+    assert station.is_due(100.0)
+
+
+def test_a_stale_reply_is_followed_by_a_later_number(station: Station) -> None:
+    first = seq(station)
+    station.claimed(STALE, 0.0)
+    assert seq(station) > first
+
+
+def test_only_a_deadline_wants_punctuality(station: Station) -> None:
+    station.claimed(EMPTY._replace(deadline_us=EMPTY.until_us), 0.0)
+    assert station.exact
+    station.claimed(EMPTY._replace(deadline_us=EMPTY.until_us - 50_000), 0.0)
+    assert not station.exact
+
+
+def test_a_hint_makes_it_due(station: Station) -> None:
+    station.claimed(EMPTY, 100.0)
+    station.hint("-")
+    assert station.is_due(100.0)
+    assert station.hinted
+
+
+def test_a_claim_answers_the_hints_before_it(station: Station) -> None:
+    station.hint("-")
+    station.claim(5, 0)
+    station.claimed(EMPTY, 100.0)
+    assert not station.hinted
+    assert not station.is_due(100.0)
+
+
+def test_but_not_those_that_came_while_it_was_under_way(station: Station) -> None:
+    """The job they speak of may not have been there yet."""
+    station.claim(5, 0)
+    station.hint("-")
+    station.claimed(EMPTY, 100.0)
+    assert station.hinted
+    assert station.is_due(100.0)
+
+
+def test_a_worker_that_hears_its_own_call_twice_is_the_only_one(station: Station) -> None:
+    """It calls for a backup; with nobody else there, it would call itself for ever."""
+    station.claimed(EMPTY, 100.0)
+    station.hint("me")
+    assert station.is_due(100.0), "once: the next call goes to the one that listens longest"
+    station.claim(5, 0)
+    station.claimed(EMPTY, 100.0)
+    station.hint("me")
+    assert not station.is_due(100.0)
+
+
+@pytest.mark.parametrize("other", ["-", "another"])
+def test_what_others_say_in_between_starts_that_anew(station: Station, other: str) -> None:
+    for caller in ("me", other, "me"):
+        station.claim(5, 0)
+        station.claimed(EMPTY, 100.0)
+        station.hint(caller)
+        assert station.is_due(100.0)
+
+
+def test_outcomes_gather_until_they_are_sent(station: Station) -> None:
+    job = Claimed("a", b"{}", NOW, 1, NOW)
+    station.settle(job, "retry", "+5", b"{}")
+    assert station.settles == [Settle("a", NOW, "retry", "+5", b"{}")]
+    (command,) = station.settle_commands(station.settles)
+    assert command.args[4:] == ["a", f"{NOW:016d}", "retry", "+5", b"{}"]
+
+
+def test_nothing_to_settle_is_no_call(station: Station) -> None:
+    assert station.settle_commands([]) == []
+
+
+def test_settles_are_cut_by_count() -> None:
+    pile = [Settle(str(i), 1, "complete") for i in range(2 * MAX_SETTLES + 1)]
+    chunks = settle_chunks(pile)
+    assert [len(chunk) for chunk in chunks] == [MAX_SETTLES, MAX_SETTLES, 1]
+    assert [s for chunk in chunks for s in chunk] == pile
+
+
+def test_and_by_bytes() -> None:
+    pile = [Settle(str(i), 1, "complete", "", b"x" * 900_000) for i in range(10)]
+    chunks = settle_chunks(pile)
+    assert [len(chunk) for chunk in chunks] == [4, 4, 2]
+    assert [s for chunk in chunks for s in chunk] == pile
+
+
+def test_one_that_is_larger_than_a_call_goes_alone() -> None:
+    big = Settle("big", 1, "complete", "", b"x" * 5_000_000)
+    small = Settle("small", 1, "complete")
+    assert [list(chunk) for chunk in settle_chunks([small, big, small])] == [
+        [small],
+        [big],
+        [small],
+    ]

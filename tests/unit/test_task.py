@@ -1,0 +1,264 @@
+"""Which names a function goes by, and which names a worker will run."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bide import Queue, task
+from bide.errors import TaskNotFound, UsageError
+from bide.task import Served, import_task, register, task_name
+
+MODULE = """
+import functools
+import os
+from os import path, system
+from functools import partial
+
+def send(n): return n
+async def send_async(n): return n
+def _private(n): return n
+
+@functools.wraps(send)
+def wrapped(*args): return send(*args)
+
+class Mailer:
+    def __call__(self, n): return n
+    @staticmethod
+    def push(n): return n
+    @classmethod
+    def pull(cls, n): return n
+    def _hidden(self): return 1
+
+class AsyncMailer:
+    async def __call__(self, n): return n
+
+mailer = Mailer()
+async_mailer = AsyncMailer()
+half = partial(send, 1)
+number = 5
+"""
+
+
+class Sender:
+    def __call__(self, n: int) -> int:
+        return n
+
+    def send(self, n: int) -> int:
+        return n
+
+    @classmethod
+    def make(cls) -> Sender:
+        return cls()
+
+    @staticmethod
+    def push(n: int) -> int:
+        return n
+
+
+def plain(n: int) -> int:
+    return n
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A package on the path, with a module of tasks; its name."""
+    (tmp_path / "shop_for_tests").mkdir()
+    (tmp_path / "shop_for_tests" / "__init__.py").touch()
+    (tmp_path / "shop_for_tests" / "tasks.py").write_text(MODULE)
+    (tmp_path / "shop_for_tests" / "broken.py").write_text("import no_such_module_anywhere\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield "shop_for_tests.tasks"
+    for name in [name for name in sys.modules if name.startswith("shop_for_tests")]:
+        del sys.modules[name]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task, "_registered", {})
+
+
+# -- names
+
+
+def test_a_function_goes_by_its_module_and_name() -> None:
+    assert task_name(plain) == f"{__name__}:plain"
+    assert task_name(Sender.make) == f"{__name__}:Sender.make"
+    assert task_name(Sender.push) == f"{__name__}:Sender.push"
+
+
+@pytest.mark.parametrize("name", ["app.tasks:send", "a:b", "a.b.c:Mailer.push", "größe:f"])
+def test_a_name_is_taken_as_it_is(name: str) -> None:
+    assert task_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "send",
+        "app.tasks.send",
+        "app.tasks:",
+        ":send",
+        "app..tasks:send",
+        "app.tasks:a b",
+        "app.tasks:send()",
+        "os:system('x')",
+        "a:b:c",
+        "app/tasks:send",
+        "../x:y",
+        "a.b:1c",
+    ],
+)
+def test_text_that_is_no_name_is_refused_with_the_form(name: str) -> None:
+    with pytest.raises(UsageError, match=r"is not a task's name; write 'package.module:function'"):
+        task_name(name)
+
+
+def test_what_no_worker_could_find_is_refused_with_the_reason() -> None:
+    def nested() -> None: ...
+
+    with pytest.raises(UsageError, match="define the function at the top level of a module"):
+        task_name(lambda: 0)
+    with pytest.raises(UsageError, match="define the function at the top level of a module"):
+        task_name(nested)
+
+
+def test_a_function_of_the_program_itself_is_refused_with_the_reason() -> None:
+    def send() -> None: ...
+
+    send.__module__, send.__qualname__ = "__main__", "send"
+    with pytest.raises(UsageError, match=r"send is defined in the program.*move it to a module"):
+        task_name(send)
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [functools.partial(plain, 1), Sender(), Sender().send],
+    ids=["partial", "object", "method"],
+)
+def test_what_carries_an_object_is_refused(bound: Any) -> None:
+    with pytest.raises(UsageError, match="carries an object that a worker does not have"):
+        task_name(bound)
+
+
+@pytest.mark.parametrize("value", [None, 5, ["a:b"], b"a:b"])
+def test_other_values_are_refused(value: Any) -> None:
+    with pytest.raises(UsageError, match="neither a function nor a name"):
+        task_name(value)
+
+
+# -- what a worker serves
+
+
+def test_a_worker_runs_the_functions_of_the_modules_it_serves(app: str) -> None:
+    served = Served([app])
+    assert served.find(f"{app}:send").function(7) == 7
+    assert served.find(f"{app}:wrapped").function(7) == 7
+    assert served.find(f"{app}:Mailer.push").function(7) == 7
+    assert served.find(f"{app}:Mailer.pull").function(7) == 7
+    assert served.find(f"{app}:mailer").function(7) == 7
+
+
+def test_it_knows_which_are_coroutine_functions(app: str) -> None:
+    served = Served([app])
+    assert not served.find(f"{app}:send").is_async
+    assert served.find(f"{app}:send_async").is_async
+    assert not served.find(f"{app}:mailer").is_async
+    assert served.find(f"{app}:async_mailer").is_async
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "os.system",
+        "system",
+        "path.join",
+        "functools.reduce",
+        "partial",
+        "half",
+        "_private",
+        "Mailer._hidden",
+        "send.__globals__",
+        "send.__class__",
+        "Mailer.__init__",
+        "__builtins__",
+        "number",
+        "missing",
+        "Mailer.missing",
+        "send.missing",
+    ],
+)
+def test_and_nothing_that_the_module_only_imported_hides_or_lacks(app: str, what: str) -> None:
+    with pytest.raises(TaskNotFound, match=rf"defines no public function '{what}'"):
+        Served([app]).find(f"{app}:{what}")
+
+
+@pytest.mark.parametrize(
+    "name", ["os:system", "builtins:eval", "subprocess:run", "shop_for_tests.other:send", "x"]
+)
+def test_a_module_that_is_not_served_is_not_touched_and_the_error_says_how(
+    app: str, name: str
+) -> None:
+    module = name.partition(":")[0]
+    with pytest.raises(TaskNotFound) as caught:
+        Served([app]).find(name)
+    text = str(caught.value)
+    assert f"modules served: {app}" in text
+    assert f"`bide worker {module}`" in text
+    assert "shop_for_tests.other" not in sys.modules
+
+
+def test_a_worker_that_serves_no_module_says_so() -> None:
+    with pytest.raises(TaskNotFound, match="modules served: none"):
+        Served().find("app.tasks:send")
+
+
+def test_naming_a_module_in_a_payload_never_imports_it(app: str) -> None:
+    sys.modules.pop("shop_for_tests.tasks", None)
+    with pytest.raises(TaskNotFound):
+        Served().find(f"{app}:send")
+    assert app not in sys.modules
+
+
+def test_a_registered_function_is_run_wherever_its_module_is(app: str) -> None:
+    assert register(plain) == f"{__name__}:plain"
+    assert Served().find(f"{__name__}:plain").function is plain
+
+
+def test_a_decorated_function_is_still_itself() -> None:
+    queue = Queue("mail", url="unix:///nonexistent/bide.sock")
+    assert queue.task(plain) is plain
+    assert Served().find(f"{__name__}:plain").function is plain
+
+
+def test_a_function_that_could_not_be_found_cannot_be_registered() -> None:
+    with pytest.raises(UsageError):
+        register(lambda: 0)
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        ("no_such_module_anywhere", "ModuleNotFoundError"),
+        ("shop_for_tests.broken", "No module named 'no_such_module_anywhere'"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_an_error_at_once(
+    app: str, module: str, reason: str
+) -> None:
+    with pytest.raises(TaskNotFound, match=rf"{module!r} cannot be imported .*{reason}.*start"):
+        Served([module])
+
+
+def test_a_name_that_a_person_types_is_imported(app: str) -> None:
+    assert import_task(f"{app}:send")(7) == 7
+    with pytest.raises(TaskNotFound, match=r"defines no public function 'os.system'"):
+        import_task(f"{app}:os.system")
+    assert callable(os.system)
