@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import hiredis
 import redis
@@ -13,11 +13,23 @@ from redis.asyncio.retry import Retry
 
 from bide.command import Command
 from bide.connection import REPLY_TIMEOUT, hide_password, options, resolve_url
-from bide.dialogue import PATIENCE, Call, Send, Situation, dialogue, translate, unavailable
+from bide.dialogue import (
+    PATIENCE,
+    Call,
+    Send,
+    Situation,
+    check_patience,
+    dialogue,
+    translate,
+    unavailable,
+)
 from bide.errors import BideError
 from bide.script import SERVER_CLOCK
 
 T = TypeVar("T")
+
+CONNECTIONS: Final = 50
+"""Connections that one client opens at most; calls beyond that wait for one."""
 
 
 class Client:
@@ -38,13 +50,14 @@ class Client:
         """
         self.url = resolve_url(url)
         self.where = hide_password(self.url)
-        self._patience = patience
+        self._patience = check_patience(patience)
         self._clock = clock
         self._reached = False
         self._reply_timeout = reply_timeout
         pool = redis.asyncio.ConnectionPool.from_url(self.url, **options(self.url, Retry, None))
         self._make_connection: Callable[[], Any] = pool.make_connection
         self._idle: list[Any] = []
+        self._slots = asyncio.Semaphore(CONNECTIONS)
 
     async def run(self, command: Command[T]) -> T:
         """Run one command.
@@ -114,22 +127,30 @@ class Client:
         The client library's pipeline packs in Python and asks the socket first whether it is sound;
         here the packing is C, and a broken connection shows itself when it is used.
         """
-        connection: Any = self._idle.pop() if self._idle else self._make_connection()
+        async with self._slots:
+            connection = self._idle.pop() if self._idle else self._make_connection()
+            return await self._talk(connection, calls)
+
+    async def _talk(self, connection: Any, calls: list[Call]) -> list[Any] | Exception:
         replies: list[Any] = []
+        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._reply_timeout):
+            async with asyncio.timeout(self._reply_timeout) as limit:
                 if not connection.is_connected:
                     await connection.connect()
                 packed = [hiredis.pack_command(call) for call in calls]
                 await connection.send_packed_command(b"".join(packed), check_health=False)
                 for _ in calls:
+                    limit.reschedule(loop.time() + self._reply_timeout)
                     try:
                         replies.append(await connection.read_response())
                     except redis.ResponseError as error:
                         replies.append(error)
         except TimeoutError:
             await connection.disconnect(nowait=True)
-            return redis.TimeoutError(f"no reply within {self._reply_timeout:g} s")
+            return redis.TimeoutError(
+                f"no reply within {self._reply_timeout:g} s, or this process was held up"
+            )
         except (redis.RedisError, OSError) as error:
             await connection.disconnect(nowait=True)
             return error

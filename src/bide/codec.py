@@ -58,12 +58,14 @@ def encode_body(body: Body) -> bytes:
     """
     try:
         data = _encoder.encode(body)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        _check_finite(data, (body.args, body.kwargs), f"The arguments of {body.task}")
+    except PayloadError:
+        raise
+    except Exception as error:  # properties and time zones of the arguments' own may raise anything
         raise PayloadError(
             f"The arguments of {body.task} do not fit JSON: {error}; "
             "pass plain values (numbers, text, lists, dicts), or an id to look the rest up by."
         ) from None
-    _check_finite(data, (body.args, body.kwargs), f"The arguments of {body.task}")
     return _bounded(data, f"The arguments of {body.task}")
 
 
@@ -89,9 +91,11 @@ def encode_result(task: str, result: object) -> bytes:
         return b""
     try:
         data = _encoder.encode(result)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise PayloadError(f"The result of {task} does not fit JSON: {error}.") from None
-    _check_finite(data, result, f"The result of {task}")
+        _check_finite(data, result, f"The result of {task}")
+    except PayloadError:
+        raise
+    except Exception as error:  # properties and time zones of the result's own may raise anything
+        raise PayloadError(f"The result of {task} does not fit JSON: {error!r}.") from None
     return _bounded(data, f"The result of {task}")
 
 
@@ -109,7 +113,10 @@ def decode_result(data: bytes | None) -> Any:
 
 def encode_error(error: BaseException) -> bytes:
     """Describe an exception: its type, message and the end of its traceback."""
-    text = "".join(traceback.format_exception(error))
+    try:
+        text = "".join(traceback.format_exception(error))
+    except Exception as broken:
+        text = f"<no traceback: formatting it raised {type(broken).__name__}>"
     if len(text) > _MAX_TRACEBACK:
         text = "...\n" + text[-_MAX_TRACEBACK:]
     kind = type(error)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import re
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from redis.backoff import NoBackoff
 
 from bide.errors import UsageError
+from bide.keys import PREFIX
 
 DEFAULT_URL: Final = "redis://127.0.0.1:6379/0"
 
@@ -21,6 +22,7 @@ CONNECT_TIMEOUT: Final = 2.0
 REPLY_TIMEOUT: Final = 5.0
 """Seconds without a byte after which a connection counts as dead."""
 
+_QUERY: Final = ("db", "username", "password")
 _SCHEMES: Final = ("redis", "rediss", "unix")
 
 _PASSWORD: Final = re.compile(r"(://[^:@/]*:).*@", re.DOTALL)
@@ -50,13 +52,33 @@ def resolve_url(url: str | None) -> str:
     if parts.scheme == "unix":
         if not parts.path:
             raise UsageError(f"{hide_password(url)!r} names no socket; write unix:///PATH?db=0.")
-    elif not parts.hostname or port == 0:
+    elif not _is_host(parts.hostname) or port == 0:
         raise UsageError(f"{hide_password(url)!r} names no host; write redis://HOST:PORT/DB.")
     elif parts.path.strip("/") and not parts.path.strip("/").isdigit():
         raise UsageError(
             f"The database in {hide_password(url)!r} is not a number; write redis://HOST:PORT/0."
         )
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name not in _QUERY and not name.startswith("ssl_"):
+            raise UsageError(
+                f"{hide_password(url)!r} sets {name!r}, which bide does not take from a URL; "
+                f"it takes {', '.join(_QUERY)} and, for TLS, ssl_*."
+            )
+        if name == "db" and not value.isdigit():
+            raise UsageError(f"The database in {hide_password(url)!r} is not a number.")
     return url
+
+
+def _is_host(name: str | None) -> bool:
+    try:
+        return bool(name and name.encode("idna"))
+    except UnicodeError:
+        return False
+
+
+def resolve_prefix(prefix: str | None) -> str:
+    """The prefix given, else `$BIDE_PREFIX`, else `bide`."""
+    return prefix or os.environ.get("BIDE_PREFIX") or PREFIX
 
 
 def hide_password(url: str) -> str:

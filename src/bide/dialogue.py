@@ -29,12 +29,25 @@ from bide.errors import (
     ServerFull,
     ServerRefused,
     ServerUnavailable,
+    UsageError,
 )
 from bide.script import load
 
 PATIENCE: Final = 10.0
 """Seconds of repeating. Retention spares what finished in the last 15, so a repeat always finds
 the record of what it repeats."""
+
+
+def check_patience(patience: float) -> float:
+    """Return `patience` if it is one that retention allows.
+
+    Raises:
+        UsageError: a repeat so late might find its job finished and removed, and add it again.
+    """
+    if not 0 <= patience <= PATIENCE:
+        raise UsageError(f"patience must be from 0 to {PATIENCE:g} seconds, not {patience!r}.")
+    return patience
+
 
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
@@ -106,7 +119,7 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
                     else:
                         results[i] = translate(reply, situation.where)
                 else:
-                    results[i] = commands[i].parse(reply)
+                    results[i] = _parse(commands[i], reply, situation.where)
             if missing:
                 scripts = {commands[i].script for i in missing}
                 loads = [("SCRIPT", "LOAD", load(s, situation.clock).text) for s in scripts]
@@ -156,18 +169,34 @@ def translate(error: Exception, where: str) -> BideError:
     text = str(error)
     if isinstance(error, lib.OutOfMemoryError) or text.startswith("OOM") or "OOM " in text[:80]:
         return ServerFull(
-            f"The server at {where} has reached its maxmemory and takes no more; nothing was "
-            "changed: raise maxmemory or let workers drain the backlog, then repeat the call."
+            f"The server at {where} has reached its maxmemory and refused to take more; raise "
+            "maxmemory or let workers drain the backlog, then repeat the call."
         )
     if isinstance(error, lib.AuthenticationError | lib.AuthorizationError | lib.NoPermissionError):
         return AccessDenied(
             f"The server at {where} refuses access ({text}); check user, password and rights."
         )
+    if text.startswith("DB index"):
+        return UsageError(f"The server at {where} has no such database; most have 0 to 15.")
     if "BADARG" in text:
         return ScriptBug(f"{text}: a script was called with arguments that its header forbids.")
     if is_transient(error):
         return unavailable(error, where)
-    return ServerRefused(f"The server at {where} refused a command: {text}.")
+    return ServerRefused(
+        f"The server at {where} refused a command: {text.rstrip('.')}; bide needs Redis 6.2 or "
+        "later, or Valkey."
+    )
+
+
+def _parse(command: Command[Any], reply: Any, where: str) -> Any:
+    """The result; an error in its place for a reply that another version or program caused."""
+    try:
+        return command.parse(reply)
+    except Exception as error:
+        return ServerRefused(
+            f"The server at {where} holds data that this version of bide cannot read "
+            f"({command.script}: {error!r}); upgrade, or delete what another program wrote."
+        )
 
 
 def _evalsha(command: Command[Any], clock: str) -> Call:

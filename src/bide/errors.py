@@ -20,11 +20,16 @@ class TaskNotFound(BideError, LookupError):
 
 
 class ServerUnavailable(BideError, ConnectionError):
-    """The server could not be reached within the patience given; repeating the call is safe."""
+    """The server could not be reached within the patience given; the call may have taken effect.
+
+    `job_ids` are those of the jobs that were being enqueued: repeating with them is safe.
+    """
+
+    job_ids: tuple[str, ...] = ()
 
 
 class ServerFull(BideError):
-    """The server has reached its `maxmemory` and refused to take more; nothing was changed."""
+    """The server has reached its `maxmemory`; what the call would have added was refused."""
 
 
 class AccessDenied(BideError, PermissionError):

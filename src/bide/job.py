@@ -62,7 +62,8 @@ class Snapshot(NamedTuple):
     now_us: int
     since_us: int
     """When it is due, when its lease ends, or when it finished: as its state has it."""
-    priority: int
+    priority: int | None
+    """None for one that was cancelled before it was ever claimed."""
     raw_body: bytes
     run: RunRecord | None
     raw_result: bytes | None

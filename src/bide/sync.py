@@ -11,7 +11,7 @@ from redis.retry import Retry
 
 from bide.command import Command
 from bide.connection import REPLY_TIMEOUT, hide_password, options, resolve_url
-from bide.dialogue import PATIENCE, Call, Send, Situation, dialogue
+from bide.dialogue import PATIENCE, Call, Send, Situation, check_patience, dialogue
 from bide.errors import BideError
 from bide.script import SERVER_CLOCK
 
@@ -42,7 +42,7 @@ class Client:
         """
         self.url = resolve_url(url)
         self.where = hide_password(self.url)
-        self._patience = patience
+        self._patience = check_patience(patience)
         self._clock = clock
         self._reached = False
         self._redis = redis.Redis.from_url(self.url, **options(self.url, Retry, reply_timeout))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bide.job import Claimed
 from bide.keys import keys_of
-from bide.ops.consume import MAX_SETTLES, Claim, Settle, settle_chunks
+from bide.ops.consume import MAX_SETTLES, Claim, Settle
 from bide.worker.station import Station
 
 NOW = 1_795_214_038_547_684
@@ -41,7 +40,7 @@ def test_a_claim_says_who_how_many_and_how_busy(station: Station) -> None:
     command = station.claim(5, 2)
     assert command.keys[0] == "bide:{mail}"
     assert command.args[0] == "me"
-    assert command.args[2:] == (5, 10_000_000, 2)
+    assert command.args[2:5] == (5, 10_000_000, 2)
 
 
 def test_time_is_counted_from_when_the_claim_was_sent(station: Station) -> None:
@@ -115,37 +114,41 @@ def test_what_others_say_in_between_starts_that_anew(station: Station, other: st
         assert station.is_due(100.0)
 
 
+# -- outcomes
+
+
+def pile(station: Station, *settles: Settle) -> None:
+    station.settles += settles
+
+
 def test_outcomes_gather_until_they_are_sent(station: Station) -> None:
-    job = Claimed("a", b"{}", NOW, 1, NOW)
-    station.settle(job, "retry", "+5", b"{}")
-    assert station.settles == [Settle("a", NOW, "retry", "+5", b"{}")]
-    (command,) = station.settle_commands(station.settles)
-    assert command.args[4:] == ["a", f"{NOW:016d}", "retry", "+5", b"{}"]
+    retry = Settle("a", NOW, "retry", "+5", b"{}")
+    pile(station, retry, Settle("b", NOW, "complete"))
+    taken = station.take_settles()
+    assert [s.id for s in taken] == ["a", "b"]
+    assert station.settles == []
+    command = station.settle(taken)
+    assert command.args[4:9] == ["a", f"{NOW:016d}", "retry", "+5", b"{}"]
 
 
-def test_nothing_to_settle_is_no_call(station: Station) -> None:
-    assert station.settle_commands([]) == []
+def test_as_many_are_sent_as_fit_one_call_by_count(station: Station) -> None:
+    settles = [Settle(str(i), 1, "complete") for i in range(2 * MAX_SETTLES + 1)]
+    pile(station, *settles)
+    taken = [station.take_settles() for _ in range(4)]
+    assert [len(some) for some in taken] == [MAX_SETTLES, MAX_SETTLES, 1, 0]
+    assert [s for some in taken for s in some] == settles
 
 
-def test_settles_are_cut_by_count() -> None:
-    pile = [Settle(str(i), 1, "complete") for i in range(2 * MAX_SETTLES + 1)]
-    chunks = settle_chunks(pile)
-    assert [len(chunk) for chunk in chunks] == [MAX_SETTLES, MAX_SETTLES, 1]
-    assert [s for chunk in chunks for s in chunk] == pile
+def test_and_by_bytes(station: Station) -> None:
+    settles = [Settle(str(i), 1, "complete", "", b"x" * 900_000) for i in range(10)]
+    pile(station, *settles)
+    taken = [station.take_settles() for _ in range(4)]
+    assert [len(some) for some in taken] == [4, 4, 2, 0]
+    assert [s for some in taken for s in some] == settles
 
 
-def test_and_by_bytes() -> None:
-    pile = [Settle(str(i), 1, "complete", "", b"x" * 900_000) for i in range(10)]
-    chunks = settle_chunks(pile)
-    assert [len(chunk) for chunk in chunks] == [4, 4, 2]
-    assert [s for chunk in chunks for s in chunk] == pile
-
-
-def test_one_that_is_larger_than_a_call_goes_alone() -> None:
+def test_one_that_is_larger_than_a_call_goes_alone(station: Station) -> None:
     big = Settle("big", 1, "complete", "", b"x" * 5_000_000)
     small = Settle("small", 1, "complete")
-    assert [list(chunk) for chunk in settle_chunks([small, big, small])] == [
-        [small],
-        [big],
-        [small],
-    ]
+    pile(station, small, big, small)
+    assert [station.take_settles() for _ in range(4)] == [[small], [big], [small], []]

@@ -38,7 +38,7 @@ def enqueue(
     job_id: str | None,
     no_check: bool,
     url: str | None,
-    prefix: str,
+    prefix: str | None,
     as_json: bool,
 ) -> None:
     """Add a job that calls MODULE:FUNCTION with ARGS.

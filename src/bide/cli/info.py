@@ -8,10 +8,12 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from bide import sync
 from bide.cli.options import json_option, server_options
 from bide.clock import describe
+from bide.connection import resolve_prefix
 from bide.keys import keys_of
 from bide.ops import inspect, registry
 from bide.ops.inspect import Counts
@@ -24,9 +26,10 @@ _STATES = ("delayed", "waiting", "active", "completed", "failed", "cancelled")
 @click.option("-q", "--queue", "only", multiple=True, help="Only these; again for more.")
 @server_options
 @json_option
-def info(only: tuple[str, ...], url: str | None, prefix: str, as_json: bool) -> None:
+def info(only: tuple[str, ...], url: str | None, prefix: str | None, as_json: bool) -> None:
     """Show queues, how many jobs are in each state, and the workers."""
     client = sync.Client(url, patience=0)
+    prefix = resolve_prefix(prefix)
     everywhere = keys_of(None, prefix)
     known, workers = client.run_many([registry.queues(everywhere), registry.workers(everywhere)])
     names = list(only) or known
@@ -66,7 +69,7 @@ def _report(queues: dict[str, Counts], workers: list[WorkerSeen]) -> dict[str, A
 
 def _print(where: str, queues: dict[str, Counts], workers: list[WorkerSeen]) -> None:
     console = Console(highlight=False)
-    console.print(f"[bold]{where}[/bold]")
+    console.print(Text(where, "bold"))
     if not queues:
         console.print("No queue has been used yet; `bide enqueue module:function` starts one.")
         return
@@ -79,7 +82,7 @@ def _print(where: str, queues: dict[str, Counts], workers: list[WorkerSeen]) -> 
     for name, counts in queues.items():
         due = _next_due(counts)
         table.add_row(
-            name,
+            Text(name),
             *(f"{getattr(counts, state):,}" for state in _STATES),
             "" if due is None else "now" if due <= 0 else f"in {describe(due)}",
             "[yellow]paused[/yellow]" if counts.paused else "",
@@ -95,10 +98,10 @@ def _print(where: str, queues: dict[str, Counts], workers: list[WorkerSeen]) -> 
     for worker in workers:
         about = worker.about
         crew.add_row(
-            worker.name,
-            about.host,
+            Text(worker.name),
+            Text(about.host),
             str(about.pid),
-            ", ".join(about.queues),
+            Text(", ".join(about.queues)),
             str(about.concurrency),
             f"{describe(worker.ago)} ago",
         )

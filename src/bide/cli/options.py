@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import click
 
 from bide.errors import UsageError
-from bide.keys import PREFIX
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,9 +24,7 @@ def server_options(function: F) -> F:
         metavar="URL",
         help="The server; else $BIDE_URL, else redis://127.0.0.1:6379/0.",
     )
-    prefix = click.option(
-        "--prefix", default=PREFIX, envvar="BIDE_PREFIX", show_default=True, help="Of all keys."
-    )
+    prefix = click.option("--prefix", help="Of all keys; else $BIDE_PREFIX, else bide.")
     return url(prefix(function))
 
 
@@ -45,9 +42,14 @@ def import_from_here() -> None:
 def read_value(text: str) -> Any:
     """An argument as typed: JSON where it is JSON (`42`, `true`, `[1]`, `"42"`), else text."""
     try:
-        return json.loads(text)
-    except ValueError:
+        return json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError):
         return text
+
+
+def _no_number(name: str) -> None:
+    """Python's reader takes NaN and Infinity, which JSON has not: they are text."""
+    raise ValueError(name)
 
 
 def read_at(text: str) -> datetime:

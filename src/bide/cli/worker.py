@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
+import threading
 
 import click
 from rich.logging import RichHandler
@@ -20,7 +22,7 @@ from bide.worker.worker import GRACE, LEASE
 @click.option("--burst", is_flag=True, help="Stop when nothing is due.")
 @click.option("--lease", default=f"{LEASE:g}s", show_default=True, help="How long a job is held.")
 @click.option("--grace", default=f"{GRACE:g}s", show_default=True, help="To finish, on a signal.")
-@click.option("--name", help="Unique.  [default: from host and process id]")
+@click.option("--name", help="In logs and `bide info`.  [default: host and process id]")
 @click.option("-v", "--verbose", is_flag=True, help="Log every job.")
 @server_options
 def worker(
@@ -33,7 +35,7 @@ def worker(
     name: str | None,
     verbose: bool,
     url: str | None,
-    prefix: str,
+    prefix: str | None,
 ) -> None:
     """Run the jobs of queues, taking functions from MODULEs (and what they register).
 
@@ -51,6 +53,17 @@ def worker(
         grace=grace,
         name=name,
     ).work(burst)
+    _leave_threads_behind()
+
+
+def _leave_threads_behind() -> None:
+    """End although threads still run that jobs have started, and the interpreter would wait for."""
+    main = threading.main_thread()
+    left = [t.name for t in threading.enumerate() if t is not main and not t.daemon]
+    if left:
+        logging.getLogger("bide").warning("ends though threads still run: %s", ", ".join(left))
+        logging.shutdown()
+        os._exit(0)
 
 
 def _log_to_stderr(verbose: bool) -> None:

@@ -5,24 +5,28 @@
 -- @key   run       writes a record per job taken
 -- @key   errors    adds the last error of a poison job
 -- @key   active    adds what is taken, removes what has expired
--- @key   failed    adds poison jobs
+-- @key   failed    adds poison jobs, trims
+-- @key   completed trims
+-- @key   cancelled trims
 -- @key   wake      hints, or drops a hint that this claim answers
 -- @key   keep      forgets the worker's promise, and may add one
 -- @key   park      forgets the worker's sleep, and may add one
 -- @key   claims    remembers this claim
--- @key   results   sweeps
+-- @key   results   sweeps, trims
 -- @key   trash     sweeps
 -- @arg   worker    text     who claims
 -- @arg   seq       integer  number of this claim; a repeat carries the same
 -- @arg   count     integer  how many jobs at most: the worker's free slots
 -- @arg   lease_us  integer  how long they are held without being extended
 -- @arg   busy      integer  how many jobs the worker runs already
+-- @arg   retention text     count and age in µs of what is kept completed, failed, cancelled
 -- @reply ok now until deadline more alone drain, then per job: id body token attempt due
 -- @reply stale     the worker has since sent a later claim
--- @include clock record hint wait sweep
+-- @include clock record hint wait retain sweep
 
-local RECLAIMS, CRASHES, STRIKES, PATIENCE = 10, 3, 2, 10000000
-local SWEEP, FORGET_AFTER, CLAIMS = 100, 600000000, 64
+local RECLAIMS, CRASHES, STRIKES, MANY_STRIKES = 10, 3, 2, 10
+local PATIENCE, LONG_PATIENCE = 10000000, 60000000
+local SWEEP, TRIM, FORGET_AFTER, CLAIMS = 100, 100, 600000000, 64
 local LEVELS, ALONE = 10, 11
 
 -- Removes before anything is added: a full server lets a script that has begun to remove go on.
@@ -32,9 +36,12 @@ redis.call('ZREM', park, worker)
 local now = clock.now(meta)
 local lease_end = now + lease_us
 local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
-  'trash', 'drain_until')
-local calm_until = clock.observe(meta, keep, park, tonumber(set[2]), now, lease_us)
-  or tonumber(set[3]) or 0
+  'trash', 'drain_until', 'calm_from')
+local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now,
+  lease_us)
+if not calm_until then
+  calm_until, calm_from = tonumber(set[3]) or 0, tonumber(set[8]) or 0
+end
 local rewound = (tonumber(set[4]) or 0) > now
 if lease_us > (tonumber(set[5]) or 0) then redis.call('HSET', meta, 'lease_us', lease_us) end
 
@@ -78,15 +85,13 @@ end
 -- while it ran alone has failed.
 local function reclaim(id)
   redis.call('ZREM', active, id)
-  local f = record.parse(redis.call('HGET', run, id))
-    or {head = record.fresh(now), priority = 5, attempt = 1, crashes = 0, strikes = 0, alone = 0,
-        started = now, worker = '?', due = now}
+  local f = record.parse(redis.call('HGET', run, id)) or record.unknown(now)
   if f.alone == 1 then f.crashes = f.crashes + 1 else f.strikes = f.strikes + 1 end
   f.attempt = f.attempt - 1
   f.alone = 0
   f.due = math.min(f.due, now) -- it was due, whatever the clock has been set to since
   redis.call('HINCRBY', meta, 'reclaimed', 1)
-  if f.crashes >= CRASHES then
+  if f.crashes >= CRASHES or f.strikes >= MANY_STRIKES then
     redis.call('ZADD', failed, now, id)
     redis.call('HINCRBY', meta, 'failed', 1)
     redis.call('HSET', errors, id, string.format(
@@ -102,12 +107,10 @@ local function reclaim(id)
 end
 
 local paused = set[1]
-local more = false
-if now >= calm_until then
-  local expired = redis.call('ZRANGEBYSCORE', active, '-inf', now, 'LIMIT', 0, RECLAIMS)
-  for i = 1, #expired do reclaim(expired[i]) end
-  more = #expired == RECLAIMS
-end
+local ended_by = now >= calm_until and now or calm_from
+local expired = redis.call('ZRANGEBYSCORE', active, '-inf', ended_by, 'LIMIT', 0, RECLAIMS)
+for i = 1, #expired do reclaim(expired[i]) end
+local more = #expired == RECLAIMS
 if rewound then
   -- The clock was set back: leases given before reach further than any lease may.
   local longest = now + math.max(lease_us, tonumber(set[5]) or 0)
@@ -117,6 +120,15 @@ if rewound then
   more = more or #far == RECLAIMS
 end
 if set[6] then sweep.some(meta, trash, jobs, run, results, errors, SWEEP) end
+
+if marked then
+  -- Once a second, so that a queue in which nothing is settled forgets what is old, too.
+  local limits = {}
+  for number in string.gmatch(retention, '%d+') do limits[#limits + 1] = tonumber(number) end
+  for i, finished in ipairs({completed, failed, cancelled}) do
+    retain.trim(finished, jobs, run, results, errors, now, limits[2 * i - 1], limits[2 * i], TRIM)
+  end
+end
 
 -- Take.
 local reply = {'ok', now, 0, 0, 0, 0, 0}
@@ -168,7 +180,8 @@ local function by(at)
 end
 
 -- A suspect runs as the only job of its worker, so that a crash names its culprit. A busy worker
--- leaves it to an idle one, unless it has waited long: then one worker drains and takes it.
+-- leaves it to an idle one. If it waits long, one worker after another drains for a while, and if
+-- none of them becomes idle in that time, it runs beside others.
 local suspect = redis.call('ZRANGE', due[ALONE], 0, 0, 'WITHSCORES')
 local suspect_at = tonumber(suspect[2])
 if suspect_at and not paused then
@@ -178,6 +191,8 @@ if suspect_at and not paused then
     alone = 1
     take(ALONE, suspect)
     count = #taken
+  elseif now - suspect_at > LONG_PATIENCE and count > 0 then
+    take(ALONE, suspect)
   elseif now - suspect_at > PATIENCE and now > (tonumber(set[7]) or 0) then
     redis.call('HSET', meta, 'drain_until', now + PATIENCE)
     reply[7] = 1

@@ -6,26 +6,29 @@
 -- @key   results  sweeps
 -- @key   errors   sweeps
 -- @key   trash    receives the renamed sets, sweeps
--- @arg   begin    integer  1 on the first call, else 0
+-- @arg   begin    text     names this emptying, to set aside; - to go on deleting
 -- @arg   limit    integer  how many jobs to delete in this call
--- @reply ok swept more   how many this call set aside; whether to call again
+-- @reply ok aside more    how many this emptying has set aside; whether to go on
+-- @reply busy             an earlier trash is left: begin again
 -- @include sweep
 
 -- A trash that a dead caller left is swept first; claims sweep it too.
-local aside = 0
-if begin == 1 then
-  if redis.call('HEXISTS', meta, 'trash') == 1
-    and sweep.some(meta, trash, jobs, run, results, errors, limit) then
-    return {'ok', -1, 1}
-  end
-  for i = 1, #due do
-    local size = redis.call('ZCARD', due[i])
-    if size > 0 then
-      redis.call('RENAME', due[i], trash[i])
-      aside = aside + size
-    end
-  end
-  if aside > 0 then redis.call('HSET', meta, 'trash', 1) end
-  return {'ok', aside, aside > 0 and 1 or 0}
+if begin == '-' then
+  return {'ok', 0, sweep.some(meta, trash, jobs, run, results, errors, limit) and 1 or 0}
 end
-return {'ok', 0, sweep.some(meta, trash, jobs, run, results, errors, limit) and 1 or 0}
+local left = redis.call('HGET', meta, 'trash')
+if left then
+  local name, aside = string.match(left, '^(%S+) (%d+)$')
+  if name == begin then return {'ok', tonumber(aside), 1} end -- a repeat
+  if sweep.some(meta, trash, jobs, run, results, errors, limit) then return {'busy'} end
+end
+local aside = 0
+for i = 1, #due do
+  local size = redis.call('ZCARD', due[i])
+  if size > 0 then
+    redis.call('RENAME', due[i], trash[i])
+    aside = aside + size
+  end
+end
+if aside > 0 then redis.call('HSET', meta, 'trash', begin .. ' ' .. aside) end
+return {'ok', aside, aside > 0 and 1 or 0}

@@ -27,8 +27,8 @@ for i = rest, #ARGV do
   if state == 'gone' then
     reply[#reply + 1] = {'gone'}
   else
-    reply[#reply + 1] = {state, since, level and 10 - level or -1, redis.call('HGET', jobs, id),
-      redis.call('HGET', run, id), redis.call('HGET', results, id), redis.call('HGET', errors, id)}
+    reply[#reply + 1] = {state, since, level and level <= 10 and 10 - level or false,
+      redis.call('HGET', jobs, id), redis.call('HGET', run, id), redis.call('HGET', results, id), redis.call('HGET', errors, id)}
   end
 end
 return reply

@@ -2,4 +2,4 @@
 -- @key   queues  reads
 -- @reply ok, then names
 
-return {'ok', unpack(redis.call('HKEYS', queues))}
+return {'ok', redis.call('HKEYS', queues)}

@@ -72,13 +72,12 @@ local function apply(id, line, outcome, at, data)
     failed_add[#failed_add + 1] = now
     failed_add[#failed_add + 1] = id
   else
-    local f = record.parse(line)
+    local f = record.parse(line) or record.unknown(now)
     f.id = id
     f.alone = 0
     if outcome ~= 'retry' then f.attempt = f.attempt - 1 end
     if outcome ~= 'release' then f.strikes, f.crashes = 0, 0 end
-    f.due = outcome == 'release' and math.min(f.due, now) or when.us(at, now)
-    again(f, f.due)
+    again(f, outcome == 'release' and math.min(f.due, now) or when.us(at, now))
     line = record.format(f.head, f)
   end
   if data ~= '' and (outcome == 'fail' or outcome == 'retry') then

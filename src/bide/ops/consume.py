@@ -8,6 +8,7 @@ token, answers `ok` again to a repeat, and `lost` to a worker whose lease has pa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
 from bide.command import Arg, Command, command
@@ -71,10 +72,16 @@ DEFAULT_RETENTION: Final = Retention()
 
 
 def claim(
-    keys: Keys, worker: str, seq: int, count: int, lease_us: int, busy: int
+    keys: Keys,
+    worker: str,
+    seq: int,
+    count: int,
+    lease_us: int,
+    busy: int,
+    retention: Retention = DEFAULT_RETENTION,
 ) -> Command[Claim]:
     """Take up to `count` due jobs; `busy` is the number of jobs the worker runs already."""
-    args = (worker, seq, min(count, MAX_CLAIM), lease_us, busy)
+    args = (worker, seq, min(count, MAX_CLAIM), lease_us, busy, _limits(retention))
     return command("claim", keys, args, _read_claim)
 
 
@@ -93,21 +100,14 @@ def settle(
     return command("settle", keys, args, _read_verdicts)
 
 
-def settle_chunks(settles: Sequence[Settle]) -> list[Sequence[Settle]]:
-    """Cut a pile of settles into calls within the bounds."""
-    if len(settles) <= MAX_SETTLES and sum(len(s.data) for s in settles) <= MAX_SETTLE_BYTES:
-        return [settles] if settles else []
-    chunks: list[Sequence[Settle]] = []
-    chunk: list[Settle] = []
+def fitting(settles: Sequence[Settle]) -> int:
+    """How many of the first settles fit one call, by count, and by bytes after the first."""
     size = 0
-    for s in settles:
-        if chunk and (len(chunk) >= MAX_SETTLES or size + len(s.data) > MAX_SETTLE_BYTES):
-            chunks.append(chunk)
-            chunk, size = [], 0
-        chunk.append(s)
-        size += len(s.data)
-    chunks.append(chunk)
-    return chunks
+    for count, settle in enumerate(settles[:MAX_SETTLES]):
+        size += len(settle.data)
+        if size > MAX_SETTLE_BYTES and count:
+            return count
+    return min(len(settles), MAX_SETTLES)
 
 
 def extend(keys: Keys, lease_us: int, held: Sequence[tuple[str, int]]) -> Command[list[Verdict]]:
@@ -121,6 +121,12 @@ def extend(keys: Keys, lease_us: int, held: Sequence[tuple[str, int]]) -> Comman
 def leave(keys: Keys, worker: str) -> Command[None]:
     """Drop what the queue remembers of a worker that stops."""
     return command("leave", keys, (worker,), lambda reply: None)
+
+
+@lru_cache
+def _limits(retention: Retention) -> str:
+    ages = [round(age * 1e6) for age in retention[1::2]]
+    return " ".join(f"{count} {age}" for count, age in zip(retention[::2], ages, strict=True))
 
 
 def _read_claim(reply: list[Any]) -> Claim:

@@ -30,8 +30,11 @@ class Emptied(NamedTuple):
     """One step of emptying."""
 
     aside: int
-    """Jobs set aside by this call; -1 while an earlier trash is being swept."""
+    """How many jobs this emptying has set aside."""
     more: bool
+    """Some are not deleted yet."""
+    busy: bool = False
+    """An earlier trash was left, and is being swept first: begin again."""
 
 
 def cancel(
@@ -69,10 +72,15 @@ def resume(keys: Keys) -> Command[None]:
     return command("resume", keys, (), lambda reply: None)
 
 
-def empty(keys: Keys, begin: bool) -> Command[Emptied]:
-    """One bounded step of removing all delayed and waiting jobs."""
-    args = (int(begin), SWEEP)
-    return command("empty", keys, args, lambda reply: Emptied(reply[1], bool(reply[2])))
+def empty(keys: Keys, begin: str | None) -> Command[Emptied]:
+    """One bounded step of removing all delayed and waiting jobs.
+
+    Args:
+        keys: of the queue.
+        begin: a new id, to set the jobs aside (its repeat sets nothing more aside); None to go on
+            deleting them.
+    """
+    return command("empty", keys, (begin or "-", SWEEP), _read_emptied)
 
 
 def _check_few(ids: Sequence[str]) -> None:
@@ -83,3 +91,9 @@ def _check_few(ids: Sequence[str]) -> None:
 def _read_moved(reply: list[Any]) -> Moved:
     word = reply[0].decode()
     return Moved(word, reply[2] if word == "ok" else 0)
+
+
+def _read_emptied(reply: list[Any]) -> Emptied:
+    if reply[0] == b"busy":
+        return Emptied(0, True, busy=True)
+    return Emptied(reply[1], bool(reply[2]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -15,7 +15,11 @@ from bide.keys import DEFAULT_PRIORITY, PRIORITIES, Keys
 from bide.ops.reply import groups
 
 CHUNK: Final = 500
-"""Jobs per script call: bounds the time one call may take on the server."""
+CHUNK_BYTES: Final = 2_000_000
+"""Jobs, and bytes of bodies, per script call: bounds the time a call may take on the server."""
+
+TRIP: Final = 20
+"""Calls per round trip; one that is full by its bytes ends the trip."""
 
 
 class Prepared(NamedTuple):
@@ -47,7 +51,7 @@ def when(delay: Duration | None, at: datetime | None) -> str:
         if delay is not None:
             raise UsageError("Give either delay= or at=, not both.")
         return f"={at_to_us(at)}"
-    return f"+{to_us(delay)}" if delay else "+0"
+    return "+0" if delay is None else f"+{to_us(delay)}"
 
 
 def prepare(
@@ -86,6 +90,20 @@ def enqueue(keys: Keys, jobs: Sequence[Prepared]) -> Command[list[Receipt]]:
     return command("enqueue", keys, args, parse)
 
 
-def enqueue_many(keys: Keys, jobs: Sequence[Prepared]) -> list[Command[list[Receipt]]]:
-    """Add any number of jobs, in calls that share a round trip."""
-    return [enqueue(keys, jobs[i : i + CHUNK]) for i in range(0, len(jobs), CHUNK)]
+def enqueue_many(keys: Keys, jobs: Sequence[Prepared]) -> Iterator[list[Command[list[Receipt]]]]:
+    """Add any number of jobs: round trips of several calls, each bounded by count and bytes."""
+    trip: list[Command[list[Receipt]]] = []
+    size, first = 0, 0
+    for i, job in enumerate(jobs):
+        full = size + len(job.body) > CHUNK_BYTES
+        if i > first and (full or i - first >= CHUNK):
+            trip.append(enqueue(keys, jobs[first:i]))
+            first, size = i, 0
+            if full or len(trip) == TRIP:
+                yield trip
+                trip = []
+        size += len(job.body)
+    if first < len(jobs):
+        trip.append(enqueue(keys, jobs[first:]))
+    if trip:
+        yield trip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -11,17 +11,20 @@ from bide.command import Command, command
 from bide.keys import Keys
 from bide.ops.reply import pairs, words
 
+SILENT: Final = 60.0
+"""Seconds after which a worker that says nothing is not shown any more; it speaks every ten."""
+
 
 class About(msgspec.Struct, frozen=True):
     """What a worker says of itself."""
 
-    host: str
-    pid: int
-    queues: list[str]
-    executor: str
-    concurrency: int
-    started_us: int
-    version: str
+    host: str = "?"
+    pid: int = 0
+    queues: list[str] = []
+    executor: str = "?"
+    concurrency: int = 0
+    started_us: int = 0
+    version: str = "?"
 
 
 class WorkerSeen(NamedTuple):
@@ -50,14 +53,22 @@ def workers(keys: Keys) -> Command[list[WorkerSeen]]:
 
 def queues(keys: Keys) -> Command[list[str]]:
     """The names of all queues that were ever used, sorted."""
-    return command("queues", keys, (), lambda reply: sorted(words(reply, 1)))
+    return command("queues", keys, (), lambda reply: sorted(words(reply[1], 0)))
 
 
 def _read_workers(reply: list[Any]) -> list[WorkerSeen]:
     seen = []
     for name, value in pairs(reply[2]).items():
         at_us, _, text = value.partition(b" ")
-        seen.append(
-            WorkerSeen(name, (reply[1] - int(at_us)) / 1e6, msgspec.json.decode(text, type=About))
-        )
-    return sorted(seen)
+        ago = (reply[1] - int(at_us)) / 1e6
+        if ago <= SILENT:
+            seen.append(WorkerSeen(name, ago, _read_about(text)))
+    return sorted(seen, key=lambda worker: worker.name)
+
+
+def _read_about(text: bytes) -> About:
+    """Other versions may say other things of themselves."""
+    try:
+        return msgspec.json.decode(text, type=About)
+    except msgspec.MsgspecError:
+        return About()

@@ -10,12 +10,12 @@ from bide import aio
 from bide.clock import Duration
 from bide.command import Command
 from bide.dialogue import PATIENCE
+from bide.ids import new_id
 from bide.job import Snapshot
-from bide.keys import PREFIX
 from bide.ops import inspect, manage, produce
 from bide.ops.inspect import Counts
 from bide.ops.produce import Prepared, Receipt
-from bide.queue.core import JobView, QueueCore, not_found, read_cancel
+from bide.queue.core import JobView, QueueCore, not_found, read_cancel, read_receipts
 from bide.retry import Retry
 from bide.script import SERVER_CLOCK
 from bide.task import Function
@@ -31,7 +31,7 @@ class AsyncQueue(QueueCore):
         name: str = "default",
         *,
         url: str | None = None,
-        prefix: str = PREFIX,
+        prefix: str | None = None,
         patience: float = PATIENCE,
         clock: str = SERVER_CLOCK,
     ) -> None:
@@ -93,9 +93,16 @@ class AsyncQueue(QueueCore):
         return (await self.enqueue_many([job]))[0]
 
     async def enqueue_many(self, jobs: Sequence[Prepared]) -> list[AsyncJob]:
-        """Add prepared jobs in one round trip; raises as `enqueue_call` does."""
-        replies = await self._client.run_many(self._enqueue_commands(jobs))
-        return [AsyncJob(self, r.id, receipt=r) for r in self._receipts(replies, len(jobs))]
+        """Add prepared jobs, in one round trip up to some thousands; raises as `enqueue_call` does.
+
+        Where the server becomes full in the middle, those before are added; enqueueing the same
+        prepared jobs again adds the rest.
+        """
+        receipts: list[Receipt] = []
+        with self._in_doubt(jobs):
+            for trip in self._trips(jobs):
+                receipts += read_receipts(trip, await self._client.attempt_many(trip))
+        return [AsyncJob(self, r.id, receipt=r) for r in receipts]
 
     async def fetch(self, id: str) -> AsyncJob:
         """The job with this id, as it is now.
@@ -136,13 +143,14 @@ class AsyncQueue(QueueCore):
 
     async def empty(self) -> int:
         """Remove all delayed and waiting jobs, in bounded steps; how many there were."""
-        removed, begin = 0, True
-        while True:
+        begin = new_id()
+        step = await self._client.run(manage.empty(self.keys, begin))
+        while step.busy:
             step = await self._client.run(manage.empty(self.keys, begin))
-            removed += max(0, step.aside)
-            begin = step.aside < 0
-            if not step.more:
-                return removed
+        removed = step.aside
+        while step.more:
+            step = await self._client.run(manage.empty(self.keys, None))
+        return removed
 
     async def close(self) -> None:
         """Close the connections; the next call opens new ones."""

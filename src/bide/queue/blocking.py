@@ -10,12 +10,12 @@ from bide import sync
 from bide.clock import Duration
 from bide.command import Command
 from bide.dialogue import PATIENCE
+from bide.ids import new_id
 from bide.job import Snapshot
-from bide.keys import PREFIX
 from bide.ops import inspect, manage, produce
 from bide.ops.inspect import Counts
 from bide.ops.produce import Prepared, Receipt
-from bide.queue.core import JobView, QueueCore, not_found, read_cancel
+from bide.queue.core import JobView, QueueCore, not_found, read_cancel, read_receipts
 from bide.retry import Retry
 from bide.script import SERVER_CLOCK
 from bide.task import Function
@@ -31,7 +31,7 @@ class Queue(QueueCore):
         name: str = "default",
         *,
         url: str | None = None,
-        prefix: str = PREFIX,
+        prefix: str | None = None,
         patience: float = PATIENCE,
         clock: str = SERVER_CLOCK,
     ) -> None:
@@ -40,7 +40,8 @@ class Queue(QueueCore):
         Args:
             name: without braces, spaces or control characters.
             url: of the server; else `$BIDE_URL`, else the local default.
-            prefix: of all keys: separates applications that share a server.
+            prefix: of all keys: separates applications that share a server; else `$BIDE_PREFIX`,
+                else `bide`.
             patience: seconds for which a call is repeated when the connection breaks.
             clock: which clock the scripts are built for (the tests have one that can be moved).
 
@@ -106,7 +107,8 @@ class Queue(QueueCore):
             UsageError: an option cannot be meant.
             PayloadError: the arguments do not fit JSON, or take more than a megabyte.
             ServerFull: the server takes no more; nothing was changed.
-            ServerUnavailable: no answer; the job may exist, and repeating with its id is safe.
+            ServerUnavailable: no answer; the job may exist. Its id is in the error's `job_ids`:
+                repeating with `job_id=` is safe.
         """
         job = self.prepare(
             task,
@@ -122,9 +124,16 @@ class Queue(QueueCore):
         return self.enqueue_many([job])[0]
 
     def enqueue_many(self, jobs: Sequence[Prepared]) -> list[Job]:
-        """Add prepared jobs in one round trip; raises as `enqueue_call` does."""
-        replies = self._client.run_many(self._enqueue_commands(jobs))
-        return [Job(self, r.id, receipt=r) for r in self._receipts(replies, len(jobs))]
+        """Add prepared jobs, in one round trip up to some thousands; raises as `enqueue_call` does.
+
+        Where the server becomes full in the middle, those before are added; enqueueing the same
+        prepared jobs again adds the rest.
+        """
+        receipts: list[Receipt] = []
+        with self._in_doubt(jobs):
+            for trip in self._trips(jobs):
+                receipts += read_receipts(trip, self._client.attempt_many(trip))
+        return [Job(self, r.id, receipt=r) for r in receipts]
 
     def fetch(self, id: str) -> Job:
         """The job with this id, as it is now.
@@ -165,13 +174,14 @@ class Queue(QueueCore):
 
     def empty(self) -> int:
         """Remove all delayed and waiting jobs, in bounded steps; how many there were."""
-        removed, begin = 0, True
-        while True:
+        begin = new_id()
+        step = self._client.run(manage.empty(self.keys, begin))
+        while step.busy:
             step = self._client.run(manage.empty(self.keys, begin))
-            removed += max(0, step.aside)
-            begin = step.aside < 0
-            if not step.more:
-                return removed
+        removed = step.aside
+        while step.more:
+            step = self._client.run(manage.empty(self.keys, None))
+        return removed
 
     def close(self) -> None:
         """Close the connections; the next call opens new ones."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from bide.clock import Duration, from_us, to_us
 from bide.codec import DEFAULT_TIMEOUT, Body, ErrorInfo
 from bide.command import Command
-from bide.errors import JobNotFound, JobStateError, UsageError
+from bide.connection import resolve_prefix
+from bide.errors import BideError, JobNotFound, JobStateError, ServerUnavailable, UsageError
 from bide.job import Snapshot
-from bide.keys import PREFIX, Keys, keys_of
+from bide.keys import Keys, keys_of
 from bide.ops import produce, registry
 from bide.ops.manage import Moved
 from bide.ops.produce import Prepared, Receipt
@@ -30,10 +32,11 @@ class QueueCore:
         self,
         name: str = "default",
         *,
-        prefix: str = PREFIX,
+        prefix: str | None = None,
         clock: str = SERVER_CLOCK,
     ) -> None:
         self.name: Final = name
+        prefix = resolve_prefix(prefix)
         self.prefix: Final = prefix
         self.clock: Final = clock
         self.keys: Final[Keys] = keys_of(name, prefix)
@@ -60,6 +63,10 @@ class QueueCore:
         seconds = DEFAULT_TIMEOUT if timeout is None else to_us(timeout, "timeout") / 1e6
         if seconds <= 0:
             raise UsageError("timeout must be more than 0.")
+        if not isinstance(args, list | tuple):
+            raise UsageError(f"args must be a list or tuple, not {args!r}; (x,) holds one x.")
+        if not all(isinstance(name, str) for name in kwargs or ()):
+            raise UsageError("The names in kwargs must be strings.")
         body = Body(
             task=task_name(task),
             args=args,
@@ -78,17 +85,23 @@ class QueueCore:
         register(function)
         return function
 
-    def _enqueue_commands(self, jobs: Sequence[Prepared]) -> list[Command[Any]]:
-        """The calls that add jobs, after one that makes the queue known, the first time."""
-        commands: list[Command[Any]] = list(produce.enqueue_many(self.keys, jobs))
-        if not self._known:
-            commands.append(registry.register(self._global_keys, [self.name]))
-        return commands
+    def _trips(self, jobs: Sequence[Prepared]) -> Iterator[list[Command[Any]]]:
+        """The calls that add jobs, a round trip at a time; the first makes the queue known too."""
+        for trip in produce.enqueue_many(self.keys, jobs):
+            if not self._known:
+                self._known = True
+                yield [*trip, registry.register(self._global_keys, [self.name])]
+            else:
+                yield trip
 
-    def _receipts(self, replies: list[Any], count: int) -> list[Receipt]:
-        self._known = True
-        calls = -(-count // produce.CHUNK)
-        return [receipt for reply in replies[:calls] for receipt in reply]
+    @contextmanager
+    def _in_doubt(self, jobs: Sequence[Prepared]) -> Iterator[None]:
+        """Tell the caller the ids with which repeating is safe."""
+        try:
+            yield
+        except ServerUnavailable as error:
+            error.job_ids = tuple(job.id for job in jobs)
+            raise
 
 
 class JobView:
@@ -98,8 +111,8 @@ class JobView:
         self, id: str, receipt: Receipt | None = None, snapshot: Snapshot | None = None
     ) -> None:
         self.id: Final = id
-        self.new: Final = receipt is None or receipt.new
-        """False when this id was enqueued before, and the enqueue that returned it did nothing."""
+        self.new: Final = receipt.new if receipt else None
+        """Of an enqueue: False if the id existed and nothing was changed. Else None."""
         self._due_us = receipt.due_us if receipt else 0
         self._snapshot = snapshot
 
@@ -140,8 +153,8 @@ class JobView:
         return dict(self._seen().body.kwargs)
 
     @property
-    def priority(self) -> int:
-        """0 to 9; 9 runs first."""
+    def priority(self) -> int | None:
+        """0 to 9; 9 runs first. None for a job that was cancelled before it was ever claimed."""
         return self._seen().priority
 
     @property
@@ -188,3 +201,18 @@ def not_found(id: str) -> JobNotFound:
 def read_cancel(words: list[str]) -> bool:
     """Whether the one job is cancelled now, by this call or (its reply lost) an earlier one."""
     return words[0] in ("ok", "cancelled")
+
+
+def read_receipts(trip: Sequence[Command[Any]], replies: Sequence[Any]) -> list[Receipt]:
+    """The receipts of a round trip.
+
+    Raises:
+        BideError: an enqueue failed. That a queue could not be made known fails nobody's enqueue.
+    """
+    receipts: list[Receipt] = []
+    for command, reply in zip(trip, replies, strict=True):
+        if command.script == "enqueue":
+            if isinstance(reply, BideError):
+                raise reply
+            receipts += reply
+    return receipts

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from bide import sync
@@ -32,10 +32,12 @@ class Held(Protocol):
     claimed: Claimed
     claimed_at: float
     deadline: float
+    ended: bool
+    lost: bool
 
 
 class Leases(threading.Thread):
-    """Renews the leases of all held jobs every third of a lease."""
+    """Renews the leases of all held jobs every quarter of a lease."""
 
     def __init__(
         self,
@@ -53,7 +55,7 @@ class Leases(threading.Thread):
             held: what is held now; called in this thread.
         """
         super().__init__(name="bide-leases", daemon=True)
-        self._interval = lease / 3
+        self._interval = lease / 4
         self._client = sync.Client(
             url, clock=clock, patience=self._interval / 2, reply_timeout=max(0.5, self._interval)
         )
@@ -66,8 +68,8 @@ class Leases(threading.Thread):
         while not self._stop.wait(self._interval):
             try:
                 self._renew()
-            except BideError as error:
-                log.warning("Leases were not renewed this time: %s", error)
+            except Exception:  # this thread must outlive any surprise
+                log.exception("Leases were not renewed this time")
         self._client.close()
 
     def stop(self) -> None:
@@ -78,17 +80,23 @@ class Leases(threading.Thread):
         now = time.monotonic()
         by_station: dict[Station, list[Held]] = {}
         for job in self._held():
-            if now - job.claimed_at >= self._interval * 0.9 and now < job.deadline + GRACE:
+            if now - job.claimed_at >= self._interval / 2 and now < job.deadline + GRACE:
                 by_station.setdefault(job.station, []).append(job)
         for station, jobs in by_station.items():
-            for i in range(0, len(jobs), MAX_SETTLES):
-                chunk = jobs[i : i + MAX_SETTLES]
-                tokens = [(job.claimed.id, job.claimed.token) for job in chunk]
-                verdicts = self._client.run(extend(station.keys, self._lease_us, tokens))
-                for job, verdict in zip(chunk, verdicts, strict=True):
-                    if verdict == "lost":
-                        log.warning(
-                            "job %s: its lease has passed to another worker; what this run "
-                            "returns will be refused",
-                            job.claimed.id,
-                        )
+            try:
+                for i in range(0, len(jobs), MAX_SETTLES):
+                    self._extend(station, jobs[i : i + MAX_SETTLES])
+            except BideError as error:
+                log.warning("Leases of %s were not renewed this time: %s", station.queue, error)
+
+    def _extend(self, station: Station, jobs: Sequence[Held]) -> None:
+        tokens = [(job.claimed.id, job.claimed.token) for job in jobs]
+        verdicts = self._client.run(extend(station.keys, self._lease_us, tokens))
+        for job, verdict in zip(jobs, verdicts, strict=True):
+            if verdict == "lost" and not job.ended and not job.lost:
+                job.lost = True
+                log.warning(
+                    "job %s: its lease has passed to another worker; what this run returns will "
+                    "be refused",
+                    job.claimed.id,
+                )

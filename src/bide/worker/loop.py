@@ -19,8 +19,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from bide import aio
-from bide.errors import BideError, ScriptBug
-from bide.ops.consume import Claim
+from bide.errors import BideError, ScriptBug, ServerRefused
+from bide.ops.consume import Claim, Settle, Verdict
 from bide.worker.alarm import make_alarm
 from bide.worker.ear import Ear
 from bide.worker.running import Running
@@ -29,7 +29,11 @@ from bide.worker.station import Station
 log = logging.getLogger("bide.worker")
 
 _LONGEST_PAUSE: Final = 2.0
+_SAY_EVERY: Final = 30
 _LAST_ROUND_TRIP: Final = 1.0
+_DRAIN: Final = 10.0
+"""Seconds for which a busy worker stops claiming, to become idle for a suspect."""
+
 _LAST_TRIES: Final = 3
 """How often a worker that stops and holds nothing asks after a claim without an answer."""
 
@@ -56,7 +60,7 @@ class Loop:
         # Half the slots a claim: one half runs while the round trip of the other is under way.
         self._batch = -(-concurrency // 2)
         self._alone = False
-        self._drain = False
+        self._drain_until = 0.0
         self._pause = 0.0
         self._cold = False
         self._bell = asyncio.Event()
@@ -102,22 +106,23 @@ class Loop:
         """Slots that may be filled now."""
         if self.stopping or self._alone:
             return 0
-        if self._drain and len(self._running):
+        if self._running.busy and time.monotonic() < self._drain_until:
             return 0
         return max(0, self._concurrency - len(self._running))
 
     def _finished(self) -> bool:
         if any(station.settles or station.unanswered for station in self._stations):
             return self.cut_off
-        if len(self._running):
+        if self._running.busy:
             return self.aborted
         return self.stopping or (self._burst and not any(s.check for s in self._stations))
 
     async def _exchange_all(self) -> bool:
         """Send what there is to send, queue by queue; False if there was nothing."""
         sent = False
-        if not len(self._running):
-            self._alone = self._drain = False
+        if not self._running.busy:
+            self._alone = False
+            self._drain_until = 0.0
         self._ear.listen(self._free() > 0 and not self._burst)
         for station in self._stations:
             free = self._free()
@@ -135,10 +140,10 @@ class Loop:
 
     async def _exchange(self, station: Station, count: int, claims: bool) -> None:
         """One round trip: the gathered outcomes, and a claim of up to `count` jobs."""
-        settles, station.settles = station.settles, []
-        commands: list[Any] = station.settle_commands(settles)
+        settles = station.take_settles()
+        commands: list[Any] = [station.settle(settles)] if settles else []
         if claims:
-            commands.append(station.claim(count, len(self._running)))
+            commands.append(station.claim(count, self._running.busy))
         sent = time.monotonic()
         self._limit = asyncio.timeout(_LAST_ROUND_TRIP if self.aborted else None)
         try:
@@ -155,24 +160,28 @@ class Loop:
         else:
             self._pause = 0.0
             self._failures = 0
-            self._note_verdicts(settles, replies[:-1] if claims else replies)
+            if settles:
+                self._note_verdicts(settles, replies[0])
         if claims and not isinstance(replies[-1], BideError):
             self._take(station, replies[-1], sent)
+            if replies[-1].stale:
+                failed = ServerRefused("The server has seen a later claim of this worker.")
         if failed is not None:
             await self._back_off(failed)
 
     def _take(self, station: Station, reply: Claim, sent: float) -> None:
         station.claimed(reply, sent)
         self._alone = self._alone or reply.alone
-        self._drain = self._drain or reply.drain
-        if self.stopping:
-            for job in reply.jobs:
-                station.settle(job, "release")
+        if reply.drain:
+            self._drain_until = time.monotonic() + _DRAIN
+        if self.stopping or time.monotonic() - sent > station.lease * 2 / 3:
+            # Also when this process was held up for so long that the leases may have passed on.
+            station.settles += [Settle(job.id, job.token, "release") for job in reply.jobs]
         else:
-            self._running.accept(station, reply.jobs)
+            self._running.accept(station, reply.jobs, sent)
 
-    def _note_verdicts(self, settles: Sequence[Any], replies: Sequence[list[str]]) -> None:
-        verdicts = [verdict for reply in replies for verdict in reply]
+    def _note_verdicts(self, settles: Sequence[Settle], verdicts: Sequence[Verdict]) -> None:
+        self._running.confirmed(settles)
         if verdicts.count("ok") == len(settles):
             return
         for settle, verdict in zip(settles, verdicts, strict=True):
@@ -189,11 +198,11 @@ class Loop:
         """Wait a little, jittered, before the same round trip is tried again."""
         if isinstance(error, ScriptBug):
             raise error
-        if self._pause == 0:
+        if self._failures % _SAY_EVERY == 0:
             log.warning("%s Trying again until it works.", str(error) or "No reply in time.")
         self._pause = min(max(0.05, self._pause * 2), _LONGEST_PAUSE)
         self._failures += 1
-        held = len(self._running) or any(station.settles for station in self._stations)
+        held = self._running.busy or any(station.settles for station in self._stations)
         if self.aborted or (self.stopping and not held and self._failures >= _LAST_TRIES):
             self.cut_off = True  # what is held comes back when its lease ends
             return

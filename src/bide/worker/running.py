@@ -11,14 +11,16 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 
-from bide.codec import Body, decode_body, encode_error, encode_result
+from bide.codec import DEFAULT_TIMEOUT, Body, decode_body, encode_error, encode_result
 from bide.current import CurrentJob, enter
 from bide.errors import BideError, JobTimeout, PayloadError
 from bide.job import Claimed
-from bide.ops.consume import Outcome
+from bide.ops.consume import Outcome, Settle
+from bide.retry import NO_RETRY
 from bide.task import Function, Served
 from bide.worker.deadlines import Deadlines
 from bide.worker.station import Station
@@ -38,6 +40,7 @@ class Run:
         "claimed_at",
         "deadline",
         "ended",
+        "lost",
         "retry",
         "station",
         "task",
@@ -45,15 +48,16 @@ class Run:
         "timed_out",
     )
 
-    def __init__(self, station: Station, claimed: Claimed, body: Body) -> None:
+    def __init__(self, station: Station, claimed: Claimed, claimed_at: float) -> None:
         self.station = station
         self.claimed = claimed
-        self.claimed_at = time.monotonic()
-        self.deadline = self.claimed_at + body.timeout
-        self.task_name = body.task
-        self.retry = body.retry
+        self.claimed_at = claimed_at
+        self.deadline = claimed_at + DEFAULT_TIMEOUT
+        self.retry = NO_RETRY
+        self.task_name = "?"
         self.task: asyncio.Task[None] | None = None
         self.ended = False
+        self.lost = False
         self.timed_out = False
         self.abandoned = False
 
@@ -76,7 +80,8 @@ class Running:
         self._threads = Threads(f"bide-{worker}")
         self._deadlines: Deadlines[Run] = Deadlines(self._loop, self._expire)
         self._held: dict[int, Run] = {}
-        self._accepted: list[tuple[Station, Claimed]] = []
+        self._accepted: list[Run] = []
+        self._unconfirmed: dict[Settle, Run] = {}
         self._stuck = 0
         self._from_threads: deque[tuple[Run, _Ended]] = deque()
         self._collecting = False
@@ -84,49 +89,69 @@ class Running:
 
     def __len__(self) -> int:
         """How many slots are taken: held jobs, and threads that outlast their time-out."""
-        return len(self._held) + len(self._accepted) + self._stuck
+        return len(self._held) + self._stuck
 
-    def held(self) -> Iterable[Run]:
-        """What is held now; safe to call in any thread."""
-        return list(self._held.values())
+    @property
+    def busy(self) -> int:
+        """How many jobs are held."""
+        return len(self._held)
 
-    def accept(self, station: Station, jobs: Sequence[Claimed]) -> None:
+    def leased(self) -> list[Run]:
+        """What must not lose its lease; safe to call in any thread.
+
+        That is all that is held, and what has ended for as long as the server has not confirmed it.
+        """
+        return [*self._held.values(), *self._unconfirmed.values()]
+
+    def confirmed(self, settles: Sequence[Settle]) -> None:
+        """The server has taken note of these outcomes."""
+        for settle in settles:
+            self._unconfirmed.pop(settle, None)
+
+    def accept(self, station: Station, jobs: Sequence[Claimed], claimed_at: float) -> None:
         """Take jobs over; they start in the next turn of the loop.
 
         By then the next round trip has been sent, so the server works while they run.
         """
+        for claimed in jobs:
+            run = Run(station, claimed, claimed_at)
+            self._held[id(run)] = run
+            self._accepted.append(run)
         if jobs:
-            self._accepted.extend((station, job) for job in jobs)
             self._loop.call_soon(self._start_accepted)
 
     def _start_accepted(self) -> None:
         accepted, self._accepted = self._accepted, []
-        for station, claimed in accepted:
-            self._start(station, claimed)
+        for run in accepted:
+            if run.ended:  # given back in the meantime
+                continue
+            try:
+                self._start(run)
+            except Exception:
+                # Not the job's fault: no thread is to be had, for one.
+                log.exception("job %s could not be started and is given back", run.claimed.id)
+                self._end(run, ("release", "", b""))
 
-    def _start(self, station: Station, claimed: Claimed) -> None:
+    def _start(self, run: Run) -> None:
         try:
-            body = decode_body(claimed.body)
+            body = decode_body(run.claimed.body)
+            run.task_name, run.retry = body.task, body.retry
             function, is_async = self._served.find(body.task)
         except BideError as error:
-            log.error("job %s cannot be run: %s", claimed.id, error)
-            station.settle(claimed, "fail", data=encode_error(error))
-            self._changed()
+            self._end(run, self._judge(run, error))
             return
-        run = Run(station, claimed, body)
-        self._held[id(run)] = run
+        run.deadline = time.monotonic() + body.timeout
         self._deadlines.add(run)
         if is_async:
             run.task = self._loop.create_task(self._run_async(run, function, body))
         else:
-            self._threads.submit(lambda: self._run_in_thread(run, function, body))
+            # A context of its own, as each task has: what one job sets, the next must not see.
+            context = copy_context()
+            self._threads.submit(lambda: context.run(self._run_in_thread, run, function, body))
 
     def abandon(self) -> None:
         """Give all jobs back without using an attempt; cancel those that can be."""
-        for station, claimed in self._accepted:
-            station.settle(claimed, "release")
-        self._accepted.clear()
-        for run in self.held():
+        for run in list(self._held.values()):
             run.abandoned = True
             self._end(run, ("release", "", b""))
             if run.task is not None:
@@ -197,16 +222,21 @@ class Running:
         else:
             # A thread cannot be stopped: its job ends here, its slot only when it returns.
             self._stuck += 1
+            log.warning("%d slots are held by threads past their time-out", self._stuck)
             self._end(run, self._judge(run, _timeout(run)))
 
     def _end(self, run: Run, ended: _Ended) -> None:
         if run.ended:
             return
         run.ended = True
-        self.executed += 1
         del self._held[id(run)]
         outcome, when, data = ended
-        run.station.settle(run.claimed, outcome, when, data)
+        if outcome != "release":
+            self.executed += 1
+            log.debug("%s (job %s): %s", run.task_name, run.claimed.id, outcome)
+        settle = Settle(run.claimed.id, run.claimed.token, outcome, when, data)
+        self._unconfirmed[settle] = run
+        run.station.settles.append(settle)
         self._changed()
 
 

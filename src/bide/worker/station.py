@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from bide.command import Command
-from bide.job import Claimed
 from bide.keys import Keys
-from bide.ops.consume import (
-    DEFAULT_RETENTION,
-    Claim,
-    Outcome,
-    Settle,
-    Verdict,
-    claim,
-    settle,
-    settle_chunks,
-)
+from bide.ops.consume import DEFAULT_RETENTION, Claim, Settle, Verdict, claim, fitting, settle
 
 
 class Station:
@@ -38,6 +29,7 @@ class Station:
         """When to claim even if nothing was heard (`time.monotonic()`); 0 for not armed."""
         self._worker = worker
         self._lease_us = lease_us
+        self.lease: Final = lease_us / 1e6
         self._seq = 1
         self._fresh = False  # a hint came since the claim under way was made
         self._echoed = False
@@ -59,14 +51,15 @@ class Station:
         """Whether the queue should be looked at."""
         return self.check or (self.until > 0 and now >= self.until)
 
-    def settle(self, job: Claimed, outcome: Outcome, when: str = "", data: bytes = b"") -> None:
-        """Have an outcome sent with the next round trip."""
-        self.settles.append(Settle(job.id, job.token, outcome, when, data))
+    def take_settles(self) -> list[Settle]:
+        """As many of the gathered outcomes as fit one call; put them back if it fails."""
+        count = fitting(self.settles)
+        taken, self.settles = self.settles[:count], self.settles[count:]
+        return taken
 
-    def settle_commands(self, settles: Sequence[Settle]) -> list[Command[list[Verdict]]]:
-        """The calls that apply outcomes, within the bounds of one call each."""
-        chunks = settle_chunks(settles)
-        return [settle(self.keys, chunk, DEFAULT_RETENTION) for chunk in chunks]
+    def settle(self, settles: Sequence[Settle]) -> Command[list[Verdict]]:
+        """The call that applies outcomes."""
+        return settle(self.keys, settles, DEFAULT_RETENTION)
 
     def claim(self, count: int, busy: int) -> Command[Claim]:
         """The next claim; the same one again until `claimed` has been told its reply."""

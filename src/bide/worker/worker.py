@@ -13,13 +13,15 @@ import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from types import FrameType
 from typing import Final
 
 from bide import aio
 from bide.clock import Duration, to_us
+from bide.connection import resolve_prefix, resolve_url
 from bide.errors import BideError, UsageError
 from bide.ids import check_name
-from bide.keys import PREFIX, keys_of
+from bide.keys import keys_of
 from bide.ops.consume import leave
 from bide.ops.registry import About, heartbeat, register
 from bide.queue import AsyncQueue, Queue
@@ -50,33 +52,34 @@ class Worker:
 
     def __init__(
         self,
-        queues: Iterable[Queue | AsyncQueue | str],
+        queues: Queue | AsyncQueue | str | Iterable[Queue | AsyncQueue | str],
         *,
         url: str | None = None,
-        prefix: str = PREFIX,
-        modules: Sequence[str] = (),
+        prefix: str | None = None,
+        modules: str | Iterable[str] = (),
         concurrency: int = 100,
         lease: Duration = LEASE,
         grace: Duration = GRACE,
         name: str | None = None,
-        clock: str = SERVER_CLOCK,
+        clock: str | None = None,
     ) -> None:
         """Set up; nothing is sent before `work`.
 
         Args:
             queues: in the order in which they are claimed from.
-            url: the server; by default that of the first queue, else `$BIDE_URL`.
-            prefix: of the keys; by default that of the first queue.
+            url: the server; by default that of the queues, else `$BIDE_URL`.
+            prefix: of the keys; by default that of the queues, else `$BIDE_PREFIX`, else `bide`.
             modules: modules to import and serve; functions of others are not run, unless a
                 decorator registered them.
             concurrency: jobs at once, on the event loop and in threads together.
             lease: how long a job stays this worker's if it is not renewed.
             grace: how long running jobs may take after the first signal to stop.
-            name: unique; by default made from host and process id.
+            name: what logs and `bide info` call it, before a few characters that make it unique;
+                by default host and process id.
             clock: which clock the scripts are built for.
 
         Raises:
-            UsageError: an argument cannot be meant.
+            UsageError: an argument cannot be meant, or the queues are on different servers.
             TaskNotFound: a module cannot be imported.
         """
         given = [queues] if isinstance(queues, str | Queue | AsyncQueue) else list(queues)
@@ -84,32 +87,31 @@ class Worker:
             raise UsageError("A worker needs at least one queue.")
         if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
             raise UsageError(f"concurrency must be 1 or more, not {concurrency!r}.")
-        first = next((queue for queue in given if not isinstance(queue, str)), None)
-        if first is not None:
-            url, prefix, clock = url or first.url, first.prefix, first.clock
-        own = f"{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(3)}"
-        self.name = check_name(name or own, "worker name")
+        self._url = resolve_url(_agreed("url", url, given))
+        prefix = resolve_prefix(_agreed("prefix", prefix, given))
+        self._clock = _agreed("clock", clock, given) or SERVER_CLOCK
+        label = name or f"{socket.gethostname()}.{os.getpid()}"
+        self.name: Final = check_name(f"{label}.{secrets.token_hex(3)}", "worker name")
         self.queues: Final = [q if isinstance(q, str) else q.name for q in given]
         self.concurrency: Final = concurrency
         self._lease_us = to_us(lease, "lease")
         if self._lease_us < _SHORTEST_LEASE_US:
             raise UsageError(f"lease={lease!r} is too short to be renewed; use 300ms or more.")
         self._grace = to_us(grace, "grace") / 1e6
-        self._clock = clock
-        self._served = Served(modules)
-        self._url = url
+        self._served = Served([modules] if isinstance(modules, str) else modules)
         self._keys = [keys_of(queue, prefix) for queue in dict.fromkeys(self.queues)]
         self._global_keys = keys_of(None, prefix)
         self._loop: Loop | None = None
         self._running: Running | None = None
         self._event_loop: asyncio.AbstractEventLoop | None = None
-        self._signals = 0
+        self._abort_at: asyncio.TimerHandle | None = None
+        self._stops = 0
 
     def work(self, burst: bool = False) -> int:
         """Work until SIGINT or SIGTERM; with `burst`, until nothing is due.
 
         The first signal lets running jobs finish; the second, or the end of the grace, gives them
-        back without using an attempt.
+        back without using an attempt; a third ends the process at once.
 
         Returns:
             How many jobs this worker executed.
@@ -129,22 +131,28 @@ class Worker:
     async def run(self, burst: bool = False) -> int:
         """`work`, in the event loop that runs now."""
         client = aio.Client(self._url, patience=0, clock=self._clock)
-        # A process that had the same name before may be remembered with a later claim.
-        forget = [leave(keys, self.name) for keys in self._keys]
-        await client.run_many([register(self._global_keys, self.queues), *forget])
+        try:
+            await client.run(register(self._global_keys, self.queues))
+        except BaseException:
+            await client.close()
+            raise
         stations = [Station(keys, self.name, self._lease_us) for keys in self._keys]
         self._event_loop = asyncio.get_running_loop()
-        self._signals = 0
         self._loop = loop = Loop(client, stations, self.concurrency, burst)
         self._running = running = Running(self.name, self._served, loop.ring)
-        leases = Leases(client.url, self._clock, self._lease_us / 1e6, running.held)
+        leases = Leases(client.url, self._clock, self._lease_us / 1e6, running.leased)
         leases.start()
         pulse = asyncio.create_task(beat(client, self._global_keys, self.name, self._about()))
         log.info("worker %s serves %s, %d at once", self.name, _list(self.queues), self.concurrency)
+        if self._stops:
+            self._obey()
         try:
             with self._signal_handlers():
                 await loop.run(running)
         finally:
+            self._stops = 0
+            if self._abort_at is not None:
+                self._abort_at.cancel()
             leases.stop()
             running.close()
             pulse.cancel()
@@ -163,43 +171,52 @@ class Worker:
                 await client.run_many([*goodbye, heartbeat(self._global_keys, self.name, None)])
 
     def stop(self) -> None:
-        """Ask it to stop, as a signal would; the second call does not wait. Any thread may call."""
-        if self._event_loop is not None:
-            self._event_loop.call_soon_threadsafe(self._asked_to_stop)
+        """Ask it to stop, as a signal would; the second call does not wait.
 
-    def _asked_to_stop(self) -> None:
+        Any thread may call, also before `work`, which then ends at once.
+        """
+        self._stops += 1
+        with contextlib.suppress(RuntimeError):  # its event loop has closed: it has stopped
+            if self._event_loop is not None:
+                self._event_loop.call_soon_threadsafe(self._obey)
+
+    def _obey(self) -> None:
+        """Do what has been asked: let running jobs finish, or give them back."""
         assert self._loop is not None
         assert self._running is not None
-        self._signals += 1
-        if self._signals == 1:
-            count = len(self._running)
-            log.info("worker %s stops: %d jobs may finish", self.name, count)
-            self._loop.stop()
-            asyncio.get_running_loop().call_later(self._grace, self._abort)
-        else:
+        if self._stops > 1:
             self._abort()
+        elif not self._loop.stopping:
+            log.info("worker %s stops: %d jobs may finish", self.name, self._running.busy)
+            self._loop.stop()
+            self._abort_at = asyncio.get_running_loop().call_later(self._grace, self._abort)
 
     def _abort(self) -> None:
         assert self._loop is not None
         assert self._running is not None
-        if len(self._running):
-            log.warning("worker %s gives %d running jobs back", self.name, len(self._running))
+        if self._running.busy:
+            log.warning("worker %s gives %d running jobs back", self.name, self._running.busy)
         self._running.abandon()
         self._loop.abort()
 
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        """Runs between any two steps of Python code, so also when a job blocks the event loop."""
+        self.stop()
+        if self._stops > 2:
+            os._exit(128 + number)  # the leases end by themselves
+
     @contextlib.contextmanager
     def _signal_handlers(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        for sig in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(sig, self._asked_to_stop)
+        signals = (signal.SIGINT, signal.SIGTERM)
+        before = [signal.signal(number, self._signalled) for number in signals]
         try:
             yield
         finally:
-            for sig in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(sig)
+            for number, handler in zip(signals, before, strict=True):
+                signal.signal(number, handler)
 
     def _about(self) -> About:
         return About(
@@ -215,3 +232,21 @@ class Worker:
 
 def _list(names: Sequence[str]) -> str:
     return ", ".join(names)
+
+
+def _agreed(what: str, given: str | None, queues: Sequence[Queue | AsyncQueue | str]) -> str | None:
+    """What was given, else what the queues that are objects have in common.
+
+    Raises:
+        UsageError: they differ, so one worker cannot serve them all.
+    """
+    found = {getattr(queue, what) for queue in queues if not isinstance(queue, str)}
+    if given is not None or not found:
+        return given
+    if len(found) > 1:
+        raise UsageError(
+            f"The queues differ in their {what}, and a worker serves one server and prefix; "
+            "start a worker for each."
+        )
+    value: str = found.pop()
+    return value

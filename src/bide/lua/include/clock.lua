@@ -5,7 +5,7 @@
 -- lease is reclaimed before its holder had the time of one lease to renew it.
 local clock = {}
 
-local MARK_EVERY, BACK, FORWARD = 1000000, 2000000, 30000000
+local MARK_EVERY, BACK, FORWARD, LONGEST_CALM = 1000000, 2000000, 30000000, 60000000
 
 function clock.now(meta)
   local time = redis.call('TIME')
@@ -14,23 +14,26 @@ end
 
 -- Called by the scripts that only workers call, after their first removal (a full server refuses
 -- whatever adds before). `seen` is the mark as it was read. Where the clock has jumped: until when
--- no lease is to be reclaimed.
+-- no lease is to be reclaimed but those that had ended before the jump, and when that was. Third:
+-- whether the mark was moved, which is so about once a second.
 function clock.observe(meta, keep, park, seen, now, lease_us)
   if not seen then
     redis.call('HSET', meta, 'clock', now)
   elseif now - seen > FORWARD then
-    redis.call('HSET', meta, 'clock', now, 'calm_until', now + lease_us,
+    local calm_until = now + math.min(lease_us, LONGEST_CALM)
+    redis.call('HSET', meta, 'clock', now, 'calm_until', calm_until, 'calm_from', seen,
       'gap_us', now - seen, 'gap_at', now)
-    return now + lease_us
+    return calm_until, seen
   elseif seen - now > BACK then
     redis.call('DEL', keep, park)
-    redis.call('HDEL', meta, 'calm_until')
+    redis.call('HDEL', meta, 'calm_until', 'calm_from')
     local before = tonumber(redis.call('HGET', meta, 'rewound_until')) or 0
     redis.call('HSET', meta, 'clock', now, 'rewound_until', math.max(seen, before),
       'gap_us', now - seen, 'gap_at', now)
-    return 0
+    return 0, 0
   elseif now - seen >= MARK_EVERY then
     redis.call('HSET', meta, 'clock', now)
+    return nil, nil, true
   end
 end
 

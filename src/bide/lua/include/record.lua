@@ -51,6 +51,12 @@ function record.parse(line)
   }
 end
 
+-- What is assumed of a job whose record cannot be read.
+function record.unknown(now)
+  return {head = record.fresh(now), priority = 5, attempt = 1, crashes = 0, strikes = 0, alone = 0,
+    started = now, worker = '?', due = now}
+end
+
 function record.format(head, f)
   return head .. record.tail(f.priority, f.attempt, f.crashes, f.strikes, f.alone, f.started,
     f.worker) .. string.format('%.0f', f.due)
