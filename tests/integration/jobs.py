@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
+from contextvars import ContextVar
 from typing import Any
 
 import bide
@@ -116,3 +118,49 @@ registered_queue = bide.Queue("unused", url="redis://127.0.0.1:1")
 @registered_queue.task
 def registered() -> str:
     return "registered"
+
+
+tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
+
+
+def see_tenant(name: str) -> str:
+    """Say whose context this is, and make it `name`'s."""
+    before = tenant.get()
+    tenant.set(name)
+    return before
+
+
+def nested(depth: int) -> object:
+    """A result that is too deep to be encoded."""
+    value: object = None
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def raise_unprintable() -> None:
+    raise SyntaxError("bad", ("file", 1, "offset", "text"))
+
+
+async def block_noted(seconds: float) -> str:
+    note(bide.current_job().id, bide.current_job().worker)
+    time.sleep(seconds)  # noqa: ASYNC251 - the point of it
+    return "done"
+
+
+def wait_and_fail() -> None:
+    note("begun")
+    gate.wait(30)
+    raise ValueError("in the end")
+
+
+async def in_a_thread() -> None:
+    note("begun")
+    await asyncio.to_thread(gate.wait, 30)
+
+
+async def deaf() -> None:
+    note("begun")
+    while not gate.is_set():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.05)

@@ -85,7 +85,7 @@ end
 -- while it ran alone has failed.
 local function reclaim(id)
   redis.call('ZREM', active, id)
-  local f = record.parse(redis.call('HGET', run, id)) or record.unknown(now)
+  local f = record.parse(redis.call('HGET', run, id)) or record.unknown(record.fresh(now), now)
   if f.alone == 1 then f.crashes = f.crashes + 1 else f.strikes = f.strikes + 1 end
   f.attempt = f.attempt - 1
   f.alone = 0

@@ -16,11 +16,11 @@
 if begin == '-' then
   return {'ok', 0, sweep.some(meta, trash, jobs, run, results, errors, limit) and 1 or 0}
 end
-local left = redis.call('HGET', meta, 'trash')
-if left then
-  local name, aside = string.match(left, '^(%S+) (%d+)$')
-  if name == begin then return {'ok', tonumber(aside), 1} end -- a repeat
-  if sweep.some(meta, trash, jobs, run, results, errors, limit) then return {'busy'} end
+local left = redis.call('HEXISTS', meta, 'trash')
+local name, count = string.match(redis.call('HGET', meta, 'emptied') or '', '^(%S+) (%d+)$')
+if name == begin then return {'ok', tonumber(count), left} end -- a repeat
+if left == 1 and sweep.some(meta, trash, jobs, run, results, errors, limit) then
+  return {'busy'}
 end
 local aside = 0
 for i = 1, #due do
@@ -30,5 +30,5 @@ for i = 1, #due do
     aside = aside + size
   end
 end
-if aside > 0 then redis.call('HSET', meta, 'trash', begin .. ' ' .. aside) end
+if aside > 0 then redis.call('HSET', meta, 'trash', 1, 'emptied', begin .. ' ' .. aside) end
 return {'ok', aside, aside > 0 and 1 or 0}

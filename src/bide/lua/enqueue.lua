@@ -25,11 +25,11 @@ local now = clock.now(meta)
 local reply = {'ok', now}
 local earliest
 local adds = {}
+local emptied
 
 local function replaces_trash(id, body)
-  if redis.call('HEXISTS', meta, 'trash') == 0 or not sweep.take(trash, id) then
-    return false
-  end
+  if emptied == nil then emptied = redis.call('HEXISTS', meta, 'trash') == 1 end
+  if not emptied or not sweep.take(trash, id) then return false end
   redis.call('HDEL', run, id)
   redis.call('HDEL', results, id)
   redis.call('HDEL', errors, id)

@@ -72,7 +72,7 @@ local function apply(id, line, outcome, at, data)
     failed_add[#failed_add + 1] = now
     failed_add[#failed_add + 1] = id
   else
-    local f = record.parse(line) or record.unknown(now)
+    local f = record.parse(line) or record.unknown(string.sub(line, 1, 34), now)
     f.id = id
     f.alone = 0
     if outcome ~= 'retry' then f.attempt = f.attempt - 1 end

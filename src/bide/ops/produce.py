@@ -14,11 +14,11 @@ from bide.ids import check_name, new_id
 from bide.keys import DEFAULT_PRIORITY, PRIORITIES, Keys
 from bide.ops.reply import groups
 
-CHUNK: Final = 500
+CHUNK: Final = 250
 CHUNK_BYTES: Final = 2_000_000
 """Jobs, and bytes of bodies, per script call: bounds the time a call may take on the server."""
 
-TRIP: Final = 20
+TRIP: Final = 40
 """Calls per round trip; one that is full by its bytes ends the trip."""
 
 

@@ -5,7 +5,7 @@
 -- lease is reclaimed before its holder had the time of one lease to renew it.
 local clock = {}
 
-local MARK_EVERY, BACK, FORWARD, LONGEST_CALM = 1000000, 2000000, 30000000, 60000000
+local MARK_EVERY, BACK, FORWARD, LONGEST_CALM = 1000000, 2000000, 30000000, 300000000
 
 function clock.now(meta)
   local time = redis.call('TIME')

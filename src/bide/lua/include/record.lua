@@ -52,8 +52,8 @@ function record.parse(line)
 end
 
 -- What is assumed of a job whose record cannot be read.
-function record.unknown(now)
-  return {head = record.fresh(now), priority = 5, attempt = 1, crashes = 0, strikes = 0, alone = 0,
+function record.unknown(head, now)
+  return {head = head, priority = 5, attempt = 1, crashes = 0, strikes = 0, alone = 0,
     started = now, worker = '?', due = now}
 end
 

@@ -1,0 +1,245 @@
+"""What a worker owes to its neighbours: leases kept or given up, contexts apart, an end in time."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from bide import Queue, State, UsageError, Worker
+from bide.ops import consume, registry
+from bide.sync import Client
+from tests.integration import jobs
+
+MODULE = "tests.integration.jobs"
+Start = Callable[[Worker], threading.Thread]
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    jobs.seen.clear()
+    jobs.gate.clear()
+    yield
+    jobs.gate.set()
+
+
+@pytest.fixture
+def queue(one_url: str) -> Iterator[Queue]:
+    queue = Queue("work", url=one_url)
+    yield queue
+    queue.close()
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts workers in threads, and stops them warmly at the end."""
+    with ExitStack() as stack:
+
+        def start(worker: Worker) -> threading.Thread:
+            thread = threading.Thread(target=worker.work)
+            thread.start()
+
+            def end() -> None:
+                jobs.gate.set()
+                worker.stop()
+                thread.join(20)
+                assert not thread.is_alive()
+
+            stack.callback(end)
+            return thread
+
+        yield start
+
+
+def worker(queue: Queue, **options: object) -> Worker:
+    return Worker([queue], modules=[MODULE], **options)  # type: ignore[arg-type]
+
+
+def until_finished(*ids: str, queue: Queue) -> None:
+    while queue.counts().completed < len(ids):
+        pass
+
+
+def test_an_outcome_that_waits_to_be_sent_keeps_its_lease(queue: Queue, start: Start) -> None:
+    """The second job blocks the loop for longer than a lease, just when the first has ended."""
+    first = queue.enqueue(jobs.block_noted, 1.5)
+    second = queue.enqueue(jobs.block_noted, 1.5)
+    start(worker(queue, lease=0.6, concurrency=4))
+    jobs.wait_seen(1)
+    start(worker(queue, lease=0.6, concurrency=4))
+    until_finished(first.id, second.id, queue=queue)
+    assert [id for id, _ in jobs.seen] == [first.id, second.id]
+
+
+def test_jobs_of_a_claim_that_was_read_too_late_go_back(queue: Queue, start: Start) -> None:
+    """Two jobs block the loop while the claim of two more is under way: those have passed on."""
+    ids = [queue.enqueue(jobs.block_noted, seconds).id for seconds in (1.0, 1.0, 0.0, 0.0)]
+    start(worker(queue, lease=0.5, concurrency=4))
+    jobs.wait_seen(1)
+    start(worker(queue, lease=0.5, concurrency=4))
+    until_finished(*ids, queue=queue)
+    assert sorted(id for id, _ in jobs.seen) == ids, "each ran once"
+
+
+def test_workers_with_one_name_are_still_two(queue: Queue, start: Start) -> None:
+    ids = [queue.enqueue(jobs.who).id for _ in range(200)]
+    for _ in range(2):
+        start(worker(queue, name="mailer", concurrency=2))
+    until_finished(*ids, queue=queue)
+    assert sorted(note[0] for note in jobs.seen) == ids
+
+
+def test_a_prefix_of_the_environment_is_everyones(
+    one_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BIDE_PREFIX", "staging")
+    queue = Queue("work", url=one_url)
+    assert queue.keys["jobs"] == "staging:{work}:jobs"
+    job = queue.enqueue(jobs.add, 1)
+    assert Worker("work", url=one_url, modules=MODULE).work(burst=True) == 1
+    assert job.refresh().status is State.COMPLETED
+    queue.close()
+
+
+def test_queues_that_differ_in_their_server_or_prefix_are_refused(one_url: str) -> None:
+    here, staging = Queue("a", url=one_url), Queue("b", url=one_url, prefix="staging")
+    with pytest.raises(UsageError, match="prefix"):
+        Worker([here, staging])
+    with pytest.raises(UsageError, match="url"):
+        Worker([here, Queue("b", url="redis://127.0.0.1:1")])
+    assert Worker([here, staging], prefix="other")._keys[0].prefix == "other"
+
+
+def test_what_one_thread_job_sets_in_its_context_the_next_does_not_see(queue: Queue) -> None:
+    seen = [queue.enqueue(jobs.see_tenant, name) for name in ("a", "b", "c")]
+    worker(queue, concurrency=1).work(burst=True)
+    assert [job.refresh().result for job in seen] == ["nobody"] * 3
+
+
+@pytest.mark.parametrize(
+    ("task", "args", "kind"),
+    [
+        (jobs.nested, (5000,), "bide.errors.PayloadError"),
+        (jobs.nested, (800,), None),
+        (jobs.raise_unprintable, (), "SyntaxError"),
+    ],
+)
+def test_an_outcome_that_cannot_be_told_well_is_told_somehow(
+    queue: Queue, task: Callable[..., object], args: tuple[int, ...], kind: str | None
+) -> None:
+    job = queue.enqueue(task, *args)
+    worker(queue).work(burst=True)
+    job.refresh()
+    assert job.status in (State.COMPLETED, State.FAILED)
+    if kind is not None:
+        assert job.error is not None
+        assert job.error.type == kind
+
+
+def test_a_job_that_cannot_be_started_goes_back_and_the_others_run(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[str] = []
+    begin = threading.Thread.start
+
+    def start_or_refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("bide-w1") and not refused:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_or_refuse)
+    ids = [queue.enqueue(jobs.add, i).id for i in range(4)]
+    worker(queue, name="w1").work(burst=True)
+    assert refused
+    assert [queue.fetch(id).status for id in ids] == [State.COMPLETED] * 4
+
+
+def test_a_broken_run_record_spoils_no_other_outcome(queue: Queue, start: Start) -> None:
+    bad, good = queue.enqueue(jobs.wait_and_fail, retry=1), queue.enqueue(jobs.wait_thread)
+    start(worker(queue))
+    jobs.wait_seen(2)
+    raw = queue._client._redis
+    line = raw.hget(queue.keys["run"], bad.id)
+    raw.hset(queue.keys["run"], bad.id, line[:35] + b"nonsense")
+    jobs.gate.set()
+    until_finished(good.id, queue=queue)
+    while bad.refresh().status is State.ACTIVE:
+        pass
+    assert bad.error is not None
+
+
+def test_an_enqueue_succeeds_though_the_queue_cannot_be_made_known(one_url: str) -> None:
+    queue = Queue("own", url=one_url)
+    raw = queue._client._redis
+    raw.set("bide:queues", "not a hash")
+    job = queue.enqueue(jobs.add, 1)
+    assert job.new
+    assert queue.counts().waiting == 1
+    queue.close()
+
+
+def test_a_worker_of_another_version_is_still_listed(one_url: str) -> None:
+    client = Client(one_url)
+    queue = Queue("x", url=one_url)
+    now_us = client.run(registry.register(queue._global_keys, ["x"])) or queue.counts().now_us
+    queue._client._redis.hset("bide:workers", "odd", f'{now_us} {{"colour": "red"}}')
+    (seen,) = client.run(registry.workers(queue._global_keys))
+    assert (seen.name, seen.about.host) == ("odd", "?")
+    client.close()
+    queue.close()
+
+
+def test_one_suspect_does_not_stop_a_busy_worker_for_long(queue: Queue) -> None:
+    """A worker is asked to drain at most once in ten seconds, and only for a suspect overdue."""
+    client = Client(queue.url)
+    job = queue.enqueue(jobs.add, 1)
+    raw = client._redis
+    now_us = queue.counts().now_us
+    raw.zrem(queue.keys.names["due"][4], job.id)
+    raw.zadd(queue.keys.names["due"][-1], {job.id: now_us - 11_000_000})
+    first = client.run(consume.claim(queue.keys, "w1", 1, 5, 10_000_000, busy=1))
+    second = client.run(consume.claim(queue.keys, "w2", 1, 5, 10_000_000, busy=1))
+    assert (first.drain, second.drain) == (True, False)
+    raw.zadd(queue.keys.names["due"][-1], {job.id: now_us - 61_000_000})
+    third = client.run(consume.claim(queue.keys, "w3", 1, 5, 10_000_000, busy=1))
+    assert [taken.id for taken in third.jobs] == [job.id], "at last it runs beside others"
+    assert not third.alone
+    client.close()
+
+
+def test_stop_before_work_is_remembered(queue: Queue) -> None:
+    queue.enqueue(jobs.add, 1)
+    stopped = worker(queue)
+    stopped.stop()
+    assert stopped.work() == 0
+    stopped.stop()  # and after it has ended it does no harm
+
+
+def test_a_worker_can_work_again(queue: Queue) -> None:
+    again = worker(queue, grace=0.01)
+    for _ in range(2):
+        job = queue.enqueue(jobs.add, 1)
+        assert again.work(burst=True) == 1
+        assert job.refresh().status is State.COMPLETED
+
+
+@pytest.mark.parametrize("task", [jobs.deaf, jobs.in_a_thread])
+def test_jobs_that_do_not_end_are_left_behind(
+    queue: Queue, task: Callable[..., object], caplog: pytest.LogCaptureFixture
+) -> None:
+    job = queue.enqueue(task)
+    stopping = worker(queue)
+    thread = threading.Thread(target=stopping.work)
+    with caplog.at_level(logging.WARNING, "bide"):
+        thread.start()
+        jobs.wait_seen(1)
+        stopping.stop()
+        stopping.stop()
+        thread.join(15)
+    assert not thread.is_alive()
+    assert job.refresh().status is State.WAITING
+    assert "gives 1 running jobs back" in caplog.text
