@@ -70,7 +70,6 @@ class Loop:
         self.aborted = False
         self.cut_off = False
         """The server could not be told how all jobs ended before the worker had to end."""
-        self.lost = 0
 
     def ring(self) -> None:
         """Something changed: look again."""
@@ -186,7 +185,6 @@ class Loop:
             return
         for settle, verdict in zip(settles, verdicts, strict=True):
             if verdict == "lost":
-                self.lost += 1
                 log.warning(
                     "job %s: the outcome (%s) came after its lease had passed to another "
                     "worker, and was refused",

@@ -28,6 +28,7 @@ from bide.worker.threads import Threads
 
 log = logging.getLogger("bide.worker")
 
+_A_LITTLE = "+1000000"
 _Ended = tuple[Outcome, str, bytes]
 
 
@@ -129,13 +130,14 @@ class Running:
                 self._start(run)
             except Exception:
                 # Not the job's fault: no thread is to be had, for one.
-                log.exception("job %s could not be started and is given back", run.claimed.id)
-                self._end(run, ("release", "", b""))
+                log.exception("job %s could not be started, and waits a little", run.claimed.id)
+                self._end(run, ("snooze", _A_LITTLE, b""))
 
     def _start(self, run: Run) -> None:
         try:
             body = decode_body(run.claimed.body)
-            run.task_name, run.retry = body.task, body.retry
+            run.task_name = body.task if body.task.isprintable() else repr(body.task)
+            run.retry = body.retry
             function, is_async = self._served.find(body.task)
         except BideError as error:
             self._end(run, self._judge(run, error))
@@ -231,7 +233,7 @@ class Running:
         run.ended = True
         del self._held[id(run)]
         outcome, when, data = ended
-        if outcome != "release":
+        if outcome not in ("release", "snooze"):
             self.executed += 1
             log.debug("%s (job %s): %s", run.task_name, run.claimed.id, outcome)
         settle = Settle(run.claimed.id, run.claimed.token, outcome, when, data)

@@ -25,7 +25,11 @@ class Threads:
         self._count = 0
 
     def submit(self, work: Work) -> None:
-        """Run `work`, which must not raise."""
+        """Run `work`, which must not raise.
+
+        Raises:
+            RuntimeError: the system gives no more threads.
+        """
         with self._lock:
             start = self._idle == 0
             if start:
@@ -33,9 +37,17 @@ class Threads:
             else:
                 self._idle -= 1
         if start:
-            threading.Thread(
-                target=self._serve, args=(work,), name=f"{self._name}-{self._count}", daemon=True
-            ).start()
+            try:
+                threading.Thread(
+                    target=self._serve,
+                    args=(work,),
+                    name=f"{self._name}-{self._count}",
+                    daemon=True,
+                ).start()
+            except RuntimeError:
+                with self._lock:
+                    self._count -= 1
+                raise
         else:
             self._queue.put(work)
 
