@@ -65,6 +65,33 @@ def test_and_then_it_is(q: Probe) -> None:
     assert q.taken("w2") == ["a"]
 
 
+def test_a_lease_that_had_ended_before_the_jump_is_reclaimed_at_once(q: Probe) -> None:
+    """Its holder had its chance."""
+    q.add("dead")
+    q.claim("w1", lease=1)
+    q.add("alive")
+    (alive,) = q.claim("w2", lease=60).jobs
+    q.move(2)
+    assert q.extend(alive, lease=60) == ["ok"]
+    q.move(3600)
+    q.claim("w3", 0)
+    assert q.where("dead") == "due"
+    assert q.where("alive") == "active"
+
+
+def test_the_calm_is_five_minutes_at_most_however_long_the_leases(q: Probe) -> None:
+    q.add("a")
+    q.claim("w1", lease=3600)
+    q.move(7200)
+    q.claim("w2", lease=3600)
+    for _ in range(10):
+        q.move(29)
+        q.claim("w2", 0)
+        assert q.where("a") == "active"
+    q.move(11)
+    assert q.taken("w2") == ["a"]
+
+
 def test_an_extend_that_meets_the_jump_first_calms_as_well(q: Probe) -> None:
     q.add("a", "b")
     a, _b = q.claim("w1").jobs
@@ -186,6 +213,14 @@ def test_setting_the_clock_right_again_after_a_jump_ends_the_calm(q: Probe) -> N
     q.claim("w1")
     q.take("a", "doomed")
     q.move(LEASE + 1)
+    assert q.taken("w1") == ["a"]
+
+
+def test_and_with_the_very_claim_that_notices(q: Probe) -> None:
+    q.take("a", "doomed")
+    q.move(3600)
+    q.claim("w1")
+    q.move(-3600 + LEASE + 1)
     assert q.taken("w1") == ["a"]
 
 

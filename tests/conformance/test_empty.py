@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from bide import AsyncQueue, Queue
+from bide.ids import new_id
 from bide.ops import inspect, manage
+from bide.ops.manage import Emptied
 from bide.ops.produce import Prepared
 from tests.conformance.probe import BODY, LEASE, SECOND, Executor, Probe
 
@@ -26,12 +28,12 @@ def assert_only(q: Probe, *ids: str) -> None:
     assert "trash" not in holding.meta
 
 
-def begin(q: Probe) -> manage.Emptied:
-    return q.run(manage.empty(q.keys, begin=True))
+def begin(q: Probe, name: str | None = None) -> Emptied:
+    return q.run(manage.empty(q.keys, name or new_id()))
 
 
-def go_on(q: Probe) -> manage.Emptied:
-    return q.run(manage.empty(q.keys, begin=False))
+def go_on(q: Probe) -> Emptied:
+    return q.run(manage.empty(q.keys, None))
 
 
 def test_delayed_and_waiting_jobs_of_every_priority_and_suspects(q: Probe) -> None:
@@ -43,8 +45,8 @@ def test_delayed_and_waiting_jobs_of_every_priority_and_suspects(q: Probe) -> No
     for priority in range(10):
         q.add(f"w{priority}", priority=priority)
         q.add(f"d{priority}", when=f"+{SECOND}", priority=priority)
-    assert begin(q) == (21, True)
-    assert go_on(q) == (0, False)
+    assert begin(q) == Emptied(21, True)
+    assert go_on(q) == Emptied(0, False)
     assert_only(q)
 
 
@@ -55,8 +57,8 @@ def test_jobs_that_run_or_have_ended_are_left_alone(q: Probe) -> None:
     q.run(manage.cancel(q.keys, ["cancelled"]))
     job = q.take("active")
     q.add("waiting")
-    assert begin(q) == (1, True)
-    assert go_on(q) == (0, False)
+    assert begin(q) == Emptied(1, True)
+    assert go_on(q) == Emptied(0, False)
     assert_only(q, "completed", "failed", "cancelled", "active")
     assert q.settle(job, "complete") == "ok"
 
@@ -89,7 +91,7 @@ def test_a_job_set_aside_cannot_be_changed_any_more(q: Probe) -> None:
 
 def test_setting_aside_renames_and_deletes_nothing(q: Probe) -> None:
     fill(q, 700, priority=8)
-    assert begin(q) == (700, True)
+    assert begin(q) == Emptied(700, True)
     holding = q.holding()
     assert len(holding.sets["trash:8"]) == 700
     assert len(holding.hashes["jobs"]) == 700
@@ -121,11 +123,31 @@ def test_emptying_again_sweeps_what_was_left_before_it_sets_more_aside(q: Probe)
     fill(q, 600)
     begin(q)
     q.add("new")
-    assert begin(q) == (-1, True)
+    assert begin(q) == Emptied(0, True, busy=True)
     assert list(q.holding().due) == ["new"]
-    assert begin(q) == (1, True)
-    assert go_on(q) == (0, False)
+    assert begin(q) == Emptied(1, True)
+    assert go_on(q) == Emptied(0, False)
     assert_only(q)
+
+
+def test_a_repeat_sets_nothing_more_aside(q: Probe) -> None:
+    """Its reply was lost; what was enqueued since was not meant."""
+    fill(q, 3)
+    assert begin(q, "this") == Emptied(3, True)
+    q.add("new")
+    assert begin(q, "this") == Emptied(3, True)
+    assert list(q.holding().due) == ["new"]
+    go_on(q)
+    assert_only(q, "new")
+
+
+def test_not_even_after_the_trash_was_swept_by_a_claim(q: Probe) -> None:
+    fill(q, 3)
+    begin(q, "this")
+    q.claim("w1")
+    q.add("new", when="+60000000")
+    assert begin(q, "this").aside == 3
+    assert list(q.holding().due) == ["new"]
 
 
 def test_jobs_enqueued_meanwhile_are_kept(q: Probe) -> None:
@@ -169,7 +191,7 @@ def test_the_outcome_of_an_attempt_before_it_may_still_be_repeated(q: Probe) -> 
 
 
 def test_an_empty_queue_is_emptied_without_a_trace(q: Probe) -> None:
-    assert begin(q) == (0, False)
+    assert begin(q) == Emptied(0, False)
     assert q.raw.keys() == []
 
 

@@ -61,13 +61,31 @@ def test_many_jobs_in_one_call_each_with_its_own_time_and_body(q: Probe) -> None
     assert holding.hashes["jobs"] == {job.id: job.body for job in jobs}
 
 
-def test_any_number_is_sent_in_calls_of_bounded_size(q: Probe) -> None:
-    jobs = [Prepared(f"j{i}", "+0", 5, BODY) for i in range(produce.CHUNK * 2 + 1)]
-    commands = produce.enqueue_many(q.keys, jobs)
-    assert [len(command.args) // 4 for command in commands] == [produce.CHUNK, produce.CHUNK, 1]
-    receipts = [receipt for reply in q.executor.run_many(commands) for receipt in reply]
+def test_any_number_is_sent_in_calls_and_round_trips_of_bounded_size(q: Probe) -> None:
+    count = produce.CHUNK * produce.TRIP + produce.CHUNK + 1
+    jobs = [Prepared(f"j{i:05}", "+0", 5, BODY) for i in range(count)]
+    trips = list(produce.enqueue_many(q.keys, jobs))
+    assert [len(trip) for trip in trips] == [produce.TRIP, 2]
+    sizes = [len(command.args) // 4 for trip in trips for command in trip]
+    assert sizes == [produce.CHUNK] * (produce.TRIP + 1) + [1]
+    receipts = [r for trip in trips for reply in q.executor.run_many(trip) for r in reply]
     assert [r.id for r in receipts] == [job.id for job in jobs]
-    assert len(q.holding().due) == len(jobs)
+    assert q.raw.zcard(q.keys.names["due"][4]) == count
+
+
+def test_large_bodies_make_smaller_calls(q: Probe) -> None:
+    large = BODY + b" " * 900_000
+    jobs = [Prepared(f"j{i}", "+0", 5, large) for i in range(5)]
+    trips = list(produce.enqueue_many(q.keys, jobs))
+    sizes = [[len(command.args) // 4 for command in trip] for trip in trips]
+    assert sizes == [[2], [2], [1]]
+    for trip in trips:
+        q.executor.run_many(trip)
+    assert len(q.holding().due) == 5
+
+
+def test_no_jobs_are_no_call(q: Probe) -> None:
+    assert list(produce.enqueue_many(q.keys, [])) == []
 
 
 def test_a_body_is_stored_byte_for_byte(q: Probe) -> None:

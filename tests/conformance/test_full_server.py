@@ -43,7 +43,7 @@ def memory(q: Probe) -> Iterator[Memory]:
 def test_enqueue_is_refused_whole(q: Probe, memory: Memory) -> None:
     memory.fill()
     before = q.raw.keys()
-    with pytest.raises(ServerFull, match="nothing was changed"):
+    with pytest.raises(ServerFull, match="refused to take more"):
         q.add("a", "b")
     assert q.raw.keys() == before == []
 
@@ -108,8 +108,8 @@ def test_jobs_can_be_taken_back_moved_and_deleted(q: Probe, memory: Memory) -> N
     assert q.run(manage.delete(q.keys, ["b"])) == ["ok"]
     assert q.run(manage.reschedule(q.keys, "c", f"+{SECOND}")).word == "ok"
     assert q.run(manage.promote(q.keys, "c")).word == "ok"
-    assert q.run(manage.empty(q.keys, begin=True)) == (2, True)
-    assert q.run(manage.empty(q.keys, begin=False)) == (0, False)
+    assert q.run(manage.empty(q.keys, "this")).aside == 2
+    assert not q.run(manage.empty(q.keys, None)).more
 
 
 @pytest.mark.parametrize(

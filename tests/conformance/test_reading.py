@@ -76,6 +76,7 @@ def test_a_job_that_was_cancelled(q: Probe) -> None:
     snapshot = q.fetch("a")
     assert snapshot is not None
     assert snapshot.state is State.CANCELLED
+    assert snapshot.priority is None, "which set it came from is not remembered"
     assert snapshot.since_us == q.zset("cancelled")["a"]
 
 

@@ -49,13 +49,29 @@ def test_and_that_it_stops(q: Probe) -> None:
     assert [w.name for w in q.run(registry.workers(GLOBAL))] == ["w2"]
 
 
-def test_one_that_was_not_heard_of_for_an_hour_is_forgotten(q: Probe) -> None:
-    for worker in ("dead", "quiet"):
+def test_one_that_was_not_heard_of_for_a_minute_is_not_shown(q: Probe) -> None:
+    for worker in ("silent", "slow"):
+        q.run(registry.heartbeat(GLOBAL, worker, ABOUT))
+    say_since(q, "silent", registry.SILENT + 1)
+    say_since(q, "slow", registry.SILENT - 10)
+    assert [w.name for w in q.run(registry.workers(GLOBAL))] == ["slow"]
+
+
+def test_and_after_an_hour_it_is_forgotten(q: Probe) -> None:
+    for worker in ("dead", "silent"):
         q.run(registry.heartbeat(GLOBAL, worker, ABOUT))
     say_since(q, "dead", 3601)
-    say_since(q, "quiet", 3500)
+    say_since(q, "silent", 3500)
     q.run(registry.heartbeat(GLOBAL, "w1", ABOUT))
-    assert [w.name for w in q.run(registry.workers(GLOBAL))] == ["quiet", "w1"]
+    assert set(q.raw.hkeys(GLOBAL["workers"])) == {b"silent", b"w1"}
+
+
+def test_a_worker_of_another_version_is_shown_whatever_it_says(q: Probe) -> None:
+    now = q.raw.time()[0] * SECOND
+    q.raw.hset(GLOBAL["workers"], "newer", b'%d {"host":["two"],"pid":{}}' % now)
+    q.raw.hset(GLOBAL["workers"], "older", b'%d {"host":"h","more":1}' % now)
+    seen = q.run(registry.workers(GLOBAL))
+    assert [(w.name, w.about.host) for w in seen] == [("newer", "?"), ("older", "h")]
 
 
 def test_a_worker_that_leaves_is_forgotten_by_its_queue(q: Probe) -> None:

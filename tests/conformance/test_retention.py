@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from bide.ops import manage
+from bide.ops import consume, manage
 from bide.ops.consume import Outcome, Retention, Settle
 from bide.ops.produce import Prepared
-from tests.conformance.probe import BODY, Probe
+from tests.conformance.probe import BODY, SECOND, Probe
 
 SPARE = 15
 """Seconds for which a job that has finished is kept in any case."""
@@ -122,6 +122,23 @@ def test_a_call_removes_a_bounded_number_and_the_next_ones_the_rest(
         finish(id, count=0, age=0)
         sizes.append(len(kept(q, state)))
     assert sizes == [200 + 1 - 65, 200 + 2 - 130, 200 + 3 - 195, 4]
+
+
+def test_claims_see_to_it_too_about_once_a_second(q: Probe, state: str, finish: Finish) -> None:
+    """So that a queue in which nothing ends any more forgets what is old."""
+    finish("a", "b")
+    q.claim("w1", 0)
+    q.move(SPARE + 1)
+    keep = limits(state, 1, YEAR)
+    q.run(consume.claim(q.keys, "w1", 90, 0, SECOND, 0, keep))
+    assert kept(q, state) == ["b"]
+    q.move(0.5)
+    keep = limits(state, 0, 0)
+    q.run(consume.claim(q.keys, "w1", 91, 0, SECOND, 0, keep))
+    assert kept(q, state) == ["b"], "not at every claim"
+    q.move(0.6)
+    q.run(consume.claim(q.keys, "w1", 92, 0, SECOND, 0, keep))
+    assert kept(q, state) == []
 
 
 def test_a_repeat_of_a_settle_whose_job_was_removed_is_no_error(q: Probe) -> None:

@@ -128,6 +128,38 @@ def test_if_the_draining_worker_takes_too_long_another_one_drains(q: Probe) -> N
     assert q.claim("w2", busy=1).drain
 
 
+def test_one_that_no_worker_becomes_idle_for_runs_beside_others(q: Probe) -> None:
+    """A fleet that is never idle must not hold it up for ever."""
+    suspect(q, "a")
+    q.run(manage.reschedule(q.keys, "a", "+0"))
+    q.add("b")
+    q.move(61)
+    claim = q.claim("w1", 10, busy=1)
+    assert [job.id for job in claim.jobs] == ["a", "b"]
+    assert not claim.alone
+    assert not q.record("a").alone
+
+
+def test_ten_strikes_fail_a_job_that_never_ran_alone(q: Probe) -> None:
+    q.add("a")
+    for strikes in range(10):
+        assert q.where("a") == "due"
+        if strikes:
+            assert q.record("a").strikes == strikes
+        q.move(61)
+        assert q.taken("doomed", busy=1) == ["a"]
+        q.leave("doomed")
+        q.move(LEASE + 1)
+        q.claim("undertaker", 0)
+        q.move(LEASE + 1)
+        q.claim("undertaker", 0)
+    assert q.where("a") == "failed"
+    snapshot = q.fetch("a")
+    assert snapshot is not None
+    assert snapshot.error is not None
+    assert "10 times under this job, 0 of them while it ran alone" in snapshot.error.message
+
+
 def test_a_claim_of_a_suspect_passes_on_the_news_that_others_are_due(q: Probe) -> None:
     """It answered the hint for them, but takes none of them and will not be back soon."""
     suspect(q, "a")

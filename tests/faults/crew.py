@@ -112,7 +112,8 @@ class Crew:
         (self._directory / name).touch()
 
     def by_name(self, name: str) -> WorkerProcess:
-        return next(worker for worker in self.workers if worker.name == name)
+        """The worker whose name, or unique name on the server, this is."""
+        return next(worker for worker in self.workers if worker.name == name.partition(".")[0])
 
     def __enter__(self) -> Self:
         return self

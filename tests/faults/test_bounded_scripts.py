@@ -18,6 +18,7 @@ import redis
 from bide import Queue, sync
 from bide.codec import Body
 from bide.embedded import Server
+from bide.ids import new_id
 from bide.job import Claimed
 from bide.keys import DEFAULT_PRIORITY, keys_of
 from bide.ops import consume, inspect, manage, produce, registry
@@ -178,7 +179,7 @@ def _time_managing(full: Full) -> None:
 def _time_emptying(full: Full) -> None:
     def begin_again() -> None:
         """The first step; what it set aside is put back in its place."""
-        run(manage.empty(KEYS, True))
+        run(manage.empty(KEYS, new_id()))
         for due, trash in zip(KEYS.names["due"], KEYS.names["trash"], strict=True):
             if full.direct.exists(trash):
                 full.direct.rename(trash, due)
@@ -186,8 +187,8 @@ def _time_emptying(full: Full) -> None:
 
     run = full.client.run
     full.time("empty", begin_again)
-    run(manage.empty(KEYS, True))
-    full.time("sweep", lambda: run(manage.empty(KEYS, False)))
+    run(manage.empty(KEYS, new_id()))
+    full.time("sweep", lambda: run(manage.empty(KEYS, None)))
     full.time("enqueue what is in the trash", lambda: full.enqueue(_namesakes(full)))
     full.enqueue(some(3 * produce.CHUNK))
     full.time("claim, and sweep", full.claim)

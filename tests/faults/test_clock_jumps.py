@@ -19,6 +19,7 @@ from bide.ops import consume, inspect, produce
 from bide.ops.consume import Settle
 from bide.script import TEST_CLOCK
 from tests.faults.legal import Holding, assert_legal
+from tests.faults.verbs import enqueue_all
 
 KEYS = keys_of("mail")
 LEASE = 10.0
@@ -53,8 +54,7 @@ class World:
 
     def add(self, count: int, delay: float = 0.0) -> list[str]:
         jobs = [produce.prepare(Body("app:task"), delay) for _ in range(count)]
-        self.client.run_many(produce.enqueue_many(KEYS, jobs))
-        return [job.id for job in jobs]
+        return [receipt.id for receipt in enqueue_all(self.client, KEYS, jobs)]
 
     def claim(self, worker: str, count: int = 500) -> consume.Claim:
         seq = self._seqs[worker] = self._seqs.get(worker, 0) + 1
@@ -185,6 +185,16 @@ def test_back_and_there_again(world: World) -> None:
     world.work("other", 1)
     world.jump(HOUR)
     assert world.work("other", LEASE + SLACK).keys() == set(ids)
+
+
+def test_after_a_jump_backward_no_worker_counts_as_idle_that_has_not_said_so_since(
+    world: World,
+) -> None:
+    """What a worker promised in the old time would stand for an hour."""
+    world.work("gone", 1)
+    world.jump(-HOUR)
+    world.work("other", SLACK)
+    assert world.client.run(inspect.counts(KEYS)).idle_workers == 1
 
 
 def test_a_job_due_now_wakes_the_workers_after_a_jump_backward(world: World) -> None:

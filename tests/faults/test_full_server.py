@@ -44,12 +44,15 @@ class Tank:
         self.direct.config_set("maxmemory", room)
         ids: set[str] = set()
         refused = 0
-        while refused < MAX_REFUSALS:  # one may be passed by, another not: memory comes in pages
+        while refused < MAX_REFUSALS:  # one may pass and the next not: buffers count as memory
+            assert len(ids) < 10_000, "it should have been full long ago"
             jobs = [self.queue.prepare(task, [BIG]) for _ in range(20)]
             try:
                 ids |= {job.id for job in self.queue.enqueue_many(jobs)}
             except ServerFull:
                 refused += 1
+        used = self.direct.info("memory")["used_memory"]
+        self.direct.config_set("maxmemory", used - 200_000)
         return ids
 
 

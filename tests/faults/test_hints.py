@@ -43,7 +43,7 @@ def test_the_last_of_a_crew_does_not_call_itself_for_ever(
     eventually(lambda: size(direct, KEYS["keep"]) == size(direct, KEYS["park"]) == 2)
     keeper = members(direct, KEYS["keep"])[0]
     for worker in workers:
-        if worker.name != keeper:
+        if worker is not crew.by_name(keeper):
             worker.kill()
     before, started = calls(direct), time.monotonic()
     promises = scores(direct, KEYS["keep"])

@@ -20,6 +20,7 @@ from bide.ops.produce import Prepared
 from tests.faults.conftest import Connect, Executor
 from tests.faults.legal import assert_legal
 from tests.faults.proxy import Proxy
+from tests.faults.verbs import empty_all, enqueue_all, settle_calls
 
 QUEUE = "mail"
 KEYS = keys_of(QUEUE)
@@ -78,8 +79,7 @@ def jobs(count: int, delay: float = 0) -> list[Prepared]:
 
 
 def add(client: Executor, prepared: list[Prepared]) -> list[str]:
-    client.run_many(produce.enqueue_many(KEYS, prepared))
-    return [job.id for job in prepared]
+    return [receipt.id for receipt in enqueue_all(client, KEYS, prepared)]
 
 
 def take(client: Executor, count: int, worker: str = "w1", seq: int = 1) -> consume.Claim:
@@ -104,8 +104,8 @@ def test_many_jobs_in_several_calls_are_added_once_each(line: Line) -> None:
         rounds += 1
         prepared = jobs(2 * produce.CHUNK + 7)
         line.arm()
-        replies = line.bad.run_many(produce.enqueue_many(KEYS, prepared))
-        assert [r.id for reply in replies for r in reply] == [job.id for job in prepared]
+        receipts = enqueue_all(line.bad, KEYS, prepared)
+        assert [receipt.id for receipt in receipts] == [job.id for job in prepared]
         assert assert_legal(line.direct, QUEUE).due.keys() == {job.id for job in prepared}
     assert rounds > 5
 
@@ -169,7 +169,7 @@ def test_settles_and_a_claim_in_one_round_trip_each_take_effect_once(line: Line)
         line.arm()
         *verdicts, claim = line.bad.run_many(
             [
-                *(consume.settle(KEYS, chunk) for chunk in consume.settle_chunks(settles)),
+                *settle_calls(KEYS, settles),
                 consume.claim(KEYS, "w1", 3, 30, LEASE_US, 0),
             ]
         )
@@ -223,10 +223,7 @@ def test_a_queue_is_emptied_in_spite_of_losses(line: Line) -> None:
     for _ in line.each_round():
         add(line.good, jobs(manage.SWEEP + 20, delay=60))
         line.arm()
-        begin, more = True, True
-        while more:
-            step = line.bad.run(manage.empty(KEYS, begin))
-            begin, more = step.aside < 0, step.more
+        assert empty_all(line.bad, KEYS) == manage.SWEEP + 20
         assert assert_legal(line.direct, QUEUE).hashes["jobs"] == {}
 
 

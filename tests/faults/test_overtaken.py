@@ -18,6 +18,7 @@ from bide.script import TEST_CLOCK, load, names
 from tests.faults.conftest import Connect, Executor
 from tests.faults.legal import assert_legal
 from tests.faults.proxy import Proxy
+from tests.faults.verbs import enqueue_all
 
 QUEUE = "mail"
 KEYS = keys_of(QUEUE)
@@ -42,8 +43,7 @@ class Scene:
 
     def add(self, count: int = 1) -> list[str]:
         jobs = [produce.prepare(Body("app:task")) for _ in range(count)]
-        self.good.run_many(produce.enqueue_many(KEYS, jobs))
-        return [job.id for job in jobs]
+        return [receipt.id for receipt in enqueue_all(self.good, KEYS, jobs)]
 
     def claim(self, client: Executor, worker: str, seq: int = 1, count: int = 5) -> consume.Claim:
         return client.run(consume.claim(KEYS, worker, seq, count, round(LEASE * 1e6), 0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -13,6 +14,7 @@ from bide.keys import keys_of
 from tests.faults.crew import JOBS, Crew
 from tests.faults.eventually import eventually
 from tests.faults.legal import Holding, assert_legal
+from tests.faults.look import members
 from tests.faults.proxy import Proxy
 
 KEYS = keys_of("mail")
@@ -30,12 +32,10 @@ def queue(one_url: str) -> Iterator[Queue]:
 
 def forgotten(direct: redis.Redis, name: str) -> bool:
     """Whether the server knows nothing of a worker any more."""
-    return (
-        direct.zscore(KEYS["keep"], name) is None
-        and direct.zscore(KEYS["park"], name) is None
-        and not direct.hexists(KEYS["claims"], name)
-        and not direct.hexists(keys_of(None)["workers"], name)
-    )
+    fields: Any = [*direct.hkeys(KEYS["claims"]), *direct.hkeys(keys_of(None)["workers"])]
+    known = [*members(direct, KEYS["keep"]), *members(direct, KEYS["park"])]
+    known += [field.decode() for field in fields]
+    return not any(other.startswith(f"{name}.") for other in known)
 
 
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])

@@ -11,6 +11,7 @@ import redis
 from bide import sync
 from bide.codec import Body
 from bide.command import Command
+from bide.ids import new_id
 from bide.job import Claimed
 from bide.keys import keys_of
 from bide.ops import consume, inspect, manage, produce, registry
@@ -137,7 +138,7 @@ class Workload:
             self._paused = True
             self._run(manage.pause(self.keys))
         elif verb in ("empty", "sweep"):
-            self._run(manage.empty(self.keys, verb == "empty"))
+            self._run(manage.empty(self.keys, new_id() if verb == "empty" else None))
         elif verb == "leave":
             self._run(consume.leave(self.keys, worker))
             self._seqs[worker] = 0

@@ -20,6 +20,15 @@ LEASE = 10 * SECOND
 KEEP_ALL = Retention()
 
 
+def limits(keep: Retention) -> dict[str, tuple[int, int]]:
+    """State -> how many are kept, and for how many microseconds."""
+    return {
+        "completed": (keep.completed_count, round(keep.completed_age * SECOND)),
+        "failed": (keep.failed_count, round(keep.failed_age * SECOND)),
+        "cancelled": (keep.cancelled_count, round(keep.cancelled_age * SECOND)),
+    }
+
+
 class Driver:
     """A queue, its model, and what the test remembers of both.
 
@@ -68,9 +77,16 @@ class Driver:
 
     # -- consuming
 
-    def claim(self, worker: str, count: int, lease: int = LEASE, busy: int = 0) -> None:
+    def claim(
+        self,
+        worker: str,
+        count: int,
+        lease: int = LEASE,
+        busy: int = 0,
+        keep: Retention = KEEP_ALL,
+    ) -> None:
         self._seq[worker] = self._seq.get(worker, 0) + 1
-        self._claim(worker, self._seq[worker], count, lease, busy)
+        self._claim(worker, self._seq[worker], count, lease, busy, keep)
 
     def claim_again(self, worker: str, lease: int = LEASE) -> None:
         self._claim(worker, self._seq.setdefault(worker, 1), 2, lease, 0)
@@ -78,12 +94,20 @@ class Driver:
     def claim_late(self, worker: str) -> None:
         self._claim(worker, max(0, self._seq.get(worker, 0) - 1), 2, LEASE, 0)
 
-    def _claim(self, worker: str, seq: int, count: int, lease: int, busy: int) -> None:
-        reply = self.server.reply(consume.claim(KEYS, worker, seq, count, lease, busy))
+    def _claim(
+        self,
+        worker: str,
+        seq: int,
+        count: int,
+        lease: int,
+        busy: int,
+        keep: Retention = KEEP_ALL,
+    ) -> None:
+        reply = self.server.reply(consume.claim(KEYS, worker, seq, count, lease, busy, keep))
         stale = reply == [b"stale"]
         # A stale claim names no time; but it marked the clock, if it was time to.
         now = int(self.server.stored()["meta"]["clock"]) if stale else reply[1]
-        assert reply == self.model.claim(now, worker, seq, count, lease, busy)
+        assert reply == self.model.claim(now, worker, seq, count, lease, busy, limits(keep))
         if stale:
             return
         for id, _body, token, attempt, due_us in zip(*[iter(reply[7:])] * 5, strict=True):
@@ -115,11 +139,7 @@ class Driver:
         reply = self.server.reply(consume.settle(KEYS, self._settled, keep))
         now = reply[1]
         settles = [(s.id, s.token, s.outcome, self.at(s.when, now), s.data) for s in self._settled]
-        limits = {
-            "completed": (keep.completed_count, round(keep.completed_age * SECOND)),
-            "failed": (keep.failed_count, round(keep.failed_age * SECOND)),
-        }
-        assert reply == self.model.settle(now, settles, limits)
+        assert reply == self.model.settle(now, settles, limits(keep))
         for s, verdict in zip(self._settled, reply[2:], strict=True):
             if verdict == b"ok":
                 first = self._ended.setdefault((s.id, s.token), s.outcome)
@@ -144,8 +164,7 @@ class Driver:
 
     def cancel(self, ids: list[str], keep: Retention = KEEP_ALL) -> None:
         reply = self.server.reply(manage.cancel(KEYS, ids, keep))
-        limits = (keep.cancelled_count, round(keep.cancelled_age * SECOND))
-        assert reply == self.model.cancel(reply[1], ids, limits)
+        assert reply == self.model.cancel(reply[1], ids, limits(keep)["cancelled"])
 
     def reschedule(self, id: str, when: str) -> None:
         when = self.when(when)
@@ -165,9 +184,10 @@ class Driver:
     def resume(self) -> None:
         assert self.server.reply(manage.resume(KEYS)) == self.model.resume()
 
-    def empty(self, begin: bool, limit: int) -> None:
-        command = manage.empty(KEYS, begin)._replace(args=(int(begin), limit))
-        assert self.server.reply(command) == self.model.empty(begin, limit)
+    def empty(self, begin: str | None, limit: int) -> None:
+        command = manage.empty(KEYS, begin)
+        command = command._replace(args=(command.args[0], limit))
+        assert self.server.reply(command) == self.model.empty(begin or "-", limit)
 
     # -- reading
 
@@ -178,7 +198,7 @@ class Driver:
             assert state.decode() == self.model.state(id, reply[1])
             if job and state != b"gone":
                 level = job.place.removeprefix("due:")
-                priority = int(level) if level.isdigit() else -1
+                priority = int(level) if level.isdigit() else None
                 line = job.run.line().encode() if job.run else None
                 assert rest == [job.score, priority, job.body, line, job.result, job.error]
 

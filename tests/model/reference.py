@@ -11,10 +11,12 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tests.model.store import LEVELS, STAMPS, Job, Run, Store
+from tests.model.store import FINISHED, LEVELS, STAMPS, Job, Run, Store
 
 GRACE, HORIZON, LONGEST = 50_000, 2_000_000, 10_000_000
-RECLAIMS, CRASHES, PATIENCE, SWEEP = 10, 3, 10_000_000, 100
+RECLAIMS, CRASHES, MANY_STRIKES = 10, 3, 10
+PATIENCE, LONG_PATIENCE = 10_000_000, 60_000_000
+SWEEP = TRIM = 100
 
 Reply = list[Any]
 
@@ -89,16 +91,20 @@ class Queue(Store):
             self.push()
         return [b"ok"]
 
-    def empty(self, begin: bool, limit: int) -> Reply:
-        if not begin:
+    def empty(self, begin: str, limit: int) -> Reply:
+        if begin == "-":
             return [b"ok", 0, int(self.sweep(limit))]
+        name, _, count = self.emptied.partition(" ")
+        if name == begin:
+            return [b"ok", int(count), int("trash" in self.meta)]
         if "trash" in self.meta and self.sweep(limit):
-            return [b"ok", -1, 1]
+            return [b"busy"]
         aside = self.due_jobs()
         for job in aside:
             job.place = job.place.replace("due:", "trash:")
         if aside:
             self.meta["trash"] = 1
+            self.emptied = f"{begin} {len(aside)}"
         return [b"ok", len(aside), int(bool(aside))]
 
     # -- the worker's side
@@ -176,21 +182,27 @@ class Queue(Store):
             run.alone = 0
             if outcome != "retry":
                 run.attempt -= 1
-            if outcome == "release":
-                run.due = min(run.due, now)
-            else:
+            if outcome != "release":
                 run.strikes = run.crashes = 0
-                run.due = max(at, now)
-            job.again()
+            job.again(min(run.due, now) if outcome == "release" else max(at, now))
 
-    def claim(self, now: int, worker: str, seq: int, count: int, lease: int, busy: int) -> Reply:
+    def claim(
+        self,
+        now: int,
+        worker: str,
+        seq: int,
+        count: int,
+        lease: int,
+        busy: int,
+        limits: dict[str, tuple[int, int]],
+    ) -> Reply:
         self.keep.pop(worker, None)
         self.park.pop(worker, None)
-        calm_until = self.meta.get("calm_until", 0)
         rewound = self.meta.get("rewound_until", 0) > now
+        drains_until = self.meta.get("drain_until", 0)
         trash = "trash" in self.meta
-        jumped = self.observe(now, lease)
-        calm_until = calm_until if jumped is None else jumped
+        marked = self.observe(now, lease)
+        calm_until = self.meta.get("calm_until", 0)
         longest = self.meta["lease_us"] = max(lease, self.meta.get("lease_us", 0))
 
         if worker in self.claims:
@@ -200,7 +212,7 @@ class Queue(Store):
             if last == seq:
                 return self._repeat(now, worker, then, ids, lease)
 
-        more = now >= calm_until and self._reclaim(now)
+        more = self._reclaim(now, now if now >= calm_until else self.meta["calm_from"])
         if rewound:
             far = [job for job in self.at("active") if job.score > now + longest][-RECLAIMS:]
             for job in far:
@@ -208,6 +220,9 @@ class Queue(Store):
             more = more or len(far) == RECLAIMS
         if trash:
             self.sweep(SWEEP)
+        if marked:
+            for place in FINISHED:
+                self.retain(place, now, limits[place], TRIM)
 
         paused = "paused" in self.meta
         deadlines: list[int] = []
@@ -219,7 +234,9 @@ class Queue(Store):
                 deadlines += [suspect.score] if busy == 0 else []
             elif busy == 0 and count > 0:
                 taken, alone, count = [suspect], True, 1
-            elif suspect.score < now - PATIENCE and now > self.meta.get("drain_until", 0):
+            elif suspect.score < now - LONG_PATIENCE and count > 0:
+                taken = [suspect]
+            elif suspect.score < now - PATIENCE and now > drains_until:
                 self.meta["drain_until"] = now + PATIENCE
                 drain, count = True, 0
         overdue = False
@@ -265,8 +282,8 @@ class Queue(Store):
         assert job.run
         return [job.id.encode(), job.body, job.run.token, job.run.attempt, job.run.due]
 
-    def _reclaim(self, now: int) -> bool:
-        expired = [job for job in self.at("active") if job.score <= now][:RECLAIMS]
+    def _reclaim(self, now: int, ended_by: int) -> bool:
+        expired = [job for job in self.at("active") if job.score <= ended_by][:RECLAIMS]
         for job in expired:
             run = job.run
             assert run
@@ -278,8 +295,8 @@ class Queue(Store):
             run.alone = 0
             run.due = min(run.due, now)
             self.count("reclaimed")
-            if run.crashes < CRASHES:
-                job.again()
+            if run.crashes < CRASHES and run.strikes < MANY_STRIKES:
+                job.again(run.due)
                 continue
             job.place, job.score = "failed", now
             self.count("failed")

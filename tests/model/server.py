@@ -71,7 +71,7 @@ def expected(model: Store) -> dict[str, Any]:
         "run": runs,
         "results": {id: job.result for id, job in model.jobs.items() if job.result is not None},
         "errors": {id: job.error for id, job in model.jobs.items() if job.error is not None},
-        "meta": {name: str(value).encode() for name, value in model.meta.items()},
+        "meta": _meta(model),
         "keep": _by_score(model.keep),
         "park": _by_score(model.park),
         "claims": {
@@ -80,6 +80,11 @@ def expected(model: Store) -> dict[str, Any]:
         },
         "wake": [model.hint.encode()] if model.hint else [],
     }
+
+
+def _meta(model: Store) -> dict[str, bytes]:
+    emptied = {"emptied": model.emptied.encode()} if model.emptied else {}
+    return {name: b"%d" % value for name, value in model.meta.items()} | emptied
 
 
 def _by_score(zset: dict[str, int]) -> list[tuple[str, int]]:

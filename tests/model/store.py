@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 STRIKES = 2
-BACK, FORWARD, MARK_EVERY = 2_000_000, 30_000_000, 1_000_000
+BACK, FORWARD, MARK_EVERY, LONGEST_CALM = 2_000_000, 30_000_000, 1_000_000, 300_000_000
 SPARE = 15_000_000
 
 LEVELS = [str(p) for p in range(9, -1, -1)]
@@ -53,12 +53,12 @@ class Job:
     result: bytes | None = None
     error: bytes | None = None
 
-    def again(self) -> None:
-        """Due again, where its record says."""
+    def again(self, at: int) -> None:
+        """Due again then, where its record says."""
         assert self.run
         suspect = self.run.strikes >= STRIKES
         self.place = "due:alone" if suspect else f"due:{self.run.priority}"
-        self.score = self.run.due
+        self.score = at
 
 
 @dataclass
@@ -70,6 +70,8 @@ class Store:
     keep: dict[str, int] = field(default_factory=dict)
     park: dict[str, int] = field(default_factory=dict)
     claims: dict[str, tuple[int, int, list[str]]] = field(default_factory=dict)
+    emptied: str = ""
+    """Which emptying was the last, and of how many jobs."""
     hint: str = ""
     """Who pushed the wake hint that lies there, `-` for a job that is due."""
 
@@ -132,20 +134,20 @@ class Store:
                 break
             del self.jobs[job.id]
 
-    def observe(self, now: int, lease: int) -> int | None:
-        """Note the time; where it has jumped, until when no lease is to be reclaimed."""
+    def observe(self, now: int, lease: int) -> bool:
+        """Note the time, and whether it has jumped; True if it went its usual way."""
         seen = self.meta.get("clock")
         if seen is None or MARK_EVERY <= now - seen <= FORWARD:
             self.meta["clock"] = now
-        elif now - seen > FORWARD:
+            return seen is not None
+        if now - seen > FORWARD:
             self.meta |= {"clock": now, "gap_us": now - seen, "gap_at": now}
-            self.meta["calm_until"] = now + lease
-            return now + lease
+            self.meta |= {"calm_until": now + min(lease, LONGEST_CALM), "calm_from": seen}
         elif seen - now > BACK:
             self.keep.clear()
             self.park.clear()
             self.meta.pop("calm_until", None)
+            self.meta.pop("calm_from", None)
             self.meta |= {"clock": now, "gap_us": now - seen, "gap_at": now}
             self.meta["rewound_until"] = max(seen, self.meta.get("rewound_until", 0))
-            return 0
-        return None
+        return False

@@ -59,9 +59,9 @@ class Machine(RuleBasedStateMachine):
     def enqueue(self, jobs: list[tuple[str, str, int]]) -> None:
         self.queue.enqueue(jobs)
 
-    @rule(worker=WORKERS, count=st.sampled_from([1, 2, 2, 5]), lease=LEASES)
-    def claim(self, worker: str, count: int, lease: int) -> None:
-        self.queue.claim(worker, count, lease)
+    @rule(worker=WORKERS, count=st.sampled_from([1, 2, 2, 5]), lease=LEASES, keep=KEEPS)
+    def claim(self, worker: str, count: int, lease: int, keep: Retention) -> None:
+        self.queue.claim(worker, count, lease, keep=keep)
 
     @rule(worker=WORKERS, count=st.sampled_from([0, 1, 3]), busy=st.sampled_from([1, 2]))
     def claim_while_busy(self, worker: str, count: int, busy: int) -> None:
@@ -125,14 +125,15 @@ class Machine(RuleBasedStateMachine):
     @rule(
         what=st.sampled_from(["pause", "resume", "resume", "resume", "empty", "sweep", "sweep"]),
         limit=st.sampled_from([1, 2, 500]),
+        name=st.sampled_from(["this", "that", "another", "a-fourth"]),
     )
-    def govern(self, what: str, limit: int) -> None:
+    def govern(self, what: str, limit: int, name: str) -> None:
         if what == "pause":
             self.queue.pause()
         elif what == "resume":
             self.queue.resume()
         else:
-            self.queue.empty(what == "empty", limit)
+            self.queue.empty(name if what == "empty" else None, limit)
 
     @rule(
         what=st.sampled_from(["leave", "late claim", "forged settle", "hear", "hear"]),

@@ -36,7 +36,9 @@ def test_the_url_given_then_the_environment_then_the_default(
         "rediss://host:6380",
         "unix:///run/valkey.sock",
         "unix:///run/valkey.sock?db=2",
-        "redis://host/0?client_name=x",
+        "redis://host?db=3",
+        "rediss://host?ssl_ca_certs=/etc/ca.pem",
+        "unix:///run/v.sock?username=u&password=p",
     ],
 )
 def test_urls_that_are_taken_as_they_are(url: str) -> None:
@@ -57,10 +59,25 @@ def test_urls_that_are_taken_as_they_are(url: str) -> None:
         ("redis://host:99999", "is not a URL"),
         ("redis://[::1", "is not a URL"),
         ("unix://", "names no socket"),
+        ("redis://ho..st", "names no host"),
     ],
 )
 def test_urls_that_are_not_with_the_form_that_is(url: str, reason: str) -> None:
     with pytest.raises(UsageError, match=rf"(?s){reason}.*(redis://HOST:PORT|unix:///PATH)"):
+        resolve_url(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://host/0?client_name=x", "unix:///v.sock?socket_timeout=1", "redis://h?retry="]
+)
+def test_options_that_would_undo_ours_are_not_taken_from_a_url(url: str) -> None:
+    with pytest.raises(UsageError, match=r"bide does not take from a URL; it takes db, username"):
+        resolve_url(url)
+
+
+@pytest.mark.parametrize("url", ["redis://host?db=x", "unix:///v.sock?db=", "redis://host?db=-1"])
+def test_a_database_is_a_number_there_too(url: str) -> None:
+    with pytest.raises(UsageError, match="is not a number"):
         resolve_url(url)
 
 

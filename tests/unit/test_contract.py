@@ -239,7 +239,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "manage.delete": [(n, manage.delete(MAIL, ["a"] * n)) for n in (1, 3)],
     "manage.pause": [(0, manage.pause(MAIL))],
     "manage.resume": [(0, manage.resume(MAIL))],
-    "manage.empty": [(0, manage.empty(MAIL, True)), (0, manage.empty(MAIL, False))],
+    "manage.empty": [(0, manage.empty(MAIL, "this")), (0, manage.empty(MAIL, None))],
     "inspect.fetch": [(n, inspect.fetch(MAIL, ["a"] * n)) for n in (1, 3)],
     "inspect.counts": [(0, inspect.counts(MAIL))],
     "inspect.listing": [(0, inspect.listing(MAIL, "waiting", 0, 10))],

@@ -10,7 +10,17 @@ import pytest
 from redis import exceptions as lib
 
 from bide.command import Command
-from bide.dialogue import Dialogue, Send, Situation, Sleep, dialogue, is_transient, translate
+from bide.dialogue import (
+    PATIENCE,
+    Dialogue,
+    Send,
+    Situation,
+    Sleep,
+    check_patience,
+    dialogue,
+    is_transient,
+    translate,
+)
 from bide.errors import (
     AccessDenied,
     BideError,
@@ -18,6 +28,7 @@ from bide.errors import (
     ServerFull,
     ServerRefused,
     ServerUnavailable,
+    UsageError,
 )
 from bide.keys import keys_of
 from bide.ops import inspect, manage
@@ -269,6 +280,31 @@ def test_an_error_takes_the_place_of_its_result_and_of_no_other(
     assert type(failed) is kind
     assert says in str(failed)
     assert passed == ("done", [b"ok"])
+
+
+def test_a_reply_that_cannot_be_read_is_an_error_in_its_place() -> None:
+    """Another program, or another version, wrote what the script found."""
+
+    def choke(reply: Any) -> Any:
+        raise ValueError("what is this?")
+
+    failed, passed = answer(talk(command()._replace(parse=choke), command()), [[b"x"], [b"ok"]])
+    assert type(failed) is ServerRefused
+    assert "what is this?" in str(failed)
+    assert passed == ("done", [b"ok"])
+
+
+def test_a_database_that_is_not_there_is_named() -> None:
+    assert isinstance(translate(lib.ResponseError("DB index is out of range"), WHERE), UsageError)
+
+
+@pytest.mark.parametrize("patience", [-1, 10.1, 1e9, float("nan"), float("inf")])
+def test_patience_is_no_longer_than_retention_spares_what_a_repeat_must_find(
+    patience: float,
+) -> None:
+    with pytest.raises(UsageError, match="patience must be from 0 to 10 seconds"):
+        check_patience(patience)
+    assert check_patience(PATIENCE) == PATIENCE
 
 
 @pytest.mark.parametrize(

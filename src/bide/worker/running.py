@@ -47,12 +47,14 @@ class Run:
         "task",
         "task_name",
         "timed_out",
+        "timeout",
     )
 
     def __init__(self, station: Station, claimed: Claimed, claimed_at: float) -> None:
         self.station = station
         self.claimed = claimed
         self.claimed_at = claimed_at
+        self.timeout = DEFAULT_TIMEOUT
         self.deadline = claimed_at + DEFAULT_TIMEOUT
         self.retry = NO_RETRY
         self.task_name = "?"
@@ -142,6 +144,7 @@ class Running:
         except BideError as error:
             self._end(run, self._judge(run, error))
             return
+        run.timeout = body.timeout
         run.deadline = time.monotonic() + body.timeout
         self._deadlines.add(run)
         if is_async:
@@ -251,5 +254,4 @@ def _completed(body: Body, result: object) -> _Ended:
 
 
 def _timeout(run: Run) -> JobTimeout:
-    seconds = run.deadline - run.claimed_at
-    return JobTimeout(f"{run.task_name} ran longer than its time-out of {seconds:.3g} s.")
+    return JobTimeout(f"{run.task_name} ran longer than its time-out of {run.timeout:g} s.")
