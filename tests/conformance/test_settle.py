@@ -195,3 +195,17 @@ def test_a_paused_queue_takes_outcomes(q: Probe) -> None:
     q.run(manage.pause(q.keys))
     assert q.settle(job, "complete") == "ok"
     assert q.where("a") == "completed"
+
+
+@pytest.mark.parametrize("outcome", ["retry", "snooze", "release"])
+def test_a_record_that_cannot_be_read_spoils_nothing_but_itself(q: Probe, outcome: Outcome) -> None:
+    """Its head is enough to know whose the job is, and how it ended."""
+    job = q.take("a")
+    line = q.raw.hget(q.keys["run"], "a")
+    assert isinstance(line, bytes)
+    q.raw.hset(q.keys["run"], "a", line[:34].decode() + " another version's words")
+    assert q.settle(job, outcome, "+0") == "ok"
+    assert q.settle(job, outcome, "+0") == "ok"
+    assert q.settle(job, "complete") == "lost"
+    (again,) = q.claim().jobs
+    assert again.token > job.token

@@ -97,15 +97,17 @@ class Listed(NamedTuple):
     due_us: int
     id: str
     attempt: int
+    producer: int
+    number: int
 
 
 listed_runs: list[Listed] = []
 """What `listed` ran, in the order in which it began; for workers of the test's own process."""
 
 
-async def listed(raises: bool) -> None:
+async def listed(raises: bool, producer: int, number: int) -> None:
     job = current_job()
-    listed_runs.append(Listed(job.claimed.due_us, job.id, job.attempt))
+    listed_runs.append(Listed(job.claimed.due_us, job.id, job.attempt, producer, number))
     if raises and job.attempt == 1:
         raise RuntimeError("not yet")
 

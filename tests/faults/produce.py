@@ -17,6 +17,7 @@ TASK = "tests.faults.jobs:listed"
 
 def main(url: str, at_us: int, count: int, seed: int) -> None:
     dice = random.Random(seed)
+    numbers = iter(range(count))
     at = datetime.fromtimestamp(at_us // 1_000_000, UTC)
     queue = Queue("mail", url=url, clock=TEST_CLOCK)
     for start in range(0, count, 5_000):
@@ -24,7 +25,7 @@ def main(url: str, at_us: int, count: int, seed: int) -> None:
             [
                 queue.prepare(
                     TASK,
-                    [dice.random() < 0.01],
+                    [dice.random() < 0.01, seed, next(numbers)],
                     at=at,
                     priority=dice.choice([0, 5, 5, 5, 9]),
                     retry=Retry(1, "fixed", base=0),

@@ -118,6 +118,10 @@ class Proxy:
         """Lose replies without a sign: their connections stay open, and silent."""
         self._plan = Plan(replies=lambda n, _: n in numbers, hangs=True)
 
+    def hang_reply_with(self, text: bytes) -> None:
+        """Lose, without a sign, the next reply that has this text."""
+        self._plan = Plan(replies=lambda _, reply: text in reply and not self.lost, hangs=True)
+
     def delay_reply(self, text: bytes, seconds: float, then: Callable[[], object]) -> None:
         """Deliver the next reply that has this text late; `then` is called when it has come."""
         self._plan = Plan(late=(text, seconds), then=then)

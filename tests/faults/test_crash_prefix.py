@@ -88,7 +88,7 @@ def test_every_prefix_of_the_log_is_the_state_between_two_scripts(
         "cancel",
         "empty",
     }
-    assert all(holding.total("reclaimed") for holding in holdings[-1:])
+    assert holdings[-1].total("reclaimed") > 0
 
     cuts = sorted(set(inner_cuts(data, after, random.Random(seed))))
     assert len(cuts) > 80
@@ -102,5 +102,5 @@ def test_every_prefix_of_the_log_is_the_state_between_two_scripts(
             with redis.Redis.from_url(server.url) as client:
                 found = assert_legal(client, QUEUE)
             server.kill()
-        where = f"cut at {at}, in step {step + 1} ({after[min(step + 1, STEPS)][1]})"
+        where = f"cut at {at}, in step {step + 1} ({after[min(step + 1, len(after) - 1)][1]})"
         assert found == holdings[step], where

@@ -47,6 +47,47 @@ def test_requests_and_replies_lost_at_random(
     assert all("was refused" not in worker.log for worker in workers)
 
 
+def test_a_claim_whose_reply_hangs_is_made_again_and_its_jobs_run_once(
+    one_url: str, proxy: Proxy, direct: redis.Redis, crew: Crew
+) -> None:
+    """A half-open line: the worker holds jobs that it does not know of, until it asks again."""
+    queue = Queue("mail", url=one_url)
+    worker, other = (crew.worker(url, "-q", "mail") for url in (proxy.url, one_url))
+    for process in (worker, other):
+        process.says(" serves ")
+    other.freeze()
+    proxy.hang_reply_with(b"quick")
+    ids = {queue.enqueue("tests.faults.jobs:quick").id for _ in range(5)}
+    eventually(lambda: proxy.lost)
+    taken = assert_legal(direct, "mail").sets["active"].keys()
+    assert taken
+    other.thaw()
+    worker.says("no reply within")
+    eventually(lambda: assert_legal(direct, "mail").sets["completed"].keys() == ids)
+    assert crew.ledger.count("begun") == dict.fromkeys(ids, 1)
+    assert {line.pid for line in crew.ledger.lines("begun") if line.id in taken} == {worker.pid}
+    assert assert_legal(direct, "mail").total("reclaimed") == 0
+    queue.close()
+
+
+def test_a_worker_that_is_refused_for_a_while_goes_on(
+    one_url: str, proxy: Proxy, direct: redis.Redis, crew: Crew
+) -> None:
+    queue = Queue("mail", url=one_url)
+    (worker,) = crew.workers_at_work(1, proxy.url, "-q", "mail")
+    running = queue.enqueue("tests.faults.jobs:held", "gate")
+    crew.ledger.wait("begun", 1)
+    proxy.refuse()
+    waiting = queue.enqueue("tests.faults.jobs:quick")
+    crew.open_gate("gate")
+    worker.says("Trying again until it works")
+    proxy.accept()
+    ids = {running.id, waiting.id}
+    eventually(lambda: assert_legal(direct, "mail").sets["completed"].keys() == ids)
+    assert crew.ledger.count("begun") == dict.fromkeys(ids, 1)
+    queue.close()
+
+
 def _all_run_once(proxy: Proxy, queue: Queue, direct: redis.Redis, crew: Crew) -> None:
     """Enqueue jobs of several kinds over the bad line; each attempt runs once, and none is lost."""
     kinds = [

@@ -65,3 +65,6 @@ def test_one_worker_runs_them_by_due_time_and_id_within_a_priority(
     for priority in (9, 5, 0):
         mine = [run for run in runs if priorities[run.id] == priority]
         assert mine == sorted(mine), "by due time, then by id"
+        for producer in {run.producer for run in mine}:
+            made = [run.number for run in mine if run.producer == producer and run.attempt == 1]
+            assert made == sorted(made), "as they were made"

@@ -96,14 +96,16 @@ def test_a_worker_ends_within_its_grace_though_the_server_is_down(
 
 @pytest.mark.parametrize("busy", [True, False], ids=["busy", "idle"])
 def test_a_worker_ends_soon_after_its_grace_though_the_line_is_silent(
-    one_url: str, proxy: Proxy, crew: Crew, busy: bool
+    one_url: str, proxy: Proxy, direct: redis.Redis, crew: Crew, busy: bool
 ) -> None:
     """No reply, and no sign of that: nobody waits for the time-outs of the calls under way."""
     queue = Queue("mail", url=one_url)
     (worker,) = crew.workers_at_work(1, proxy.url, "-q", "mail", "--grace", "1s")
+    queue.enqueue(f"{JOBS}:quick")
+    eventually(lambda: assert_legal(direct, "mail").sets["completed"])
     if busy:
         queue.enqueue(f"{JOBS}:held", "gate")
-        crew.ledger.wait("begun", 1)
+        crew.ledger.wait("begun", 2)
     queue.close()
     proxy.hold()
     started = time.monotonic()
@@ -113,4 +115,4 @@ def test_a_worker_ends_soon_after_its_grace_though_the_line_is_silent(
     assert worker.wait() == 0
     took = time.monotonic() - started
     print(f"ended after {took:.2f} s")
-    assert took < 1 + 4
+    assert took < 1 + 3

@@ -24,6 +24,8 @@ SHORT = Retention(20, 60, 20, 60, 20, 60)
 
 WORKERS = ("w1", "w2", "w3")
 OUTCOMES: tuple[Outcome, ...] = ("complete", "complete", "retry", "fail", "snooze", "release")
+CHANGES = ("cancel", "delete", "promote", "reschedule")
+RARITIES = ("pause", "empty", "sweep", "leave", "heartbeat", "counts")
 ERROR = b'{"type":"ValueError","message":"no"}'
 
 
@@ -46,7 +48,7 @@ class Workload:
         self._direct.close()
 
     def steps(self, count: int) -> Iterator[str]:
-        """Do `count` things; yields the verb after each."""
+        """Do some `count` things, every verb at least once; yields the verb after each."""
         verbs = {
             self._enqueue: 6,
             self._claim: 8,
@@ -57,9 +59,12 @@ class Workload:
             self._rare: 3,
         }
         yield self._enqueue()
-        for _ in range(count):
+        for i in range(count):
             (do,) = self._dice.choices(list(verbs), list(verbs.values()))
             yield do()
+            if i == count // 2:
+                yield from map(self._change, CHANGES)
+                yield from map(self._rare, RARITIES)
 
     def _run(self, command: Command[Any]) -> Any:
         return self.client.run(command)
@@ -109,7 +114,7 @@ class Workload:
             self._run(consume.extend(self.keys, LEASE_US, tokens))
         return "extend"
 
-    def _change(self) -> str:
+    def _change(self, verb: str | None = None) -> str:
         ids = self._dice.choices(self._ids, k=4)
         commands: dict[str, Command[Any]] = {
             "cancel": manage.cancel(self.keys, ids, SHORT),
@@ -117,7 +122,7 @@ class Workload:
             "promote": manage.promote(self.keys, ids[0]),
             "reschedule": manage.reschedule(self.keys, ids[0], "+3000000"),
         }
-        verb = self._dice.choice(list(commands))
+        verb = verb or self._dice.choice(CHANGES)
         self._run(commands[verb])
         return verb
 
@@ -127,12 +132,12 @@ class Workload:
         self._direct.hset(self.keys["meta"], "test_offset_us", self._clock_us)
         return "time"
 
-    def _rare(self) -> str:
-        if self._paused:  # not for long, or little else would happen
+    def _rare(self, verb: str | None = None) -> str:
+        if self._paused and verb is None:  # not for long, or little else would happen
             self._paused = False
             self._run(manage.resume(self.keys))
             return "resume"
-        verb = self._dice.choice(["pause", "empty", "sweep", "leave", "heartbeat", "counts"])
+        verb = verb or self._dice.choice(RARITIES)
         worker = self._dice.choice(WORKERS)
         if verb == "pause":
             self._paused = True

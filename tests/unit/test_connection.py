@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from redis import exceptions as lib
 from redis.retry import Retry
 
 from bide.connection import DEFAULT_URL, hide_password, options, resolve_url
@@ -164,9 +165,9 @@ def test_the_librarys_own_repeats_are_switched_off() -> None:
 
     def fail() -> None:
         calls.append(1)
-        raise ConnectionError
+        raise lib.ConnectionError("gone")
 
-    with pytest.raises(ConnectionError):
+    with pytest.raises(lib.ConnectionError):
         retry.call_with_retry(fail, lambda error: None)
     assert len(calls) == 1
 

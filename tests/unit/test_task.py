@@ -39,6 +39,10 @@ class Mailer:
 class AsyncMailer:
     async def __call__(self, n): return n
 
+class Settings:
+    pass
+
+settings = Settings()
 mailer = Mailer()
 async_mailer = AsyncMailer()
 half = partial(send, 1)
@@ -190,6 +194,7 @@ def test_it_knows_which_are_coroutine_functions(app: str) -> None:
         "Mailer.__init__",
         "__builtins__",
         "number",
+        "settings",
         "missing",
         "Mailer.missing",
         "send.missing",

@@ -10,7 +10,7 @@ from pathlib import Path
 from bide import script
 
 CUTS = [
-    "  for i = 1, #expired do reclaim(expired[i]) end\n",
+    "for i = 1, #expired do reclaim(expired[i]) end\n",
     # Nor do workers claim again and again because of a lease that has ended.
     " elseif now < calm_until then by(calm_until) else more = true",
 ]

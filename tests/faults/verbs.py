@@ -1,0 +1,47 @@
+"""Verbs as round trips, where one verb may take several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from bide.command import Command
+from bide.ids import new_id
+from bide.keys import Keys
+from bide.ops import consume, manage, produce
+from bide.ops.consume import Settle
+from bide.ops.produce import Prepared, Receipt
+
+
+class Runs(Protocol):
+    """What both executors can do, called from a test."""
+
+    def run(self, command: Command[Any]) -> Any: ...
+    def run_many(self, commands: Sequence[Command[Any]]) -> list[Any]: ...
+
+
+def enqueue_all(client: Runs, keys: Keys, jobs: Sequence[Prepared]) -> list[Receipt]:
+    """Add any number of jobs."""
+    trips = produce.enqueue_many(keys, jobs)
+    return [receipt for trip in trips for reply in client.run_many(trip) for receipt in reply]
+
+
+def settle_calls(keys: Keys, settles: Sequence[Settle]) -> list[Command[Any]]:
+    """The calls that apply any number of outcomes."""
+    calls: list[Command[Any]] = []
+    while settles:
+        count = consume.fitting(settles)
+        calls.append(consume.settle(keys, settles[:count]))
+        settles = settles[count:]
+    return calls
+
+
+def empty_all(client: Runs, keys: Keys) -> int:
+    """Empty a queue, step by step; how many jobs there were."""
+    name = new_id()
+    while (step := client.run(manage.empty(keys, name))).busy:
+        pass
+    removed: int = step.aside
+    while step.more:
+        step = client.run(manage.empty(keys, None))
+    return removed
