@@ -139,7 +139,7 @@ def nested(depth: int) -> object:
 
 
 def raise_unprintable() -> None:
-    raise SyntaxError("bad", ("file", 1, "offset", "text"))
+    raise SyntaxError("bad", ("file", 1, "offset", "text"))  # type: ignore[arg-type]
 
 
 async def block_noted(seconds: float) -> str:

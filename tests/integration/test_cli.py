@@ -162,7 +162,7 @@ def test_an_error_is_one_sentence_with_its_fix(
 
 def test_a_full_server_is_said_to_be_full(home: Path, one_url: str) -> None:
     client = redis.Redis.from_url(one_url)
-    used = client.info("memory")["used_memory"]  # type: ignore[index]
+    used = client.info("memory")["used_memory"]
     client.config_set("maxmemory", used // 2)
     try:
         said = error_of(bide(home, "enqueue", "shop:greet", url=one_url))

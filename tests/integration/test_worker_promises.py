@@ -165,6 +165,7 @@ def test_a_broken_run_record_spoils_no_other_outcome(queue: Queue, start: Start)
     jobs.wait_seen(2)
     raw = queue._client._redis
     line = raw.hget(queue.keys["run"], bad.id)
+    assert isinstance(line, bytes)
     raw.hset(queue.keys["run"], bad.id, line[:35] + b"nonsense")
     jobs.gate.set()
     until_finished(good.id, queue=queue)

@@ -132,25 +132,27 @@ class Worker:
         """`work`, in the event loop that runs now."""
         client = aio.Client(self._url, patience=0, clock=self._clock)
         try:
-            await client.run(register(self._global_keys, self.queues))
-        except BaseException:
+            with self._signal_handlers():
+                await client.run(register(self._global_keys, self.queues))
+                return await self._run(client, burst)
+        finally:
+            self._stops = 0
             await client.close()
-            raise
+
+    async def _run(self, client: aio.Client, burst: bool) -> int:
         stations = [Station(keys, self.name, self._lease_us) for keys in self._keys]
-        self._event_loop = asyncio.get_running_loop()
         self._loop = loop = Loop(client, stations, self.concurrency, burst)
         self._running = running = Running(self.name, self._served, loop.ring)
+        self._event_loop = asyncio.get_running_loop()
+        if self._stops:
+            self._obey()
         leases = Leases(client.url, self._clock, self._lease_us / 1e6, running.leased)
         leases.start()
         pulse = asyncio.create_task(beat(client, self._global_keys, self.name, self._about()))
         log.info("worker %s serves %s, %d at once", self.name, _list(self.queues), self.concurrency)
-        if self._stops:
-            self._obey()
         try:
-            with self._signal_handlers():
-                await loop.run(running)
+            await loop.run(running)
         finally:
-            self._stops = 0
             if self._abort_at is not None:
                 self._abort_at.cancel()
             leases.stop()
@@ -159,7 +161,6 @@ class Worker:
             await asyncio.gather(pulse, return_exceptions=True)
             if not loop.cut_off:
                 await self._say_goodbye(client)
-            await client.close()
             log.info("worker %s stopped after %d jobs", self.name, running.executed)
         return running.executed
 
