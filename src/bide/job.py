@@ -36,22 +36,27 @@ class RunRecord(NamedTuple):
     due_us: int
 
     @classmethod
-    def read(cls, line: bytes) -> RunRecord:
-        """Parse a stored record."""
-        head, rest = line[:34].decode(), line[35:].decode().split(" ")
-        priority, attempt, crashes, strikes, alone, started, worker, due = rest
-        return cls(
-            token=int(head[:16]),
-            settled=head[16],
-            priority=int(priority),
-            attempt=int(attempt),
-            crashes=int(crashes),
-            strikes=int(strikes),
-            alone=alone == "1",
-            started_us=int(started),
-            worker=worker,
-            due_us=int(due),
-        )
+    def read(cls, line: bytes | None) -> RunRecord | None:
+        """Parse a stored record; None for none, and for what is not one."""
+        if not line:
+            return None
+        try:
+            head, rest = line[:34].decode(), line[35:].decode().split(" ")
+            priority, attempt, crashes, strikes, alone, started, worker, due = rest
+            return cls(
+                token=int(head[:16]),
+                settled=head[16],
+                priority=int(priority),
+                attempt=int(attempt),
+                crashes=int(crashes),
+                strikes=int(strikes),
+                alone=alone == "1",
+                started_us=int(started),
+                worker=worker,
+                due_us=int(due),
+            )
+        except (ValueError, IndexError):
+            return None
 
 
 class Snapshot(NamedTuple):

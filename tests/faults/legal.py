@@ -86,7 +86,11 @@ def hold(client: redis.Redis, queue: str, prefix: str = PREFIX) -> Holding:
     }
     meta = {name.decode(): value.decode() for name, value in _pairs(replies[-2])}
     assert replies[-1] <= 1, "more than one wake hint"
-    records = {id: RunRecord.read(line) for id, line in hashes["run"].items()}
+    records = {}
+    for id, line in hashes["run"].items():
+        record = RunRecord.read(line)
+        assert record is not None, f"{id} has the record {line!r}"
+        records[id] = record
     return Holding(sets, hashes, records, meta)
 
 

@@ -61,10 +61,16 @@ def test_any_record_that_a_script_writes_can_be_read(
     words = " ".join(map(str, counts))
     line = f"{token:016d}{how}{0:016d}- {priority} {words} {int(alone)} {us} {worker} {us}"
     record = RunRecord.read(line.encode())
+    assert record is not None
     assert record.token == token
     assert record.settled == how
     assert [record.attempt, record.crashes, record.strikes] == counts
     assert (record.alone, record.worker, record.due_us) == (alone, worker, us)
+
+
+@pytest.mark.parametrize("line", [None, b"", b"nonsense", LINE[:40], LINE + b" more"])
+def test_what_is_no_record_counts_as_none(line: bytes | None) -> None:
+    assert RunRecord.read(line) is None
 
 
 def test_a_job_that_has_not_run_is_due_when_its_set_says() -> None:
@@ -77,6 +83,7 @@ def test_a_job_that_has_not_run_is_due_when_its_set_says() -> None:
 @pytest.mark.parametrize("state", [State.ACTIVE, State.COMPLETED, State.FAILED])
 def test_one_that_runs_or_ran_was_due_when_its_record_says(state: State) -> None:
     run = RunRecord.read(LINE)
+    assert run is not None
     job = snapshot(state=state, run=run)
     assert job.due_us == run.due_us
     assert job.attempt == 2

@@ -78,7 +78,7 @@ def _snapshot(id: str, now_us: int, item: list[Any]) -> Snapshot | None:
     if item[0] == b"gone":
         return None
     state, since, priority, body, line, result, error = item
-    run = RunRecord.read(line) if line else None
+    run = RunRecord.read(line)
     return Snapshot(
         id=id,
         state=State(state.decode()),
