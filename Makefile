@@ -25,7 +25,7 @@ ifneq ($(ALIVE),$(CURDIR) alive)
 .PHONY: $(MADE)
 endif
 
-.PHONY: help demo test check format docs bench clean
+.PHONY: help demo test oldest check format docs bench clean
 
 help:  ## Say what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -35,6 +35,11 @@ demo: $(VENV)/has-embedded  ## See it run, on a server of its own
 
 test: $(VENV)/has-dev  ## Run the tests (ARGS="-k embedded -x")
 	@$(PY) -m pytest -q $(ARGS)
+
+oldest:  ## Run the tests on the oldest client library that is supported
+	@$(MAKE) VENV=.venv-oldest .venv-oldest/has-dev
+	@.venv-oldest/bin/python -m pip --disable-pip-version-check --quiet install 'redis[hiredis]==5.2.0'
+	@.venv-oldest/bin/python -m pytest -q $(ARGS)
 
 check: $(VENV)/has-dev $(VENV)/has-node  ## Check format, style, layers and types
 	$(PY) -m ruff format --check .
@@ -54,7 +59,7 @@ bench: $(VENV)/has-dev  ## Run the benchmarks (ARGS="--help")
 	@$(PY) -m benchmarks $(ARGS)
 
 clean:  ## Remove the environment, caches and builds
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Debian's Python may lack ensurepip, and its pip may not touch the system (PEP 668); but that pip
