@@ -109,7 +109,7 @@ class Client:
         first = reply[0]
         if isinstance(first, Exception):
             raise translate(first, self.where)
-        return (first[0].decode(), first[1].decode()) if first else None
+        return (first[0].decode(), first[1].decode("utf-8", "replace")) if first else None
 
     async def ping(self) -> None:
         """Make a round trip for its own sake; what comes of it does not matter."""

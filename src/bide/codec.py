@@ -115,7 +115,7 @@ def encode_error(error: BaseException) -> bytes:
     """Describe an exception: its type, message and the end of its traceback."""
     try:
         text = "".join(traceback.format_exception(error))
-    except Exception as broken:
+    except BaseException as broken:
         text = f"<no traceback: formatting it raised {type(broken).__name__}>"
     if len(text) > _MAX_TRACEBACK:
         text = "...\n" + text[-_MAX_TRACEBACK:]
@@ -123,9 +123,9 @@ def encode_error(error: BaseException) -> bytes:
     name = kind.__qualname__ if kind.__module__ == "builtins" else _qualified(kind)
     try:
         message = str(error)
-    except Exception as broken:  # a broken __str__ must not lose the job's outcome
+    except BaseException as broken:  # a broken __str__ must not lose the job's outcome
         message = f"<no message: its __str__ raised {type(broken).__name__}>"
-    info = ErrorInfo(name, _encodable(message[:_MAX_TRACEBACK]), _encodable(text))
+    info = ErrorInfo(_encodable(name), _encodable(message[:_MAX_TRACEBACK]), _encodable(text))
     return _encoder.encode(info)
 
 

@@ -124,7 +124,9 @@ def test_if_the_draining_worker_takes_too_long_another_one_drains(q: Probe) -> N
     q.move(11)
     assert q.claim("w1", busy=1).drain
     assert not q.claim("w2", busy=1).drain
-    q.move(11)
+    q.move(29)
+    assert not q.claim("w1", busy=1).drain, "it may work on for a while"
+    q.move(2)
     assert q.claim("w2", busy=1).drain
 
 

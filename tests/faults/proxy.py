@@ -12,6 +12,7 @@ connections. The proxy listens on the loopback interface and runs in a thread of
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import threading
 from collections.abc import Callable
@@ -28,6 +29,15 @@ _BITE = 1 << 16
 
 def _never(n: int, message: bytes) -> bool:
     return False
+
+
+async def _end(writer: asyncio.StreamWriter) -> None:
+    """Close a connection, after what was written to it has gone out if its reader takes it."""
+    writer.close()
+    with contextlib.suppress(OSError, TimeoutError):
+        await asyncio.wait_for(writer.wait_closed(), 1)
+        return
+    writer.transport.abort()
 
 
 class Plan:
@@ -185,7 +195,10 @@ class Proxy:
 
     async def _close(self) -> None:
         self._server.close()
-        await self._cut_all()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for other in others:
+            other.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
         await self._server.wait_closed()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -199,7 +212,7 @@ class Proxy:
             pass
         finally:
             self._links.discard(link)
-            writer.close()
+            await _end(writer)
 
     async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Carry messages both ways until either side ends, or one is lost."""
@@ -215,10 +228,11 @@ class Proxy:
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            server_writer.close()  # before anything is awaited: this may be cancelled once more
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
-            server_writer.close()
+            await _end(server_writer)
 
     async def _carry(
         self,

@@ -245,3 +245,75 @@ def test_jobs_that_do_not_end_are_left_behind(
     assert not thread.is_alive()
     assert job.refresh().status is State.WAITING
     assert "gives 1 running jobs back" in caplog.text
+
+
+def test_a_drain_ends_by_itself(
+    queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long job keeps the worker busy, a suspect waits for an idle one: others still run."""
+    monkeypatch.setattr("bide.worker.loop._DRAIN", 0.3)
+    queue.enqueue(jobs.wait_async)
+    start(worker(queue, concurrency=10))
+    jobs.wait_seen(1)
+    suspect = queue.enqueue(jobs.add, 1, delay=60)
+    raw = queue._client._redis
+    raw.zrem(queue.keys.names["due"][4], suspect.id)
+    raw.zadd(queue.keys.names["due"][-1], {suspect.id: queue.counts().now_us - 11_000_000})
+    while not raw.hexists(queue.keys["meta"], "drain_until"):
+        queue.enqueue(jobs.add, 2)
+    ran = queue.enqueue(jobs.add, 3)
+    while ran.refresh().status is not State.COMPLETED:
+        pass
+
+
+def test_a_job_that_times_out_before_its_first_step_ends(queue: Queue, start: Start) -> None:
+    ids = [queue.enqueue(jobs.hang, timeout=1e-6).id for _ in range(100)]
+    worker(queue).work(burst=True)
+    assert [queue.fetch(id).status for id in ids] == [State.FAILED] * 100
+
+
+def test_a_record_with_an_impossible_due_time_is_taken_as_unknown(queue: Queue) -> None:
+    client = Client(queue.url)
+    job = queue.enqueue(jobs.add, 1)
+    client.run(consume.claim(queue.keys, "dead", 1, 1, 10_000_000, 0))
+    raw = client._redis
+    line = raw.hget(queue.keys["run"], job.id)
+    assert isinstance(line, bytes)
+    raw.hset(queue.keys["run"], job.id, line.rpartition(b" ")[0] + b" nan")
+    raw.zadd(queue.keys["active"], {job.id: 1})
+    assert worker(queue).work(burst=True) == 1
+    assert job.refresh().status is State.COMPLETED
+    client.close()
+
+
+def test_a_hint_that_is_not_text_makes_nobody_deaf(queue: Queue, start: Start) -> None:
+    start(worker(queue))
+    raw = queue._client._redis
+    queue.enqueue(jobs.add, 1)
+    jobs.wait_seen(1)
+    raw.lpush(queue.keys["wake"], b"\xff\xfe")
+    while raw.llen(queue.keys["wake"]):
+        pass
+    for n in range(2, 6):
+        job = queue.enqueue(jobs.add, n)
+        jobs.wait_seen(n)
+        lateness = job.refresh().lateness
+        assert lateness is not None
+        assert lateness < 1.0, "it waited for a timer instead of a hint"
+
+
+def test_one_broken_queue_leaves_the_others_alone(
+    one_url: str, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad, good = Queue("bad", url=one_url), Queue("good", url=one_url)
+    bad._client._redis.set(bad.keys["active"], "not a sorted set")
+    with caplog.at_level(logging.WARNING, "bide"):
+        start(Worker([bad, good], modules=[MODULE]))
+        for n in range(50):
+            good.enqueue(jobs.add, n)
+        jobs.wait_seen(50)
+    said = [record for record in caplog.records if "queue bad" in record.message]
+    assert len(said) == 1
+    bad._client._redis.delete(bad.keys["active"])
+    bad.close()
+    good.close()

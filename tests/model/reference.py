@@ -15,7 +15,7 @@ from tests.model.store import FINISHED, LEVELS, STAMPS, Job, Run, Store
 
 GRACE, HORIZON, LONGEST = 50_000, 2_000_000, 10_000_000
 RECLAIMS, CRASHES, MANY_STRIKES = 10, 3, 10
-PATIENCE, LONG_PATIENCE = 10_000_000, 60_000_000
+PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10_000_000, 60_000_000, 30_000_000
 SWEEP = TRIM = 100
 
 Reply = list[Any]
@@ -237,7 +237,7 @@ class Queue(Store):
             elif suspect.score < now - LONG_PATIENCE and count > 0:
                 taken = [suspect]
             elif suspect.score < now - PATIENCE and now > drains_until:
-                self.meta["drain_until"] = now + PATIENCE
+                self.meta["drain_until"] = now + DRAIN_EVERY
                 drain, count = True, 0
         overdue = False
         if not paused:

@@ -25,7 +25,7 @@
 -- @include clock record hint wait retain sweep
 
 local RECLAIMS, CRASHES, STRIKES, MANY_STRIKES = 10, 3, 2, 10
-local PATIENCE, LONG_PATIENCE = 10000000, 60000000
+local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
 local SWEEP, TRIM, FORGET_AFTER, CLAIMS = 100, 100, 600000000, 64
 local LEVELS, ALONE = 10, 11
 
@@ -194,7 +194,7 @@ if suspect_at and not paused then
   elseif now - suspect_at > LONG_PATIENCE and count > 0 then
     take(ALONE, suspect)
   elseif now - suspect_at > PATIENCE and now > (tonumber(set[7]) or 0) then
-    redis.call('HSET', meta, 'drain_until', now + PATIENCE)
+    redis.call('HSET', meta, 'drain_until', now + DRAIN_EVERY)
     reply[7] = 1
     count = 0
   end

@@ -27,6 +27,7 @@ class Deadlines(Generic[T]):
         self._heap: list[tuple[float, int, T]] = []
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._armed_for = 0.0  # uvloop's handle for a moment that has passed knows no `when`
         self._compact_at = 1024
 
     def add(self, entry: T) -> None:
@@ -35,7 +36,7 @@ class Deadlines(Generic[T]):
         heapq.heappush(self._heap, (entry.deadline, self._count, entry))
         if len(self._heap) > self._compact_at:
             self._compact()
-        if self._timer is None or entry.deadline < self._timer.when():
+        if self._timer is None or entry.deadline < self._armed_for:
             self._arm()
 
     def close(self) -> None:
@@ -54,7 +55,8 @@ class Deadlines(Generic[T]):
             self._timer.cancel()
             self._timer = None
         if self._heap:
-            self._timer = self._loop.call_at(self._heap[0][0], self._fire)
+            self._armed_for = self._heap[0][0]
+            self._timer = self._loop.call_at(self._armed_for, self._fire)
 
     def _fire(self) -> None:
         self._timer = None

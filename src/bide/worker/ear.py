@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from bide import aio
-from bide.errors import BideError
 
 BLOCK: Final = 10
 """Seconds per blocking call, so that a dead connection is noticed."""
@@ -56,7 +55,7 @@ class Ear:
             await self._wanted.wait()
             try:
                 hint = await self._client.pop(self._keys, BLOCK)
-            except BideError:
+            except Exception:
                 # The claims meet the same trouble and report it; here it only costs hints.
                 await asyncio.sleep(random.uniform(0.1, 1.0))
                 continue

@@ -28,6 +28,7 @@ from bide.worker.station import Station
 
 log = logging.getLogger("bide.worker")
 
+_FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 _SAY_EVERY: Final = 30
 _LAST_ROUND_TRIP: Final = 1.0
@@ -61,10 +62,8 @@ class Loop:
         self._batch = -(-concurrency // 2)
         self._alone = False
         self._drain_until = 0.0
-        self._pause = 0.0
         self._cold = False
         self._bell = asyncio.Event()
-        self._failures = 0
         self._limit = asyncio.timeout(None)
         self.stopping = False
         self.aborted = False
@@ -123,7 +122,10 @@ class Loop:
             self._alone = False
             self._drain_until = 0.0
         self._ear.listen(self._free() > 0 and not self._burst)
+        now = time.monotonic()
         for station in self._stations:
+            if now < station.retry_at:
+                continue
             free = self._free()
             # In a burst an outcome may be what makes the next job due: a retry without delay.
             due = station.is_due(time.monotonic()) or (self._burst and bool(station.settles))
@@ -150,15 +152,14 @@ class Loop:
                 replies = await self._client.attempt_many(commands)
         except (BideError, TimeoutError) as error:
             station.settles = settles + station.settles
-            await self._back_off(error)
+            self._back_off(station, error)
             return
         failed = next((reply for reply in replies if isinstance(reply, BideError)), None)
         if failed is not None:
             # What was refused is sent again with the same ids; what was applied answers as before.
             station.settles = settles + station.settles
         else:
-            self._pause = 0.0
-            self._failures = 0
+            station.failures = 0
             if settles:
                 self._note_verdicts(settles, replies[0])
         if claims and not isinstance(replies[-1], BideError):
@@ -166,13 +167,14 @@ class Loop:
             if replies[-1].stale:
                 failed = ServerRefused("The server has seen a later claim of this worker.")
         if failed is not None:
-            await self._back_off(failed)
+            self._back_off(station, failed)
 
     def _take(self, station: Station, reply: Claim, sent: float) -> None:
         station.claimed(reply, sent)
         self._alone = self._alone or reply.alone
         if reply.drain:
             self._drain_until = time.monotonic() + _DRAIN
+            asyncio.get_running_loop().call_later(_DRAIN, self.ring)
         if self.stopping or time.monotonic() - sent > station.lease * 2 / 3:
             # Also when this process was held up for so long that the leases may have passed on.
             station.settles += [Settle(job.id, job.token, "release") for job in reply.jobs]
@@ -192,27 +194,31 @@ class Loop:
                     settle.outcome,
                 )
 
-    async def _back_off(self, error: BideError | TimeoutError) -> None:
-        """Wait a little, jittered, before the same round trip is tried again."""
+    def _back_off(self, station: Station, error: BideError | TimeoutError) -> None:
+        """Leave a queue alone for a little while, jittered; then the same is sent again."""
         if isinstance(error, ScriptBug):
             raise error
-        if self._failures % _SAY_EVERY == 0:
-            log.warning("%s Trying again until it works.", str(error) or "No reply in time.")
-        self._pause = min(max(0.05, self._pause * 2), _LONGEST_PAUSE)
-        self._failures += 1
+        if station.failures % _SAY_EVERY == 0:
+            reason = str(error) or "No reply in time."
+            log.warning("queue %s: %s Trying again until it works.", station.queue, reason)
+        station.failures += 1
         held = self._running.busy or any(station.settles for station in self._stations)
-        if self.aborted or (self.stopping and not held and self._failures >= _LAST_TRIES):
+        if self.aborted or (self.stopping and not held and station.failures >= _LAST_TRIES):
             self.cut_off = True  # what is held comes back when its lease ends
             return
-        await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
-        self._bell.set()
+        pause = min(_FIRST_PAUSE * 2.0 ** min(station.failures - 1, 16), _LONGEST_PAUSE)
+        pause *= random.uniform(0.5, 1.0)
+        station.retry_at = time.monotonic() + pause
+        asyncio.get_running_loop().call_later(pause, self.ring)
 
     async def _wait(self) -> None:
         """Sleep until the alarm, a hint, the end of a job, or a request to stop."""
         if self._finished():
             return
-        if self._free() > 0:
-            await self._set_alarm(min(self._stations, key=lambda station: station.until))
+        now = time.monotonic()
+        sound = [station for station in self._stations if station.retry_at <= now]
+        if sound and self._free() > 0:
+            await self._set_alarm(min(sound, key=lambda station: station.until))
         await self._bell.wait()
 
     async def _set_alarm(self, first: Station) -> None:

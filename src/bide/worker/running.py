@@ -224,11 +224,20 @@ class Running:
         run.timed_out = True
         if run.task is not None:
             run.task.cancel()
+            # A task that is cancelled before its first step (uvloop does so) runs none of ours.
+            run.task.add_done_callback(lambda _: self._end_unless_ended(run))
         else:
             # A thread cannot be stopped: its job ends here, its slot only when it returns.
             self._stuck += 1
             log.warning("%d slots are held by threads past their time-out", self._stuck)
-            self._end(run, self._judge(run, _timeout(run)))
+            self._end(run, self._overdue(run))
+
+    def _end_unless_ended(self, run: Run) -> None:
+        if not run.ended:
+            self._end(run, self._overdue(run))
+
+    def _overdue(self, run: Run) -> _Ended:
+        return self._judge(run, _timeout(run))
 
     def _end(self, run: Run, ended: _Ended) -> None:
         if run.ended:

@@ -42,12 +42,13 @@ function record.parse(line)
   if not line then return nil end
   local priority, attempt, crashes, strikes, alone, started, worker, due =
     string.match(line, '^ (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+)$', 35)
-  if not due then return nil end
+  due = tonumber(due)
+  if not due or due ~= due then return nil end
   return {
     head = string.sub(line, 1, 34),
     priority = tonumber(priority), attempt = tonumber(attempt), crashes = tonumber(crashes),
     strikes = tonumber(strikes), alone = tonumber(alone), started = tonumber(started),
-    worker = worker, due = tonumber(due),
+    worker = worker, due = due,
   }
 end
 
