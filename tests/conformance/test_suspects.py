@@ -105,7 +105,7 @@ def test_a_paused_queue_gives_no_suspect(q: Probe) -> None:
 
 def test_a_suspect_that_waits_long_makes_one_busy_worker_drain(q: Probe) -> None:
     suspect(q, "a")
-    q.move(11)
+    q.move(31)
     q.run(manage.reschedule(q.keys, "a", "+0"))
     q.add("b")
     q.move(9)
@@ -121,6 +121,8 @@ def test_a_suspect_that_waits_long_makes_one_busy_worker_drain(q: Probe) -> None
 
 def test_if_the_draining_worker_takes_too_long_another_one_drains(q: Probe) -> None:
     suspect(q, "a")
+    q.move(31)
+    q.run(manage.reschedule(q.keys, "a", "+0"))
     q.move(11)
     assert q.claim("w1", busy=1).drain
     assert not q.claim("w2", busy=1).drain
