@@ -37,6 +37,11 @@ def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
         assert (page.parent / link).exists(), link
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_page_waits_to_be_filled_in(page: Path) -> None:
+    assert "@@" not in page.read_text("utf-8")
+
+
 def test_the_readme_has_the_length_that_people_read() -> None:
     assert 90 <= len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
 
