@@ -35,7 +35,10 @@ def find_server() -> str:
     if chosen := os.environ.get("BIDE_SERVER"):
         found = shutil.which(chosen)
         if found is None:
-            raise ServerNotFound(f"$BIDE_SERVER is {chosen!r}, which is no program that can be run")
+            raise ServerNotFound(
+                f"$BIDE_SERVER is {chosen!r}, which is no program that can be run; name a "
+                "valkey-server or redis-server, or unset it."
+            )
         if not _recent(found):
             raise ServerNotFound(
                 f"$BIDE_SERVER is {chosen!r}, which is not a Valkey or Redis server of version "
