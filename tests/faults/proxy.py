@@ -195,6 +195,7 @@ class Proxy:
 
     async def _close(self) -> None:
         self._server.close()
+        await asyncio.sleep(0)  # whoever was accepted last begins, and so ends properly
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for other in others:
             other.cancel()

@@ -122,9 +122,8 @@ class Loop:
             self._alone = False
             self._drain_until = 0.0
         self._ear.listen(self._free() > 0 and not self._burst)
-        now = time.monotonic()
         for station in self._stations:
-            if now < station.retry_at:
+            if station.resting:
                 continue
             free = self._free()
             # In a burst an outcome may be what makes the next job due: a retry without delay.
@@ -208,15 +207,18 @@ class Loop:
             return
         pause = min(_FIRST_PAUSE * 2.0 ** min(station.failures - 1, 16), _LONGEST_PAUSE)
         pause *= random.uniform(0.5, 1.0)
-        station.retry_at = time.monotonic() + pause
-        asyncio.get_running_loop().call_later(pause, self.ring)
+        station.resting = True
+        asyncio.get_running_loop().call_later(pause, self._resume, station)
+
+    def _resume(self, station: Station) -> None:
+        station.resting = False
+        self.ring()
 
     async def _wait(self) -> None:
         """Sleep until the alarm, a hint, the end of a job, or a request to stop."""
         if self._finished():
             return
-        now = time.monotonic()
-        sound = [station for station in self._stations if station.retry_at <= now]
+        sound = [station for station in self._stations if not station.resting]
         if sound and self._free() > 0:
             await self._set_alarm(min(sound, key=lambda station: station.until))
         await self._bell.wait()

@@ -25,8 +25,8 @@ class Station:
         """A claim was sent whose reply has not been seen: it may have taken jobs."""
         self.failures = 0
         """How many round trips have failed in a row."""
-        self.retry_at = 0.0
-        """Before this (`time.monotonic()`) nothing is sent, because a round trip failed."""
+        self.resting = False
+        """Nothing is sent for a little while, because a round trip failed."""
         self.exact = False
         """Whether `until` is a deadline, which wants punctuality, or only a time to look again."""
         self.until = 0.0
