@@ -3,7 +3,6 @@
 -- @key   due     adds
 -- @key   jobs    adds the bodies
 -- @key   run     removes what a trashed namesake left
--- @key   results removes what a trashed namesake left
 -- @key   errors  removes what a trashed namesake left
 -- @key   wake    hints when a job is the earliest
 -- @key   keep    reads the earliest promise
@@ -22,24 +21,31 @@ for i = rest, #ARGV, 4 do
 end
 
 local now = clock.now(meta)
+local known, is_known = {}, {}
+for i = rest, #ARGV, 4 do
+  if redis.call('HSETNX', jobs, ARGV[i], ARGV[i + 3]) == 0 then
+    known[#known + 1] = ARGV[i]
+    is_known[i] = true
+  end
+end
+
+-- A namesake among what `empty` has set aside is as good as deleted.
+local freed = {}
+if #known > 0 and redis.call('HEXISTS', meta, 'trash') == 1 then
+  freed = sweep.take(trash, run, errors, known)
+end
+
 local reply = {'ok', now}
 local earliest
 local adds = {}
-local emptied
-
-local function replaces_trash(id, body)
-  if emptied == nil then emptied = redis.call('HEXISTS', meta, 'trash') == 1 end
-  if not emptied or not sweep.take(trash, id) then return false end
-  redis.call('HDEL', run, id)
-  redis.call('HDEL', results, id)
-  redis.call('HDEL', errors, id)
-  redis.call('HSET', jobs, id, body)
-  return true
-end
-
 for i = rest, #ARGV, 4 do
-  local id, body = ARGV[i], ARGV[i + 3]
-  if redis.call('HSETNX', jobs, id, body) == 1 or replaces_trash(id, body) then
+  local id, new = ARGV[i], not is_known[i]
+  if freed[id] then
+    freed[id] = nil
+    new = true
+    redis.call('HSET', jobs, id, ARGV[i + 3])
+  end
+  if new then
     local at = when.us(ARGV[i + 1], now)
     local set = due[10 - tonumber(ARGV[i + 2])]
     local add = adds[set]

@@ -20,12 +20,25 @@ function sweep.some(meta, sets, jobs, run, results, errors, limit)
   return false
 end
 
--- Is this id among what was set aside? If so it is as good as deleted: take it out.
-function sweep.take(sets, id)
+-- Takes those of these jobs that were set aside out of the trash; a table with their ids as keys.
+function sweep.take(sets, run, errors, ids)
+  local taken = {}
   for i = 1, #sets do
-    if redis.call('ZREM', sets[i], id) == 1 then return true end
+    local scores = redis.call('ZMSCORE', sets[i], unpack(ids))
+    local found = {}
+    for j = 1, #ids do
+      if scores[j] then
+        found[#found + 1] = ids[j]
+        taken[ids[j]] = true
+      end
+    end
+    if #found > 0 then
+      redis.call('ZREM', sets[i], unpack(found))
+      redis.call('HDEL', run, unpack(found))
+      redis.call('HDEL', errors, unpack(found))
+    end
   end
-  return false
+  return taken
 end
 
 return sweep
