@@ -140,7 +140,7 @@ def test_jobs_of_a_claim_whose_reply_was_lost_are_given_back_at_the_stop(
     """The worker does not know what it holds; it asks again before it leaves."""
     (worker,) = crew.workers_at_work(1, proxy.url, "-q", "mail")
     proxy.lose_replies_with(f"{JOBS}:quick".encode())
-    job = queue.enqueue(f"{JOBS}:quick")
+    job = queue.enqueue(f"{JOBS}:quick", delay=0.3)  # so that a timer, not a hint, has it claimed
 
     def held() -> Holding | None:
         holding = assert_legal(direct, "mail")
