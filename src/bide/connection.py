@@ -6,13 +6,13 @@ does, up to ten times. Ours (`bide.dialogue`) know the ids that make a repeat ha
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from redis.backoff import NoBackoff
 
+from bide.config import overridden, url_or_prefix
 from bide.errors import UsageError
 from bide.keys import PREFIX
 
@@ -23,50 +23,77 @@ REPLY_TIMEOUT: Final = 5.0
 """Seconds without a byte after which a connection counts as dead."""
 
 _QUERY: Final = ("db", "username", "password")
+_TLS: Final = (
+    "ssl_ca_certs",
+    "ssl_certfile",
+    "ssl_keyfile",
+    "ssl_cert_reqs",
+    "ssl_check_hostname",
+    "ssl_ciphers",
+)
+"""What every kind of client of every supported version of the library takes."""
+_VALUES: Final = {
+    "ssl_cert_reqs": ("required", "optional", "none"),
+    "ssl_check_hostname": ("true", "false"),
+}
 _SCHEMES: Final = ("redis", "rediss", "unix")
+_FORMS: Final = "redis://HOST:PORT/DB, rediss://... for TLS, or unix:///PATH?db=0"
 
 _PASSWORD: Final = re.compile(r"(://[^:@/]*:).*@", re.DOTALL)
 _QUERY_PASSWORD: Final = re.compile(r"([?&]password=)[^&]*")
 
 
 def resolve_url(url: str | None) -> str:
-    """The URL given, else `$BIDE_URL`, else the local default.
+    """The URL given, else `$BIDE_URL`, else that of `[tool.bide]`, else the local default.
 
     Raises:
-        UsageError: it is not of a form that bide takes.
+        UsageError: it is not of a form that bide takes, or the file cannot be meant.
     """
-    url = url or os.environ.get("BIDE_URL") or DEFAULT_URL
+    found, origin = url_or_prefix("url", url)
+    url = found or DEFAULT_URL
+    shown = f"{hide_password(url)!r}{origin if found else ''}"
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:  # its text may hold a part of the password
         raise UsageError(
-            f"{hide_password(url)!r} is not a URL; write redis://HOST:PORT/DB, and what is no "
-            "letter or digit in a password as %XX."
+            f"{shown} is not a URL; write redis://HOST:PORT/DB, and what is no letter or digit "
+            "in a password as %XX."
         ) from None
-    if parts.scheme not in _SCHEMES:
+    base, _, kind = parts.scheme.partition("+")
+    if base in _SCHEMES and kind in ("cluster", "sentinel"):
         raise UsageError(
-            f"{hide_password(url)!r} is not a URL that bide takes; write "
-            "redis://HOST:PORT/DB, rediss://... for TLS, or unix:///PATH?db=0."
+            f"{shown} asks for {kind.capitalize()}, which bide does not speak yet; give one "
+            f"server's address: {_FORMS}."
         )
+    if parts.scheme not in _SCHEMES:
+        raise UsageError(f"{shown} is not a URL that bide takes; write {_FORMS}.")
     if parts.scheme == "unix":
         if not parts.path:
-            raise UsageError(f"{hide_password(url)!r} names no socket; write unix:///PATH?db=0.")
+            raise UsageError(f"{shown} names no socket; write unix:///PATH?db=0.")
     elif not _is_host(parts.hostname) or port == 0:
-        raise UsageError(f"{hide_password(url)!r} names no host; write redis://HOST:PORT/DB.")
+        raise UsageError(f"{shown} names no host; write redis://HOST:PORT/DB.")
     elif parts.path.strip("/") and not parts.path.strip("/").isdigit():
-        raise UsageError(
-            f"The database in {hide_password(url)!r} is not a number; write redis://HOST:PORT/0."
-        )
+        raise UsageError(f"The database in {shown} is not a number; write redis://HOST:PORT/0.")
+    _check_query(parts, shown)
+    return url
+
+
+def _check_query(parts: SplitResult, shown: str) -> None:
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name not in _QUERY and not name.startswith("ssl_"):
+        if name in _TLS and parts.scheme != "rediss":
+            raise UsageError(f"{shown} sets {name!r}, which is for TLS; write rediss://HOST:PORT.")
+        if name not in _QUERY and name not in _TLS:
             raise UsageError(
-                f"{hide_password(url)!r} sets {name!r}, which bide does not take from a URL; "
-                f"it takes {', '.join(_QUERY)} and, for TLS, ssl_*."
+                f"{shown} sets {name!r}, which bide does not take from a URL; it takes "
+                f"{', '.join(_QUERY)} and, for TLS, {', '.join(_TLS)}."
             )
         if name == "db" and not value.isdigit():
-            raise UsageError(f"The database in {hide_password(url)!r} is not a number.")
-    return url
+            raise UsageError(f"The database in {shown} is not a number.")
+        if value not in _VALUES.get(name, (value,)):
+            raise UsageError(
+                f"{name} in {shown} is {value!r}; write one of {', '.join(_VALUES[name])}."
+            )
 
 
 def _is_host(name: str | None) -> bool:
@@ -77,8 +104,17 @@ def _is_host(name: str | None) -> bool:
 
 
 def resolve_prefix(prefix: str | None) -> str:
-    """The prefix given, else `$BIDE_PREFIX`, else `bide`."""
-    return prefix or os.environ.get("BIDE_PREFIX") or PREFIX
+    """The prefix given, else `$BIDE_PREFIX`, else that of `[tool.bide]`, else `bide`.
+
+    Raises:
+        UsageError: the file cannot be meant.
+    """
+    return url_or_prefix("prefix", prefix)[0] or PREFIX
+
+
+def resolve_clock(clock: str) -> str:
+    """The clock given, unless a test overrides it."""
+    return overridden().clock or clock
 
 
 def hide_password(url: str) -> str:
@@ -103,4 +139,9 @@ def options(url: str, retry: type[Any], reply_timeout: float | None) -> dict[str
     }
     if not url.startswith("unix:"):
         common |= {"socket_connect_timeout": CONNECT_TIMEOUT, "socket_keepalive": True}
+    if url.startswith("rediss:") and ("ssl_cert_reqs", "none") not in parse_qsl(
+        urlsplit(url).query
+    ):
+        # Up to version 5 of the library, any host with a valid certificate was good enough.
+        common["ssl_check_hostname"] = True
     return common

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import redis.asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 from redis import exceptions as lib
@@ -39,6 +42,7 @@ def test_the_url_given_then_the_environment_then_the_default(
         "unix:///run/valkey.sock?db=2",
         "redis://host?db=3",
         "rediss://host?ssl_ca_certs=/etc/ca.pem",
+        "rediss://host?ssl_certfile=a&ssl_keyfile=b&ssl_cert_reqs=none&ssl_check_hostname=false",
         "unix:///run/v.sock?username=u&password=p",
     ],
 )
@@ -61,10 +65,15 @@ def test_urls_that_are_taken_as_they_are(url: str) -> None:
         ("redis://[::1", "is not a URL"),
         ("unix://", "names no socket"),
         ("redis://ho..st", "names no host"),
+        ("redis+cluster://host:7000", "Cluster, which bide does not speak yet"),
+        ("rediss+cluster://host", "Cluster, which bide does not speak yet"),
+        ("redis+sentinel://host:26379/mymaster", "Sentinel, which bide does not speak yet"),
+        ("http+cluster://host", "not a URL that bide takes"),
+        ("redis://host?ssl_ca_certs=x", "is for TLS"),
     ],
 )
 def test_urls_that_are_not_with_the_form_that_is(url: str, reason: str) -> None:
-    with pytest.raises(UsageError, match=rf"(?s){reason}.*(redis://HOST:PORT|unix:///PATH)"):
+    with pytest.raises(UsageError, match=rf"(?s){reason}.*(rediss?://HOST:PORT|unix:///PATH)"):
         resolve_url(url)
 
 
@@ -80,6 +89,19 @@ def test_options_that_would_undo_ours_are_not_taken_from_a_url(url: str) -> None
 def test_a_database_is_a_number_there_too(url: str) -> None:
     with pytest.raises(UsageError, match="is not a number"):
         resolve_url(url)
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("ssl_cert_reqs=never", "is 'never'; write one of required, optional, none"),
+        ("ssl_check_hostname=perhaps", "is 'perhaps'; write one of true, false"),
+        ("ssl_magic=x", "does not take from a URL"),
+    ],
+)
+def test_tls_options_that_cannot_be_meant(query: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        resolve_url(f"rediss://user:{SECRET}@host?{query}")
 
 
 # -- passwords
@@ -178,3 +200,22 @@ def test_a_dead_connection_is_noticed() -> None:
     assert tcp["socket_connect_timeout"] > 0
     assert tcp["socket_keepalive"]
     assert "socket_keepalive" not in options("unix:///run/v.sock", Retry, 5.0)
+
+
+def test_a_certificate_must_be_of_the_host_that_was_meant() -> None:
+    """The library's default, up to version 5, is any host."""
+    assert options("rediss://host", Retry, 5.0)["ssl_check_hostname"] is True
+    assert "ssl_check_hostname" not in options("rediss://h?ssl_cert_reqs=none", Retry, 5.0)
+    assert "ssl_check_hostname" not in options("redis://host", Retry, 5.0)
+
+
+@pytest.mark.parametrize("kind", [redis.Redis, redis.asyncio.Redis])
+def test_the_library_takes_every_option_that_bide_takes(kind: type[Any]) -> None:
+    url = (
+        "rediss://u:p@host:1/2?ssl_ca_certs=a&ssl_certfile=b&ssl_keyfile=c&ssl_cert_reqs=optional"
+        "&ssl_check_hostname=false&ssl_ciphers=d"
+    )
+    pool = kind.from_url(url, **options(resolve_url(url), Retry, 5.0)).connection_pool
+    connection = pool.connection_class(**pool.connection_kwargs)
+    assert connection.check_hostname is False
+    assert connection.keyfile == "c"
