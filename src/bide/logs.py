@@ -1,0 +1,248 @@
+"""Logs that say which job they are of, in three forms: for people, as logfmt, as JSON.
+
+Whatever a record brings, it stays one record: line breaks, escape sequences and what turns the
+direction of text are written as escapes, so that a message made of somebody's input can neither
+forge a line nor move the cursor. Only the form for people shows an exception on lines of its own,
+each indented, so that none looks like the start of a record.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import re
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, Final, TextIO
+
+from bide.current import current_job
+from bide.errors import UsageError
+
+JOB_FIELDS: Final = ("job_id", "attempt", "task", "queue")
+"""What `JobFilter` puts on a record; each is empty outside of a job."""
+
+_UNSAFE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+_SHORT: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+_PLAIN: Final = re.compile(r'[^\s"=\\]+')
+_NOT_IN_A_KEY: Final = re.compile(r'[\s"=\\]')
+
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {
+    "message",
+    "asctime",
+    "taskName",
+    *JOB_FIELDS,
+}
+
+
+def printable(text: str) -> str:
+    r"""The text on one line, harmless to a terminal: control characters become `\n`, `\x1b`."""
+    return _UNSAFE.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    char = match.group()
+    number = ord(char)
+    return _SHORT.get(char) or (f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}")
+
+
+class JobFilter(logging.Filter):
+    """Puts `job_id`, `attempt`, `task` and `queue` of the current job on every record.
+
+    Set it on a handler, so that it sees the records of all loggers. A record that brings a field
+    itself keeps its own.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Add the fields; lets every record pass."""
+        fields = dict.fromkeys(JOB_FIELDS, "") | _of_current_job()
+        for name, value in fields.items():
+            if not hasattr(record, name):
+                setattr(record, name, value)
+        return True
+
+
+def _of_current_job() -> dict[str, Any]:
+    try:
+        job = current_job()
+    except UsageError:
+        return {}
+    return {
+        "job_id": job.id,
+        "attempt": job.attempt,
+        "task": getattr(job, "task", ""),
+        "queue": job.queue,
+    }
+
+
+class TextFormatter(logging.Formatter):
+    """For people: time, level, message, and the job it is of; exceptions on indented lines."""
+
+    def __init__(self, colour: bool = False) -> None:
+        """With `colour`, for a terminal: shorter times, and the level stands out."""
+        super().__init__()
+        self._colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, and indented ones for an exception."""
+        at = datetime.fromtimestamp(record.created).astimezone()
+        level = printable(record.levelname)
+        job = "".join(f" {name}={value}" for name, value in _job_fields(record))
+        if self._colour:
+            head = f"\x1b[2m{at:%H:%M:%S}\x1b[0m {_COLOURS.get(level, '')}{level:<7}\x1b[0m"
+            job = f"\x1b[2m{printable(job)}\x1b[0m" if job else ""
+        else:
+            head = f"{at:%F %T}.{at.microsecond // 1000:03}{at:%z} {level}"
+            job = printable(job)
+        name = "" if record.name.partition(".")[0] == "bide" else f"{printable(record.name)}: "
+        lines = [f"{head} {name}{printable(_message(record))}{job}"]
+        for block in _blocks(self, record):
+            lines += ["    " + printable(line) for line in block[1].splitlines()]
+        return "\n".join(lines)
+
+
+_COLOURS: Final = {
+    "DEBUG": "\x1b[2m",
+    "INFO": "\x1b[32m",
+    "WARNING": "\x1b[33m",
+    "ERROR": "\x1b[31m",
+    "CRITICAL": "\x1b[1;31m",
+}
+
+
+class KeyValueFormatter(logging.Formatter):
+    """Logfmt: ts, level, logger, msg, the job's fields, those the record brings, exc, stack."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        return " ".join(f"{name}={_quoted(value)}" for name, value in _fields(self, record))
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line, with the fields that `KeyValueFormatter` has."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        return _json(dict(_fields(self, record)))
+
+
+def setup(format: str = "text", level: int = logging.INFO, stream: TextIO | None = None) -> None:
+    """Log everything to one stream, for a process that runs jobs; called again, it starts anew.
+
+    Args:
+        format: `text`, `kv` or `json`.
+        level: of bide's own loggers; all others are shown from INFO on.
+        stream: standard error by default; at a terminal, `text` has colours unless `$NO_COLOR`
+            is set.
+
+    Raises:
+        UsageError: there is no such format.
+    """
+    stream = stream or sys.stderr
+    formatter: logging.Formatter
+    if format == "text":
+        formatter = TextFormatter(stream.isatty() and not os.environ.get("NO_COLOR"))
+    elif format == "kv":
+        formatter = KeyValueFormatter()
+    elif format == "json":
+        formatter = JsonFormatter()
+    else:
+        raise UsageError(f"There is no log format {format!r}; give text, kv or json.")
+    handler = _Handler(stream)
+    handler.addFilter(JobFilter())
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    for old in [old for old in root.handlers if isinstance(old, _Handler)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    logging.getLogger("bide").setLevel(level)
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Ours, to be told from those that the application has set."""
+
+
+# -- a record's fields
+
+
+def _fields(formatter: logging.Formatter, record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
+    own = {
+        "ts": datetime.fromtimestamp(record.created, UTC).isoformat(),
+        "level": record.levelname.lower(),
+        "logger": record.name,
+        "msg": _message(record),
+        **dict(_job_fields(record)),
+    }
+    yield from own.items()
+    blocks = dict(_blocks(formatter, record))
+    for name, value in vars(record).items():
+        if name in _STANDARD:
+            continue
+        name = _NOT_IN_A_KEY.sub("_", printable(str(name))) or "_"
+        while name in own or name in ("exc", "stack"):
+            name += "_"
+        own[name] = None  # taken
+        yield name, _value(value)
+    yield from blocks.items()
+
+
+def _job_fields(record: logging.LogRecord) -> list[tuple[str, Any]]:
+    found = ((name, getattr(record, name, "")) for name in JOB_FIELDS)
+    return [(name, _value(value)) for name, value in found if value != "" and value is not None]
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception as error:  # arguments that do not fit the message: it is worth more than none
+        return f"{_repr(record.msg)} {_repr(record.args)} <{type(error).__name__} in formatting>"
+
+
+def _blocks(formatter: logging.Formatter, record: logging.LogRecord) -> Iterator[tuple[str, str]]:
+    """What takes many lines: the exception, the stack."""
+    if record.exc_info and record.exc_info[0] is not None:
+        yield "exc", formatter.formatException(record.exc_info)
+    elif record.exc_text:
+        yield "exc", record.exc_text
+    if record.stack_info:
+        yield "stack", formatter.formatStack(record.stack_info)
+
+
+def _value(value: Any) -> Any:
+    """A value that JSON can hold: as it is where it is plain, else as text."""
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, int):
+        return value if value.bit_length() <= 64 else _repr(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    try:
+        return json.loads(json.dumps(value, default=_repr, allow_nan=False))
+    except Exception:  # keys of other types, circles, NaN, too deep
+        return _repr(value)
+
+
+def _repr(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception as error:
+        return f"<{type(value).__name__}, whose repr raised {type(error).__name__}>"
+
+
+def _json(value: Any) -> str:
+    return _UNSAFE.sub(lambda m: f"\\u{ord(m.group()):04x}", json.dumps(value, ensure_ascii=False))
+
+
+def _quoted(value: Any) -> str:
+    """A value of logfmt: bare where that is clear, else quoted and escaped as in JSON."""
+    if value is None:
+        return "null"
+    text = value if isinstance(value, str) else _json(value)
+    if _PLAIN.fullmatch(text) and not _UNSAFE.search(text):
+        return text
+    return _json(text)
