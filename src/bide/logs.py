@@ -142,17 +142,17 @@ def setup(format: str = "text", level: int = logging.INFO, stream: TextIO | None
     Raises:
         UsageError: there is no such format.
     """
-    stream = stream or sys.stderr
+    to = stream or sys.stderr
     formatter: logging.Formatter
     if format == "text":
-        formatter = TextFormatter(stream.isatty() and not os.environ.get("NO_COLOR"))
+        formatter = TextFormatter(to.isatty() and not os.environ.get("NO_COLOR"))
     elif format == "kv":
         formatter = KeyValueFormatter()
     elif format == "json":
         formatter = JsonFormatter()
     else:
         raise UsageError(f"There is no log format {format!r}; give text, kv or json.")
-    handler = _Handler(stream)
+    handler = _Handler(to)
     handler.addFilter(JobFilter())
     handler.setFormatter(formatter)
     root = logging.getLogger()
@@ -187,13 +187,13 @@ def _fields(formatter: logging.Formatter, record: logging.LogRecord) -> Iterator
         while name in own or name in ("exc", "stack"):
             name += "_"
         own[name] = None  # taken
-        yield name, _value(value)
+        yield name, plain(value)
     yield from blocks.items()
 
 
 def _job_fields(record: logging.LogRecord) -> list[tuple[str, Any]]:
     found = ((name, getattr(record, name, "")) for name in JOB_FIELDS)
-    return [(name, _value(value)) for name, value in found if value != "" and value is not None]
+    return [(name, plain(value)) for name, value in found if value != "" and value is not None]
 
 
 def _message(record: logging.LogRecord) -> str:
@@ -213,7 +213,7 @@ def _blocks(formatter: logging.Formatter, record: logging.LogRecord) -> Iterator
         yield "stack", formatter.formatStack(record.stack_info)
 
 
-def _value(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A value that JSON can hold: as it is where it is plain, else as text."""
     if value is None or isinstance(value, str | bool):
         return value

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
-from bide.cli.options import import_from_here, json_option, read_at, read_value, server_options
+from bide.cli.options import (
+    complete_queues,
+    import_from_here,
+    json_option,
+    read_at,
+    read_value,
+    server_options,
+)
+from bide.cli.screen import echo, echo_json, moment_exactly, moment_json
 from bide.errors import UsageError
 from bide.queue import Queue
 from bide.task import import_task, task_name
@@ -16,7 +23,7 @@ from bide.task import import_task, task_name
 @click.command()
 @click.argument("task", metavar="MODULE:FUNCTION")
 @click.argument("args", nargs=-1)
-@click.option("-q", "--queue", default="default", show_default=True)
+@click.option("-q", "--queue", default="default", show_default=True, shell_complete=complete_queues)
 @click.option("--in", "delay", metavar="DELAY", help="From now: 30, 250ms, 5m, 1h30m.")
 @click.option("--at", metavar="MOMENT", help="2030-01-31T09:00:00+01:00.")
 @click.option("-p", "--priority", type=int, help="0 to 9; 9 runs first.  [default: 5]")
@@ -63,12 +70,12 @@ def enqueue(
         retry=retry,
     )
     if as_json:
-        report = {"id": job.id, "queue": queue, "new": job.new, "due": job.due.isoformat()}
-        click.echo(json.dumps(report))
+        report = {"id": job.id, "queue": queue, "new": job.new, "due": moment_json(job.due)}
+        echo_json(report)
     elif job.new:
-        click.echo(f"{job.id} on {queue}: {name}, due {job.due.astimezone():%F %T.%f %z}")
+        echo(f"{job.id} on {queue}: {name}, due {moment_exactly(job.due)}")
     else:
-        click.echo(f"{job.id} exists and is {job.status}; nothing was changed.")
+        echo(f"{job.id} exists and is {job.status}; nothing was changed.")
 
 
 def split(args: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:

@@ -2,36 +2,91 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Sequence
+from typing import Final, NoReturn
 
 import click
 
+from bide.cli.completion import completion
 from bide.cli.demo import demo
+from bide.cli.doctor import doctor
 from bide.cli.enqueue import enqueue
+from bide.cli.group import Group, PipeClosed
+from bide.cli.health import health
 from bide.cli.info import info
+from bide.cli.options import server_options
+from bide.cli.queues import queues
+from bide.cli.site import NotFound
 from bide.cli.worker import worker
-from bide.errors import BideError, UsageError
+from bide.cli.workers import workers
+from bide.errors import BideError, JobNotFound, UsageError
+from bide.logs import printable
 from bide.version import VERSION
 
+OK: Final = 0
+FAILED: Final = 1
+"""The server could not be reached or refused, a check failed, a job did not change."""
+USAGE: Final = 2
+"""The command line cannot be meant, or needs an answer that nobody is there to give."""
+NOT_FOUND: Final = 3
+"""A job or queue that was named is not there."""
+INTERRUPTED: Final = 130
+"""Ctrl-C: 128 and the signal's number, as a shell has it."""
+PIPE_CLOSED: Final = 141
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+
+@click.group(
+    cls=Group,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(VERSION, prog_name="bide")
-def group() -> None:
+@server_options
+def group(url: str | None, prefix: str | None) -> None:
     """A task queue on Valkey/Redis in which delay comes first."""
 
 
-for command in (demo, worker, enqueue, info):
+for command in (demo, worker, enqueue, info, queues, workers, health, doctor, completion):
     group.add_command(command)
 
 
-def main() -> None:
-    """Run the command line; exits with 0, or 1 on an error, or 2 where it cannot be meant."""
+def main() -> NoReturn:
+    """Run the command line, and exit with its code."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    sys.exit(run())
+
+
+def run(args: Sequence[str] | None = None) -> int:
+    """Run one command line; its exit code. An error is one sentence on standard error."""
     try:
-        group()
+        code = group.main(args, prog_name="bide", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else OK
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else "bide"
+        return _say(f"{error.format_message()} See `{path} --help`.", USAGE)
+    except click.ClickException as error:
+        return _say(error.format_message(), error.exit_code)
+    except UsageError as error:
+        return _say(str(error), USAGE)
+    except (JobNotFound, NotFound) as error:
+        return _say(str(error), NOT_FOUND)
     except BideError as error:
-        click.echo(f"Error: {error}", err=True)
-        sys.exit(2 if isinstance(error, UsageError) else 1)
-    except BrokenPipeError:  # `bide info | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        return _say(str(error), FAILED)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Stopped.", err=True)
+        return INTERRUPTED
+    except (PipeClosed, BrokenPipeError):
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+
+
+def _say(sentence: str, code: int) -> int:
+    with contextlib.suppress(OSError):
+        click.echo(f"Error: {printable(' '.join(sentence.split()))}", err=True)
+    return code

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from bide.errors import UsageError
 
@@ -17,20 +18,57 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def server_options(function: F) -> F:
-    """`--url` and `--prefix`."""
+    """`--url` and `--prefix`; also given before the command's name, where the nearer one wins."""
     url = click.option(
         "-u",
         "--url",
         metavar="URL",
-        help="The server; else $BIDE_URL, else redis://127.0.0.1:6379/0.",
+        callback=_inherit,
+        help="The server; else $BIDE_URL, else [tool.bide], else redis://127.0.0.1:6379/0.",
     )
-    prefix = click.option("--prefix", help="Of all keys; else $BIDE_PREFIX, else bide.")
+    prefix = click.option(
+        "--prefix",
+        callback=_inherit,
+        help="Of all keys; else $BIDE_PREFIX, else [tool.bide], else bide.",
+    )
     return url(prefix(function))
 
 
 def json_option(function: F) -> F:
     """`--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+
+
+def queues_option(help: str) -> Callable[[F], F]:
+    """`--queue`, any number of times; a shell completes the names."""
+    return click.option(
+        "-q",
+        "--queue",
+        "queues",
+        multiple=True,
+        metavar="QUEUE",
+        help=help,
+        shell_complete=complete_queues,
+    )
+
+
+def _inherit(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """The value given here, else the one given to a group above."""
+    parent = ctx.parent
+    while value is None and parent is not None and param.name is not None:
+        value = parent.params.get(param.name)
+        parent = parent.parent
+    return value
+
+
+def complete_queues(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """The queues that begin so; none where the server does not answer at once."""
+    from bide.cli.probe import queue_names
+
+    url, prefix = ctx.params.get("url"), ctx.params.get("prefix")
+    return [CompletionItem(n) for n in queue_names(url, prefix) if n.startswith(incomplete)]
 
 
 def import_from_here() -> None:
@@ -52,7 +90,7 @@ def _no_number(name: str) -> None:
     raise ValueError(name)
 
 
-def read_at(text: str) -> datetime:
+def read_at(text: str, option: str = "--at") -> datetime:
     """A moment as typed, in ISO 8601 with a time zone.
 
     Raises:
@@ -62,11 +100,11 @@ def read_at(text: str) -> datetime:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(
-            f"--at {text!r} is not a moment; write it as 2030-01-31T09:00:00+01:00."
+            f"{option} {text!r} is not a moment; write it as 2030-01-31T09:00:00+01:00."
         ) from None
     if at.utcoffset() is None:
         raise UsageError(
-            f"--at {text} has no time zone, so it names no one moment; "
+            f"{option} {text} has no time zone, so it names no one moment; "
             f"write {at.isoformat()}Z or {at.isoformat()}+01:00."
         )
     return at

@@ -4,56 +4,80 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
+from typing import Any
 
 import click
-from rich.logging import RichHandler
 
-from bide.cli.options import import_from_here, server_options
+from bide import logs
+from bide.cli.options import import_from_here, queues_option, server_options
+from bide.config import LOG_FORMATS, settings
+from bide.errors import UsageError
 from bide.worker import Worker
 from bide.worker.worker import GRACE, LEASE
 
+CONCURRENCY = 100
+
 
 @click.command()
-@click.argument("modules", nargs=-1, required=True, metavar="MODULE...")
-@click.option("-q", "--queue", "queues", multiple=True, help="Again for more.  [default: default]")
-@click.option("-c", "--concurrency", type=int, default=100, show_default=True, help="Jobs at once.")
+@click.argument("modules", nargs=-1, metavar="[MODULE]...")
+@queues_option("Again for more.  [default: default]")
+@click.option("-c", "--concurrency", type=int, help=f"Jobs at once.  [default: {CONCURRENCY}]")
 @click.option("--burst", is_flag=True, help="Stop when nothing is due.")
-@click.option("--lease", default=f"{LEASE:g}s", show_default=True, help="How long a job is held.")
-@click.option("--grace", default=f"{GRACE:g}s", show_default=True, help="To finish, on a signal.")
+@click.option("--lease", help=f"How long a job is held.  [default: {LEASE:g}s]")
+@click.option("--grace", help=f"To finish, on a signal.  [default: {GRACE:g}s]")
 @click.option("--name", help="In logs and `bide info`.  [default: host and process id]")
 @click.option("-v", "--verbose", is_flag=True, help="Log every job.")
+@click.option(
+    "--log-format",
+    type=click.Choice(LOG_FORMATS),
+    help="For people, as logfmt, or as JSON, a line each; else $BIDE_LOG_FORMAT.  [default: text]",
+)
 @server_options
 def worker(
     modules: tuple[str, ...],
     queues: tuple[str, ...],
-    concurrency: int,
+    concurrency: int | None,
     burst: bool,
-    lease: str,
-    grace: str,
+    lease: str | None,
+    grace: str | None,
     name: str | None,
     verbose: bool,
+    log_format: str | None,
     url: str | None,
     prefix: str | None,
 ) -> None:
-    """Run the jobs of queues, taking functions from MODULEs (and what they register).
+    """Run the jobs of queues.
 
-    Stops on SIGINT or SIGTERM when running jobs have finished; a second signal gives them back.
+    Their functions are those of MODULEs, and what these register. Modules, queues, concurrency, lease and grace that are not given are those of
+    [tool.bide.worker] in pyproject.toml. Stops on SIGINT or SIGTERM when running jobs have
+    finished; a second signal gives them back.
     """
-    _log_to_stderr(verbose)
+    told = settings()
+    modules = modules or told.worker.modules
+    if not modules:
+        raise UsageError(
+            "No MODULE is given: name those whose functions may run, as in `bide worker "
+            "shop.tasks`, or set modules in [tool.bide.worker] of pyproject.toml."
+        )
+    logs.setup(log_format or told.log_format or "text", logging.DEBUG if verbose else logging.INFO)
     import_from_here()
     Worker(
-        queues or ("default",),
+        queues or told.worker.queues or ("default",),
         url=url,
         prefix=prefix,
         modules=modules,
-        concurrency=concurrency,
-        lease=lease,
-        grace=grace,
+        concurrency=_first(concurrency, told.worker.concurrency, CONCURRENCY),
+        lease=_first(lease, told.worker.lease, LEASE),
+        grace=_first(grace, told.worker.grace, GRACE),
         name=name,
     ).work(burst)
     _leave_threads_behind()
+
+
+def _first(*values: Any) -> Any:
+    """The first that is given."""
+    return next(value for value in values if value is not None)
 
 
 def _leave_threads_behind() -> None:
@@ -64,16 +88,3 @@ def _leave_threads_behind() -> None:
         logging.getLogger("bide").warning("ends though threads still run: %s", ", ".join(left))
         logging.shutdown()
         os._exit(0)
-
-
-def _log_to_stderr(verbose: bool) -> None:
-    """Colours for people at a terminal, one plain line a record for everything else."""
-    level = logging.DEBUG if verbose else logging.INFO
-    if sys.stderr.isatty():
-        handler: logging.Handler = RichHandler(show_path=False, log_time_format="[%X]")
-        form = "%(message)s"
-    else:
-        handler = logging.StreamHandler()
-        form = "%(asctime)s %(levelname)s %(message)s"
-    logging.basicConfig(level=logging.INFO, format=form, handlers=[handler])
-    logging.getLogger("bide").setLevel(level)

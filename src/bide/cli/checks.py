@@ -1,0 +1,256 @@
+"""What `bide doctor` makes of what it finds: one function a concern, each pure.
+
+A finding is `ok`; or `warn` where jobs are safe today and may not be tomorrow; or `fail` where
+they are lost, refused or late now, or would be without a word; or `note` for what a person may
+want to know. One that is not ok says what to do.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Literal, NamedTuple
+
+import redis
+
+from bide.cli.probe import Readings
+from bide.clock import describe
+from bide.embedded import OLDEST
+from bide.version import VERSION
+
+Verdict = Literal["ok", "warn", "fail", "note"]
+
+
+class Finding(NamedTuple):
+    """One line of the report."""
+
+    check: str
+    verdict: Verdict
+    says: str
+    fix: str = ""
+
+
+def diagnose(readings: Readings) -> list[Finding]:
+    """Everything that can be said."""
+    return [finding for check in CHECKS for finding in check(readings)]
+
+
+def _client(readings: Readings) -> Iterator[Finding]:
+    try:
+        import hiredis
+
+        parser = f"hiredis {hiredis.__version__}"
+    except ImportError:
+        parser = "no hiredis"
+    python = ".".join(map(str, sys.version_info[:3]))
+    says = f"bide {VERSION}, redis-py {redis.__version__}, {parser}, Python {python}"
+    version = _version(redis.__version__)
+    if not (5, 2) <= version < (9,):
+        yield Finding("client", "fail", says, "Install redis-py 5.2 or later, below 9.")
+    elif parser == "no hiredis":
+        yield Finding("client", "warn", says, "pip install 'redis[hiredis]': it parses faster.")
+    else:
+        yield Finding("client", "ok", says)
+
+
+def _server(readings: Readings) -> Iterator[Finding]:
+    info = readings.info
+    if not info:
+        yield Finding(
+            "server",
+            "warn",
+            "INFO is denied, so most of this cannot be looked at",
+            "Allow this user the command INFO (ACL SETUSER ... +info), or run doctor as another.",
+        )
+        return
+    name, said = "Redis", str(info.get("redis_version", "?"))
+    if "valkey_version" in info:
+        name, said = "Valkey", str(info["valkey_version"])
+    if _version(str(info.get("redis_version", "0"))) < OLDEST:
+        yield Finding("server", "fail", f"{name} {said}", "Upgrade to Redis 6.2 or Valkey.")
+    else:
+        yield Finding("server", "ok", f"{name} {said}")
+    if info.get("cluster_enabled"):
+        yield Finding(
+            "server",
+            "warn",
+            "runs as a Cluster, which bide does not speak yet",
+            "Use a server of its own: a queue that lives on another node cannot be reached.",
+        )
+
+
+def _memory(readings: Readings) -> Iterator[Finding]:
+    info = readings.info
+    if "maxmemory_policy" not in info:
+        return
+    policy, limit = str(info["maxmemory_policy"]), int(info.get("maxmemory", 0))
+    fix = "CONFIG SET maxmemory-policy noeviction, and in the server's configuration."
+    if policy == "noeviction":
+        yield Finding("eviction", "ok", "noeviction: a full server refuses, and drops no job")
+    elif limit:
+        yield Finding("eviction", "fail", f"{policy}: a full server drops jobs silently", fix)
+    else:
+        yield Finding("eviction", "warn", f"{policy}: would drop jobs if maxmemory were set", fix)
+    used = int(info.get("used_memory", 0))
+    if not limit:
+        yield Finding(
+            "maxmemory",
+            "warn",
+            f"none: {_bytes(used)} used, and a backlog may take all the machine has",
+            "Set maxmemory: a producer gets an error then, where else the server would be killed.",
+        )
+    elif used > 0.8 * limit:
+        says = f"{_bytes(used)} of {_bytes(limit)} used"
+        yield Finding("maxmemory", "warn", says, "Raise it, keep less, or add workers.")
+    else:
+        yield Finding("maxmemory", "ok", f"{_bytes(used)} of {_bytes(limit)} used")
+
+
+def _persistence(readings: Readings) -> Iterator[Finding]:
+    info, save = readings.info, readings.config.get("save")
+    if "aof_enabled" not in info:
+        return
+    if info.get("rdb_last_bgsave_status", "ok") != "ok":
+        yield Finding(
+            "persistence",
+            "fail",
+            "the last snapshot failed; the server may refuse all writes",
+            "Read the server's log: most often the disk is full, or memory for a fork is short.",
+        )
+    if not info["aof_enabled"]:
+        if save is None:
+            says = "no append-only file; whether snapshots are taken is not known"
+        elif save:
+            says = "snapshots only: a crash loses what came after the last one"
+        else:
+            says = "none: when the server restarts, all jobs are gone"
+        fix = "CONFIG SET appendonly yes, and in the server's configuration."
+        yield Finding("persistence", "warn", says, fix)
+    elif info.get("aof_last_write_status", "ok") != "ok":
+        yield Finding(
+            "persistence",
+            "fail",
+            "the append-only file cannot be written",
+            "Read the server's log: most often the disk is full.",
+        )
+    elif info.get("aof_last_bgrewrite_status", "ok") != "ok":
+        yield Finding(
+            "persistence",
+            "warn",
+            "the append-only file could not be rewritten, and grows",
+            "Read the server's log: most often memory for a fork, or the disk, is short.",
+        )
+    else:
+        fsync = readings.config.get("appendfsync", "everysec")
+        loss = {"always": "no acknowledged job", "no": "what the system had not written"}
+        lost = loss.get(fsync, "about the last second")
+        yield Finding("persistence", "ok", f"append-only file, {fsync}: a crash loses {lost}")
+
+
+def _replication(readings: Readings) -> Iterator[Finding]:
+    info = readings.info
+    role = info.get("role")
+    if role == "slave":
+        up = f"{info.get('master_host')}:{info.get('master_port')}"
+        says = f"this is a replica of {up}: it refuses all that bide writes"
+        yield Finding("replication", "fail", says, "Give the primary's address.")
+    elif role == "master":
+        replicas = int(info.get("connected_slaves", 0))
+        yield Finding(
+            "replication",
+            "ok" if replicas else "note",
+            f"{replicas} replicas: a failover may lose what they had not received"
+            if replicas
+            else "no replicas: jobs are as durable as this one machine's disk",
+        )
+
+
+def _clock(readings: Readings) -> Iterator[Finding]:
+    if readings.skew is None:
+        yield Finding("clock", "note", "TIME is denied, so it cannot be compared")
+        return
+    skew = readings.skew
+    way = "ahead of" if skew > 0 else "behind"
+    says = f"the server's is {describe(abs(skew))} {way} this machine's"
+    says += f" (± {describe(readings.unsure)})"
+    if abs(skew) <= max(1.0, 2 * readings.unsure):
+        yield Finding("clock", "ok", says)
+    else:
+        yield Finding(
+            "clock",
+            "fail" if abs(skew) > 60 else "warn",
+            says,
+            "Run NTP on both: delays are not touched by it, but every at= is off by so much.",
+        )
+
+
+def _network(readings: Readings) -> Iterator[Finding]:
+    trips = readings.round_trips
+    if trips:
+        middle = trips[len(trips) // 2]
+        says = f"{describe(middle)} at the median, {describe(trips[-1])} at most"
+        fix = "Move workers and producers nearer: each claim and each enqueue waits for one."
+        slow = middle > 0.01
+        yield Finding("round trip", "warn" if slow else "ok", says, fix if slow else "")
+    config = readings.config
+    if "timeout" in config:
+        seconds = int(config["timeout"])
+        short = 0 < seconds < 60
+        yield Finding(
+            "idle clients",
+            "warn" if short else "ok",
+            f"closed after {seconds} s" if seconds else "never closed by the server",
+            "CONFIG SET timeout 0: connections are opened again and again." if short else "",
+        )
+    if "tcp-keepalive" in config:
+        seconds = int(config["tcp-keepalive"])
+        yield Finding(
+            "keepalive",
+            "ok" if seconds else "warn",
+            f"every {seconds} s" if seconds else "off: clients that died are kept",
+            "" if seconds else "CONFIG SET tcp-keepalive 300.",
+        )
+    clients, most = readings.info.get("connected_clients"), readings.info.get("maxclients")
+    if clients is not None and most:
+        full = int(clients) > 0.8 * int(most)
+        fix = "Raise maxclients, or use fewer processes." if full else ""
+        yield Finding("clients", "warn" if full else "ok", f"{clients} of {most}", fix)
+
+
+def _ticks(readings: Readings) -> Iterator[Finding]:
+    hz = readings.info.get("hz")
+    if hz is not None:
+        says = f"{hz}: bide keeps time itself, and does not depend on it"
+        yield Finding("hz", "ok" if int(hz) >= 10 else "warn", says, _HZ if int(hz) < 10 else "")
+
+
+_HZ: Final = "CONFIG SET hz 10: below, the server is slow to notice clients that have gone."
+
+CHECKS: Final[tuple[Callable[[Readings], Iterator[Finding]], ...]] = (
+    _client,
+    _server,
+    _memory,
+    _persistence,
+    _replication,
+    _clock,
+    _network,
+    _ticks,
+)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:3] if part.isdigit())
+
+
+def _bytes(number: int) -> str:
+    size = float(number)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:.3g} TiB"
+
+
+def report(findings: list[Finding]) -> list[dict[str, Any]]:
+    """The findings as JSON has them."""
+    return [finding._asdict() for finding in findings]

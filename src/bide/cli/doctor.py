@@ -1,0 +1,53 @@
+"""`bide doctor`: whether this server, and this machine, are fit for jobs."""
+
+from __future__ import annotations
+
+import click
+
+from bide.cli.checks import Finding, diagnose, report
+from bide.cli.options import json_option, server_options
+from bide.cli.probe import probe
+from bide.cli.screen import Cell, Style, echo, echo_json, hanging
+from bide.cli.site import Site
+from bide.errors import AccessDenied, ServerRefused
+
+_STYLE: dict[str, Style] = {"ok": "green", "warn": "yellow", "fail": "red", "note": "dim"}
+
+
+@click.command()
+@server_options
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, url: str | None, prefix: str | None, as_json: bool) -> None:
+    """Check the server's settings, its clock and the way to it.
+
+    Exits with 1 if a check fails. Each line is ok, warn (safe today), fail (jobs are lost, refused or late), or a note, and says
+    how to mend what is not ok.
+    """
+    site = Site(url, prefix)
+    findings = [*diagnose(probe(site.client.url)), _scripts(site)]
+    failed = any(finding.verdict == "fail" for finding in findings)
+    if as_json:
+        echo_json({"ok": not failed, "server": site.where, "checks": report(findings)})
+    else:
+        echo(site.where, "bold")
+        for finding in findings:
+            head = [
+                Cell(f"{finding.verdict:<4}", _STYLE[finding.verdict]),
+                Cell(f"{finding.check:<12}"),
+            ]
+            hanging(head, finding.says)
+            if finding.fix:
+                hanging(["    ", " " * 12], finding.fix, "dim")
+    ctx.exit(1 if failed else 0)
+
+
+def _scripts(site: Site) -> Finding:
+    """Whether bide's own scripts may run: what an ACL or a managed service may deny."""
+    try:
+        queues = site.queues()
+    except (AccessDenied, ServerRefused) as error:
+        return Finding(
+            "scripts", "fail", f"cannot be run: {error}", "Allow EVALSHA and SCRIPT LOAD."
+        )
+    return Finding("scripts", "ok", f"can be run; {len(queues)} queues under {site.prefix}:")

@@ -1,0 +1,125 @@
+"""`bide health`: whether the server answers, and whether jobs of queues run on time.
+
+For probes of containers and monitors: it imports no code of the application, asks the server
+twice, and says with its exit code what it found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from bide.cli.options import json_option, queues_option, server_options
+from bide.cli.queues import next_due
+from bide.cli.screen import echo, echo_json
+from bide.cli.site import Site
+from bide.clock import describe, to_us
+from bide.errors import BideError, UsageError
+from bide.ops.inspect import Counts
+from bide.ops.registry import WorkerSeen
+
+ALIVE = 30.0
+"""Seconds within which a live worker has spoken; it does so every ten."""
+
+
+@click.command()
+@queues_option("Ask that a live worker serves it; again for more.")
+@click.option(
+    "--max-lateness",
+    metavar="DURATION",
+    help="Ask that no job is overdue by more, in the queues given or in all there are.",
+)
+@server_options
+@json_option
+@click.pass_context
+def health(
+    ctx: click.Context,
+    queues: tuple[str, ...],
+    max_lateness: str | None,
+    url: str | None,
+    prefix: str | None,
+    as_json: bool,
+) -> None:
+    """Exit with 0 if the server answers and queues are served.
+
+    With --queue, a live worker must serve it; with --max-lateness, no job may be overdue by more.
+    Else it exits with 1 and says what is wrong, a line each. It imports no code of yours. A job is overdue while it waits; a paused queue's jobs are too.
+    """
+    limit = None if max_lateness is None else to_us(max_lateness, "--max-lateness") / 1e6
+    site = Site(url, prefix)
+    counts: dict[str, Counts] = {}
+    workers: list[WorkerSeen] = []
+    try:
+        there = site.queues()
+        asked = list(dict.fromkeys(queues)) or there
+        counts = site.counts(asked)
+        workers = [worker for worker in site.workers() if worker.ago <= ALIVE]
+        problems = _problems(asked, bool(queues), there, counts, workers, limit)
+    except UsageError:
+        raise
+    except BideError as error:
+        if not as_json:
+            raise
+        problems = [str(error)]
+    if as_json:
+        echo_json(_report(site, problems, counts, workers))
+    elif problems:
+        for problem in problems:
+            echo(problem, "red")
+    else:
+        echo(f"ok: {site.where}{_served(counts, workers)}")
+    ctx.exit(1 if problems else 0)
+
+
+def _problems(
+    queues: Sequence[str],
+    named: bool,
+    there: Sequence[str],
+    counts: dict[str, Counts],
+    workers: Sequence[WorkerSeen],
+    limit: float | None,
+) -> list[str]:
+    found = []
+    served = {queue for worker in workers for queue in worker.about.queues}
+    for queue in queues:
+        if named and queue not in served:
+            unused = "" if queue in there else " and it has never been used"
+            found.append(f"{queue}: no live worker serves it{unused}.")
+        late = lateness(counts[queue])
+        if limit is not None and late > limit:
+            paused = ", and it is paused" if counts[queue].paused else ""
+            found.append(f"{queue}: a job is overdue by {describe(late)}{paused}.")
+    return found
+
+
+def lateness(counts: Counts) -> float:
+    """Seconds by which the job that waits longest is overdue; 0 where none waits."""
+    due = next_due(counts)
+    return max(0.0, -due) if due is not None else 0.0
+
+
+def _served(counts: dict[str, Counts], workers: Sequence[WorkerSeen]) -> str:
+    if not counts:
+        return " answers."
+    late = max(lateness(each) for each in counts.values())
+    return f" answers; {len(workers)} live, the latest job is {describe(late)} overdue."
+
+
+def _report(
+    site: Site, problems: list[str], counts: dict[str, Counts], workers: Sequence[WorkerSeen]
+) -> dict[str, Any]:
+    return {
+        "ok": not problems,
+        "server": site.where,
+        "problems": problems,
+        "queues": {
+            name: {
+                "lateness": lateness(each),
+                "workers": sum(name in worker.about.queues for worker in workers),
+                "paused": each.paused,
+            }
+            for name, each in counts.items()
+        },
+    }

@@ -1,0 +1,124 @@
+"""`bide queues`: list, pause, resume and empty queues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from bide.cli.ask import confirmed
+from bide.cli.group import Group
+from bide.cli.options import complete_queues, json_option, queues_option, server_options
+from bide.cli.screen import STATE_STYLE, Cell, Column, count, echo, echo_json, relative, table
+from bide.cli.site import Site
+from bide.ops.inspect import Counts
+
+STATES = ("delayed", "waiting", "active", "completed", "failed", "cancelled")
+
+queue_names = click.argument(
+    "names", nargs=-1, required=True, metavar="QUEUE...", shell_complete=complete_queues
+)
+
+
+@click.group(cls=Group)
+@server_options
+def queues(url: str | None, prefix: str | None) -> None:
+    """List, pause, resume and empty queues."""
+
+
+@queues.command("ls")
+@queues_option("Only these; again for more.")
+@server_options
+@json_option
+def ls(queues: tuple[str, ...], url: str | None, prefix: str | None, as_json: bool) -> None:
+    """List queues with their jobs by state."""
+    site = Site(url, prefix)
+    counts = site.counts(site.known(queues))
+    if as_json:
+        echo_json({"queues": queues_report(counts)})
+    else:
+        print_queues(counts)
+
+
+@queues.command()
+@queue_names
+@server_options
+def pause(names: tuple[str, ...], url: str | None, prefix: str | None) -> None:
+    """Let no job of a queue be claimed; those that run go on."""
+    site = Site(url, prefix)
+    for name in site.known(names):
+        site.queue(name).pause()
+        echo(f"{name} is paused; `bide queues resume {name}` lets its jobs run again.")
+
+
+@queues.command()
+@queue_names
+@server_options
+def resume(names: tuple[str, ...], url: str | None, prefix: str | None) -> None:
+    """Let jobs of a queue be claimed again."""
+    site = Site(url, prefix)
+    for name in site.known(names):
+        site.queue(name).resume()
+        echo(f"{name} is resumed.")
+
+
+@queues.command()
+@queue_names
+@click.option("--dry-run", is_flag=True, help="Only say how many jobs that would remove.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@server_options
+def empty(
+    names: tuple[str, ...], dry_run: bool, yes: bool, url: str | None, prefix: str | None
+) -> None:
+    """Remove all delayed and waiting jobs of a queue, for good.
+
+    Jobs that run, and those that have finished, stay.
+    """
+    site = Site(url, prefix)
+    known = site.known(names)
+    pending = sum(each.delayed + each.waiting for each in site.counts(known).values())
+    what = f"{count(pending, 'delayed or waiting job')} of {', '.join(known)}"
+    if dry_run:
+        echo(f"Would remove {what}.")
+    elif confirmed(f"Remove {what}, for good?", yes):
+        for name in known:
+            echo(f"{name}: removed {count(site.queue(name).empty(), 'job')}.")
+
+
+def queues_report(counts: dict[str, Counts]) -> dict[str, Any]:
+    """Queues as JSON has them."""
+    return {
+        name: {state: getattr(each, state) for state in STATES}
+        | {"paused": each.paused, "next_due_in": next_due(each), "totals": each.totals}
+        for name, each in counts.items()
+    }
+
+
+def print_queues(counts: dict[str, Counts]) -> None:
+    """Queues as a table."""
+    if not counts:
+        echo("No queue has been used yet; `bide enqueue module:function` starts one.")
+        return
+    columns = [
+        Column("queue", cut="end"),
+        *(Column(state, right=True) for state in STATES),
+        Column("next due", right=True),
+        Column(""),
+    ]
+    table(columns, [_row(name, each) for name, each in counts.items()])
+
+
+def _row(name: str, counts: Counts) -> list[str | Cell]:
+    numbers = [(state, getattr(counts, state)) for state in STATES]
+    due = next_due(counts)
+    return [
+        name,
+        *(Cell(f"{n:,}", STATE_STYLE.get(state, "") if n else "dim") for state, n in numbers),
+        "" if due is None else relative(due) if due > 0 else "now",
+        Cell("paused", "yellow") if counts.paused else "",
+    ]
+
+
+def next_due(counts: Counts) -> float | None:
+    """Seconds until the next job is due, negative if it is overdue; None where there is none."""
+    return (counts.next_due_us - counts.now_us) / 1e6 if counts.next_due_us else None
