@@ -3,58 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import redis
 
 from bide import Queue
-
-TASKS = """
-import sys
-
-def greet(name="you", times=1):
-    print("hello", name, times, file=sys.stderr, flush=True)
-    return f"hello {name}" * times
-"""
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """A directory with a module of tasks, to stand in."""
-    (tmp_path / "shop.py").write_text(TASKS)
-    return tmp_path
-
-
-def bide(
-    home: Path, *args: str, url: str | None = None, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    env = {key: value for key, value in os.environ.items() if not key.startswith("BIDE_")}
-    env |= environment
-    if url:
-        env["BIDE_URL"] = url
-    return subprocess.run(
-        [sys.executable, "-m", "bide", *args],
-        cwd=home,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def error_of(done: subprocess.CompletedProcess[str], code: int = 1) -> str:
-    """The one sentence of a command that failed."""
-    assert done.returncode == code, done.stdout + done.stderr
-    assert done.stdout == ""
-    lines = done.stderr.strip().splitlines()
-    assert len(lines) == 1, done.stderr
-    assert lines[0].startswith("Error: ")
-    return lines[0]
+from tests.integration.console import bide, error_of
 
 
 def test_enqueue_then_work_then_info(home: Path, one_url: str) -> None:

@@ -24,7 +24,8 @@ import click
 def demo(orders_csv: Path | None, orders: int | None, speed: float, keep: Path | None) -> None:
     """Play an order desk, kill a worker, and balance the books.
 
-    Delayed jobs, three workers, one of them killed, and exact books. Starts a server and workers of its own and leaves nothing behind. ORDERS.csv has the columns
+    Delayed jobs, three workers, one of them killed, and exact books. Starts a server and
+    workers of its own and leaves nothing behind. ORDERS.csv has the columns
     order,placed,deadline,paid_after (seconds; a sample is used if none is given). Exits with 0
     only if no job was lost, early, or run twice without a cause.
     """

@@ -21,8 +21,8 @@ _STYLE: dict[str, Style] = {"ok": "green", "warn": "yellow", "fail": "red", "not
 def doctor(ctx: click.Context, url: str | None, prefix: str | None, as_json: bool) -> None:
     """Check the server's settings, its clock and the way to it.
 
-    Exits with 1 if a check fails. Each line is ok, warn (safe today), fail (jobs are lost, refused or late), or a note, and says
-    how to mend what is not ok.
+    Exits with 1 if a check fails. Each line is ok, warn (safe today), fail (jobs are lost,
+    refused or late), or a note, and says how to mend what is not ok.
     """
     site = Site(url, prefix)
     findings = [*diagnose(probe(site.client.url)), _scripts(site)]

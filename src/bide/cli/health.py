@@ -44,8 +44,9 @@ def health(
 ) -> None:
     """Exit with 0 if the server answers and queues are served.
 
-    With --queue, a live worker must serve it; with --max-lateness, no job may be overdue by more.
-    Else it exits with 1 and says what is wrong, a line each. It imports no code of yours. A job is overdue while it waits; a paused queue's jobs are too.
+    With --queue, a live worker must serve it; with --max-lateness, no job may be overdue by
+    more. Else it exits with 1 and says what is wrong, a line each. It imports no code of
+    yours. A job is overdue while it waits; a paused queue's jobs are too.
     """
     limit = None if max_lateness is None else to_us(max_lateness, "--max-lateness") / 1e6
     site = Site(url, prefix)

@@ -49,9 +49,10 @@ def worker(
 ) -> None:
     """Run the jobs of queues.
 
-    Their functions are those of MODULEs, and what these register. Modules, queues, concurrency, lease and grace that are not given are those of
-    [tool.bide.worker] in pyproject.toml. Stops on SIGINT or SIGTERM when running jobs have
-    finished; a second signal gives them back.
+    Their functions are those of MODULEs, and what these register. Modules, queues,
+    concurrency, lease and grace that are not given are those of [tool.bide.worker] in
+    pyproject.toml. Stops on SIGINT or SIGTERM when running jobs have finished; a second signal
+    gives them back.
     """
     told = settings()
     modules = modules or told.worker.modules

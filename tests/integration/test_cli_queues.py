@@ -1,0 +1,209 @@
+"""`bide queues`, `workers`, `info`, `health`: what is there, and whether it is well."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+
+from bide import Queue, sync
+from bide.embedded import Server
+from bide.keys import keys_of
+from bide.ops.registry import About, heartbeat
+from tests.integration.console import at_terminal, bide, error_of, said
+
+HOSTILE = "x\x1b[2Jy"
+
+
+@pytest.fixture
+def mail(one_url: str) -> Queue:
+    queue = Queue("mail", url=one_url)
+    for _ in range(3):
+        queue.enqueue("shop:greet", delay="1h")
+    return queue
+
+
+def say(url: str, name: str, **about: object) -> None:
+    """Have a worker say something of itself."""
+    client = sync.Client(url)
+    client.run(heartbeat(keys_of(None), name, About(**about)))  # type: ignore[arg-type]
+    client.close()
+
+
+# -- queues
+
+
+def test_queues_are_listed_with_their_jobs(home: Path, one_url: str, mail: Queue) -> None:
+    Queue("other", url=one_url).enqueue("shop:greet")
+    lines = said(bide(home, "queues", "ls", url=one_url)).splitlines()
+    assert [line.split()[0] for line in lines] == ["queue", "mail", "other"]
+    assert lines[1].split()[1:4] == ["3", "0", "0"]
+    assert lines[2].endswith("now")
+    only = json.loads(said(bide(home, "queues", "ls", "--json", "-q", "mail", url=one_url)))
+    assert list(only["queues"]) == ["mail"]
+    assert set(only["queues"]["mail"]) == {
+        "delayed", "waiting", "active", "completed", "failed", "cancelled",
+        "paused", "next_due_in", "totals",
+    }  # fmt: skip
+
+
+def test_a_queue_is_paused_and_resumed(home: Path, one_url: str, mail: Queue) -> None:
+    assert "bide queues resume mail" in said(bide(home, "queues", "pause", "mail", url=one_url))
+    assert mail.counts().paused
+    assert "paused" in said(bide(home, "queues", "ls", url=one_url))
+    said(bide(home, "queues", "resume", "mail", url=one_url))
+    assert not mail.counts().paused
+
+
+def test_emptying_says_first_what_it_would_remove(home: Path, one_url: str, mail: Queue) -> None:
+    done = bide(home, "queues", "empty", "mail", "--dry-run", url=one_url)
+    assert said(done) == "Would remove 3 delayed or waiting jobs of mail.\n"
+    assert "Remove 3 delayed" in error_of(bide(home, "queues", "empty", "mail", url=one_url), 2)
+    refused = at_terminal(home, "queues", "empty", "mail", url=one_url, types={"[y/N]": "n\n"})
+    assert (refused.code, "Nothing was changed." in refused.text) == (0, True)
+    closed = at_terminal(home, "queues", "empty", "mail", url=one_url, types={"[y/N]": "\x04"})
+    assert (closed.code, "Nothing was changed." in closed.text) == (0, True)
+    assert mail.counts().delayed == 3
+
+
+def test_emptying_asks_and_does_it(home: Path, one_url: str, mail: Queue) -> None:
+    shown = at_terminal(home, "queues", "empty", "mail", url=one_url, types={"[y/N]": "y\n"})
+    assert shown.code == 0
+    assert "mail: removed 3 jobs." in shown.text
+    assert mail.counts().delayed == 0
+
+
+def test_emptying_without_asking(home: Path, one_url: str, mail: Queue) -> None:
+    assert "removed 3 jobs" in said(bide(home, "queues", "empty", "mail", "--yes", url=one_url))
+
+
+# -- workers
+
+
+def test_workers_are_listed(home: Path, one_url: str) -> None:
+    assert "bide worker MODULE" in said(bide(home, "workers", url=one_url))
+    started = 1_900_000_000_000_000
+    say(
+        one_url, "w1", host="a", pid=7, queues=["mail", "low"], executor="auto", concurrency=9,
+        started_us=started, version="1.2",
+    )  # fmt: skip
+    say(one_url, "w2", host=HOSTILE, queues=["other"])
+    shown = said(bide(home, "workers", url=one_url))
+    assert "w1" in shown
+    assert "mail, low" in shown
+    assert r"x\x1b[2Jy" in shown
+    (one,) = json.loads(said(bide(home, "workers", "-q", "low", "--json", url=one_url)))["workers"]
+    assert 0 <= one.pop("seen_ago") < 30
+    assert one == {
+        "name": "w1", "host": "a", "pid": 7, "queues": ["mail", "low"], "executor": "auto",
+        "concurrency": 9, "started": "2030-03-17T17:46:40+00:00", "version": "1.2",
+    }  # fmt: skip
+
+
+# -- health
+
+
+def test_a_server_that_answers_is_healthy(home: Path, one_url: str) -> None:
+    assert said(bide(home, "health", url=one_url)).startswith("ok: ")
+
+
+def test_a_queue_that_is_asked_for_needs_a_live_worker(home: Path, one_url: str) -> None:
+    done = bide(home, "health", "-q", "mail", url=one_url)
+    assert said(done, 1) == "mail: no live worker serves it and it has never been used.\n"
+    say(one_url, "w", queues=["mail"])
+    Queue("mail", url=one_url).enqueue("shop:greet", delay="1h")
+    said(bide(home, "health", "-q", "mail", url=one_url))
+    assert "other: no live" in said(
+        bide(home, "health", "-q", "mail", "-q", "other", url=one_url), 1
+    )
+
+
+def test_a_job_that_waits_for_too_long_is_said(home: Path, one_url: str) -> None:
+    queue = Queue("mail", url=one_url)
+    queue.enqueue("shop:greet")
+    queue.pause()
+    said(bide(home, "health", "--max-lateness", "1h", url=one_url))
+    shown = said(bide(home, "health", "--max-lateness", "1us", url=one_url), 1)
+    assert "mail: a job is overdue by" in shown
+    assert "paused" in shown
+    report = json.loads(said(bide(home, "health", "--max-lateness", "0", "--json", url=one_url), 1))
+    assert report["ok"] is False
+    assert report["queues"]["mail"]["lateness"] > 0
+    assert len(report["problems"]) == 1
+
+
+def test_a_server_that_does_not_answer_is_not_healthy(home: Path) -> None:
+    assert "Cannot reach" in error_of(bide(home, "health", url="redis://127.0.0.1:1"))
+    done = bide(home, "health", "--json", url="redis://127.0.0.1:1")
+    report = json.loads(said(done, 1))
+    assert report["ok"] is False
+    assert "Cannot reach" in report["problems"][0]
+
+
+def test_health_imports_no_code_of_the_application(home: Path, one_url: str) -> None:
+    (home / "shop.py").write_text("raise SystemExit(9)")
+    (home / "pyproject.toml").write_text('[tool.bide.worker]\nmodules = ["shop"]')
+    said(bide(home, "health", url=one_url))
+
+
+# -- doctor
+
+
+def test_doctor_says_what_is_well_and_what_to_mend(home: Path, url: str) -> None:
+    shown = said(bide(home, "doctor", url=url))
+    for line in ("ok    eviction      noeviction", "warn  persistence", "warn  maxmemory"):
+        assert line in shown
+    assert "CONFIG SET appendonly yes" in shown
+    report = json.loads(said(bide(home, "doctor", "--json", url=url)))
+    assert report["ok"] is True
+    checks = {check["check"]: check for check in report["checks"]}
+    assert checks["clock"]["verdict"] == "ok"
+    assert checks["scripts"]["verdict"] == "ok"
+    assert set(checks["hz"]) == {"check", "verdict", "says", "fix"}
+
+
+def test_doctor_fails_where_jobs_would_be_dropped(
+    home: Path, tmp_server: Callable[..., Server]
+) -> None:
+    server = tmp_server(extra=("--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lru"))
+    shown = said(bide(home, "doctor", url=server.url), 1)
+    assert "fail  eviction      allkeys-lru" in shown
+
+
+def test_doctor_says_what_it_may_not_see(home: Path, tmp_server: Callable[..., Server]) -> None:
+    server = tmp_server()
+    rights = "on >pw ~* &* +@all -info -config -time -evalsha"
+    with redis.Redis.from_url(server.url) as client:
+        client.execute_command("ACL", "SETUSER", "bounded", *rights.split())
+    url = server.url.replace("unix://", "unix://bounded:pw@")
+    shown = said(bide(home, "doctor", url=url), 1)
+    assert "INFO is denied" in shown
+    assert "TIME is denied" in shown
+    assert "fail  scripts       cannot be run" in shown
+    assert "pw" not in shown
+
+
+# -- completion
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_gets_its_script(home: Path, shell: str) -> None:
+    script = said(bide(home, "completion", shell))
+    assert "_BIDE_COMPLETE" in script
+
+
+def test_queues_are_completed(home: Path, one_url: str, mail: Queue) -> None:
+    def complete(words: str, url: str = one_url) -> str:
+        count = str(len(words.split(" ")) - 1)
+        return bide(
+            home, url=url, _BIDE_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=count
+        ).stdout.strip()
+
+    assert complete("bide queues pause m") == "plain,mail"
+    assert complete("bide health -q ") == "plain,mail"
+    assert complete("bide health -q x") == ""
+    assert complete("bide health -q ", "redis://127.0.0.1:1") == ""
+    assert complete("bide que") == "plain,queues"
