@@ -1,9 +1,13 @@
 """bide: a task queue on Valkey/Redis in which delay comes first. Jobs run on time."""
 
-from bide.current import current_job
+from bide.codec import Body, ErrorInfo
+from bide.current import CurrentJob, current_job
 from bide.errors import (
     AccessDenied,
     BideError,
+    JobCancelled,
+    JobFailed,
+    JobNotFinished,
     JobNotFound,
     JobStateError,
     JobTimeout,
@@ -13,8 +17,15 @@ from bide.errors import (
     ServerUnavailable,
     TaskNotFound,
     UsageError,
+    WorkerCrashed,
 )
-from bide.queue import AsyncJob, AsyncQueue, Job, Queue
+from bide.middleware import Middleware, use
+from bide.notes import Attempt, LogLine, Progress
+from bide.options import Options
+from bide.outcomes import Fail, RetryLater, Snooze
+from bide.queue import AsyncJob, AsyncQueue, AsyncTask, Job, Queue, Task
+from bide.resource import Resource, resource
+from bide.retention import Retention
 from bide.retry import Retry
 from bide.states import State
 from bide.version import VERSION as __version__
@@ -24,21 +35,42 @@ __all__ = [
     "AccessDenied",
     "AsyncJob",
     "AsyncQueue",
+    "AsyncTask",
+    "Attempt",
     "BideError",
+    "Body",
+    "CurrentJob",
+    "ErrorInfo",
+    "Fail",
     "Job",
+    "JobCancelled",
+    "JobFailed",
+    "JobNotFinished",
     "JobNotFound",
     "JobStateError",
     "JobTimeout",
+    "LogLine",
+    "Middleware",
+    "Options",
     "PayloadError",
+    "Progress",
     "Queue",
+    "Resource",
+    "Retention",
     "Retry",
+    "RetryLater",
     "ServerFull",
     "ServerRefused",
     "ServerUnavailable",
+    "Snooze",
     "State",
+    "Task",
     "TaskNotFound",
     "UsageError",
     "Worker",
+    "WorkerCrashed",
     "__version__",
     "current_job",
+    "resource",
+    "use",
 ]

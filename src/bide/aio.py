@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -12,7 +13,7 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 
 from bide.command import Command
-from bide.connection import REPLY_TIMEOUT, hide_password, options, resolve_url
+from bide.connection import RECONNECT_PAUSE, REPLY_TIMEOUT, hide_password, options, resolve_url
 from bide.dialogue import (
     PATIENCE,
     Call,
@@ -115,6 +116,10 @@ class Client:
         """Make a round trip for its own sake; what comes of it does not matter."""
         await self._send([("PING",)])
 
+    def listen(self, *channels: str) -> Listener:
+        """Hear what scripts say over channels, for as long as the context lasts."""
+        return Listener(self._make_connection, channels, self._reply_timeout)
+
     async def close(self) -> None:
         """Close all connections; the next command opens new ones."""
         idle, self._idle = self._idle, []
@@ -161,3 +166,65 @@ class Client:
         self._idle.append(connection)
         self._reached = True
         return replies
+
+
+class Listener:
+    """What is said over some channels; a connection that breaks is replaced, and costs words."""
+
+    def __init__(
+        self, make_connection: Callable[[], Any], channels: Sequence[str], reply_timeout: float
+    ) -> None:
+        self._make_connection = make_connection
+        self._channels = channels
+        self._reply_timeout = reply_timeout
+        self._connection: Any = None
+
+    async def __aenter__(self) -> Listener:
+        await self._connect()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._drop()
+
+    async def hear(self, text: str, until: float) -> None:
+        """Return when `text` is said, at `until` (`time.monotonic()`), or when words were lost."""
+        try:
+            async with asyncio.timeout(until - time.monotonic()):
+                while (said := await self.next()) is not None and said[1] != text:
+                    pass
+        except TimeoutError:
+            pass
+
+    async def next(self) -> tuple[str, str] | None:
+        """The next channel and text; None after words may have been lost."""
+        while self._connection is None:
+            await asyncio.sleep(RECONNECT_PAUSE)
+            await self._connect()
+            return None
+        try:
+            while True:
+                kind, *said = await self._connection.read_response()
+                if kind == b"message":
+                    channel, text = said
+                    return channel.decode(), text.decode("utf-8", "replace")
+        except (redis.RedisError, OSError):
+            await self._drop()
+            return None
+
+    async def _connect(self) -> None:
+        self._connection = self._make_connection()
+        try:
+            async with asyncio.timeout(self._reply_timeout):
+                await self._connection.connect()
+                words: tuple[Any, ...] = ("SUBSCRIBE", *self._channels)
+                call = hiredis.pack_command(words)
+                await self._connection.send_packed_command(call, check_health=False)
+                for _ in self._channels:
+                    await self._connection.read_response()
+        except (redis.RedisError, OSError):
+            await self._drop()
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.disconnect(nowait=True)

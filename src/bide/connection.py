@@ -22,6 +22,9 @@ CONNECT_TIMEOUT: Final = 2.0
 REPLY_TIMEOUT: Final = 5.0
 """Seconds without a byte after which a connection counts as dead."""
 
+RECONNECT_PAUSE: Final = 0.2
+"""Seconds before a listener that was cut off connects again."""
+
 _QUERY: Final = ("db", "username", "password")
 _TLS: Final = (
     "ssl_ca_certs",

@@ -2,37 +2,112 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, Final, Protocol
 
 from bide.clock import from_us
-from bide.errors import UsageError
+from bide.errors import JobCancelled, UsageError
 from bide.job import Claimed
+from bide.notes import LOG, PROGRESS, encode_log, encode_progress
 
 
-class CurrentJob(NamedTuple):
-    """What a running task may know of its own job."""
+class Voice(Protocol):
+    """The worker's side of a running job."""
 
-    id: str
-    queue: str
-    worker: str
-    claimed: Claimed
+    asked: bool
+
+    def say(self, kind: str, text: bytes) -> None:
+        """Add a note to the job, with the next round trip."""
+
+
+class CurrentJob:
+    """What a running task may know of its own job, and say of it."""
+
+    __slots__ = ("_claimed", "_voice", "id", "meta", "queue", "task", "worker")
+
+    def __init__(
+        self,
+        queue: str,
+        worker: str,
+        task: str,
+        claimed: Claimed,
+        voice: Voice,
+        meta: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.id: Final = claimed.id
+        self.queue: Final = queue
+        self.worker: Final = worker
+        self.task: Final = task
+        """The task's name."""
+        self.meta: Final[Mapping[str, Any]] = meta or {}
+        """What the producer noted with `meta=`."""
+        self._claimed = claimed
+        self._voice = voice
+
+    def __repr__(self) -> str:
+        return f"<CurrentJob {self.id} {self.task} attempt {self.attempt}>"
 
     @property
     def attempt(self) -> int:
         """1 for the first run."""
-        return self.claimed.attempt
+        return self._claimed.attempt
 
     @property
     def token(self) -> int:
         """Grows with every claim of this job: for your own `WHERE token < ...`."""
-        return self.claimed.token
+        return self._claimed.token
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether a worker died or stopped under this attempt: it may have been half done."""
+        return self._claimed.reclaims > 0
 
     @property
     def due(self) -> datetime:
-        """When the job was due, as an aware datetime."""
-        return from_us(self.claimed.due_us)
+        """When the job was due, as an aware datetime; for a retry, when that was."""
+        return from_us(self._claimed.due_us)
+
+    @property
+    def first_due(self) -> datetime:
+        """When the job was first due, before any retry."""
+        return from_us(self._claimed.first_us)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the job was asked to end; a plain function must look for itself."""
+        return self._voice.asked
+
+    def raise_if_cancelled(self) -> None:
+        """End the job here if it was asked to.
+
+        Raises:
+            JobCancelled: it was; let it pass, and the job ends as cancelled.
+        """
+        if self._voice.asked:
+            raise JobCancelled("The job was asked to end.")
+
+    def progress(self, fraction: float, text: str = "") -> None:
+        """Say how far the job is; shown by `job.progress`. Sent with the next round trip.
+
+        Args:
+            fraction: from 0 to 1.
+            text: what is being done; cut after 500 characters.
+
+        Raises:
+            UsageError: the fraction is not a number from 0 to 1.
+        """
+        if not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
+            raise UsageError(f"progress must be a number from 0 to 1, not {fraction!r}.")
+        self._voice.say(PROGRESS, encode_progress(float(fraction), str(text)))
+
+    def log(self, text: str) -> None:
+        """Add a line to the job's own log; shown by `job.logs`. Sent with the next round trip.
+
+        The latest 100 lines are kept, each cut after 2,000 characters, 32 KB in all.
+        """
+        self._voice.say(LOG, encode_log(str(text)))
 
 
 _current: ContextVar[CurrentJob] = ContextVar("bide_current_job")

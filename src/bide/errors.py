@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class BideError(Exception):
     """The root of all errors of this library."""
@@ -54,6 +56,20 @@ class JobNotFound(BideError, LookupError):
 
 class JobStateError(BideError):
     """The verb does not apply to the state that the job is in; the message names the state."""
+
+
+class JobFailed(BideError):
+    """The job that was waited for has failed; `error` is its last error, as far as it is known."""
+
+    error: Any = None
+
+
+class JobCancelled(BideError):
+    """The job that was waited for was cancelled; or, raised in a job, the job ends as cancelled."""
+
+
+class JobNotFinished(BideError, TimeoutError):
+    """The job that was waited for has not ended in the time given; it goes on."""
 
 
 class WorkerCrashed(BideError):

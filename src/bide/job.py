@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from bide.codec import Body, ErrorInfo, decode_body, decode_error, decode_result
+from bide.codec import Body, decode_body, decode_envelope, decode_result
 from bide.errors import PayloadError
-from bide.states import State
+from bide.notes import Notes, read_notes
+from bide.states import FINISHED, State
 
 
 class Claimed(NamedTuple):
@@ -18,6 +19,10 @@ class Claimed(NamedTuple):
     """Grows with every claim of the job; settles and extends carry it as their fence."""
     attempt: int
     """1 for the first run; runs that were given back or snoozed do not count."""
+    reclaims: int
+    """How many leases have ended without an outcome since the last attempt that had one."""
+    first_us: int
+    """When the job was first due, before any retry."""
     due_us: int
 
 
@@ -34,6 +39,10 @@ class RunRecord(NamedTuple):
     started_us: int
     worker: str
     due_us: int
+    first_us: int
+    """When it was first due, before any retry or snooze."""
+    ended_us: int
+    """When it finished, where its place among the finished does not say so; else 0."""
 
     @classmethod
     def read(cls, line: bytes | None) -> RunRecord | None:
@@ -42,7 +51,9 @@ class RunRecord(NamedTuple):
             return None
         try:
             head, rest = line[:34].decode(), line[35:].decode().split(" ")
-            priority, attempt, crashes, strikes, alone, started, worker, due = rest
+            priority, attempt, crashes, strikes, alone, started, worker, due, *more = rest
+            ended = more.pop()[:-1] if more and more[-1].endswith("e") else "0"
+            (first,) = more or (due,)
             return cls(
                 token=int(head[:16]),
                 settled=head[16],
@@ -54,6 +65,8 @@ class RunRecord(NamedTuple):
                 started_us=int(started),
                 worker=worker,
                 due_us=int(due),
+                first_us=int(first),
+                ended_us=int(ended),
             )
         except (ValueError, IndexError):
             return None
@@ -68,11 +81,14 @@ class Snapshot(NamedTuple):
     since_us: int
     """When it is due, when its lease ends, or when it finished: as its state has it."""
     priority: int | None
-    """None for one that was cancelled before it was ever claimed."""
+    """None where it is not known: of one that was cancelled before it was ever claimed."""
     raw_body: bytes
     run: RunRecord | None
+    """None for a job that was never claimed."""
     raw_result: bytes | None
-    raw_error: bytes | None
+    raw_notes: bytes | None
+    asked: bool
+    """It runs, and was asked to end."""
 
     @property
     def due_us(self) -> int:
@@ -80,6 +96,13 @@ class Snapshot(NamedTuple):
         if self.run is not None and self.state not in (State.DELAYED, State.WAITING):
             return self.run.due_us
         return self.since_us
+
+    @property
+    def finished_us(self) -> int:
+        """When it ended; 0 for one that has not."""
+        if self.state not in FINISHED:
+            return 0
+        return (self.run.ended_us if self.run else 0) or self.since_us
 
     @property
     def attempt(self) -> int:
@@ -94,28 +117,35 @@ class Snapshot(NamedTuple):
         return (self.run.started_us - self.run.due_us) / 1e6
 
     @property
-    def body(self) -> Body:
-        """Task, arguments and options.
+    def head(self) -> Body:
+        """Task and options, and the arguments if they are JSON.
 
         Raises:
             PayloadError: what is stored is not a body of bide's.
         """
-        return decode_body(self.raw_body)
+        return decode_envelope(self.raw_body).body
+
+    def body(self, allow_pickle: bool = False) -> Body:
+        """Task, arguments and options; raises as `head` does, and where pickle is not allowed."""
+        return decode_body(self.raw_body, allow_pickle=allow_pickle)
 
     @property
     def task(self) -> str:
         """The task's name, or `?` when the body cannot be read."""
         try:
-            return self.body.task
+            return self.head.task
         except PayloadError:
             return "?"
 
-    @property
-    def result(self) -> Any:
-        """What the task returned, or None."""
-        return decode_result(self.raw_result)
+    def result(self, allow_pickle: bool = False) -> Any:
+        """What the task returned, or None.
+
+        Raises:
+            PayloadError: it cannot be read, or is pickled and that is not allowed.
+        """
+        return decode_result(self.raw_result, allow_pickle=allow_pickle)
 
     @property
-    def error(self) -> ErrorInfo | None:
-        """The last error, also of a job that will be retried."""
-        return decode_error(self.raw_error)
+    def notes(self) -> Notes:
+        """Errors, crashes, log lines and progress."""
+        return read_notes(self.raw_notes)

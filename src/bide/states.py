@@ -24,7 +24,7 @@ class State(StrEnum):
     FAILED = "failed"
     """Will not be run again: its attempts are spent, or it was refused."""
     CANCELLED = "cancelled"
-    """Taken back before it ran."""
+    """Taken back before it ran, or asked to end while it ran."""
 
 
 LISTABLE: Final = tuple(State)
@@ -38,13 +38,16 @@ _DUE: Final = (State.DELAYED, State.WAITING)
 TRANSITIONS: Final[dict[str, tuple[tuple[State, ...], tuple[State, ...]]]] = {
     "claim": ((State.WAITING,), (State.ACTIVE,)),
     "complete": ((State.ACTIVE,), (State.COMPLETED,)),
-    "retry": ((State.ACTIVE,), _DUE),
+    "retry": (
+        (State.ACTIVE, State.COMPLETED, State.FAILED, State.CANCELLED),
+        (*_DUE, State.CANCELLED),
+    ),
     "fail": ((State.ACTIVE,), (State.FAILED,)),
-    "snooze": ((State.ACTIVE,), _DUE),
-    "release": ((State.ACTIVE,), (State.WAITING,)),
+    "snooze": ((State.ACTIVE,), (*_DUE, State.CANCELLED)),
+    "release": ((State.ACTIVE,), (State.WAITING, State.CANCELLED)),
     "extend": ((State.ACTIVE,), (State.ACTIVE,)),
-    "reclaim": ((State.ACTIVE,), (State.WAITING, State.FAILED)),
-    "cancel": (_DUE, (State.CANCELLED,)),
+    "reclaim": ((State.ACTIVE,), (State.WAITING, State.FAILED, State.CANCELLED)),
+    "cancel": ((*_DUE, State.ACTIVE), (State.CANCELLED,)),
     "reschedule": (_DUE, _DUE),
     "promote": (_DUE, (State.WAITING,)),
 }

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import redis
 from redis.retry import Retry
 
 from bide.command import Command
-from bide.connection import REPLY_TIMEOUT, hide_password, options, resolve_url
+from bide.connection import RECONNECT_PAUSE, REPLY_TIMEOUT, hide_password, options, resolve_url
 from bide.dialogue import PATIENCE, Call, Send, Situation, check_patience, dialogue
 from bide.errors import BideError
 from bide.script import SERVER_CLOCK
@@ -85,6 +86,10 @@ class Client:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
+    def listen(self, *channels: str) -> Listener:
+        """Hear what scripts say over channels, for as long as the context lasts."""
+        return Listener(self._redis, channels)
+
     def close(self) -> None:
         """Close all connections; the next command opens new ones."""
         self._redis.close()
@@ -99,3 +104,49 @@ class Client:
             return error
         self._reached = True
         return replies
+
+
+class Listener:
+    """What is said over some channels; a connection that breaks is replaced, and costs words."""
+
+    def __init__(self, client: redis.Redis, channels: Sequence[str]) -> None:
+        self._client = client
+        self._channels = channels
+        self._pubsub: Any = None
+
+    def __enter__(self) -> Listener:
+        self._connect()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._drop()
+
+    def hear(self, text: str, until: float) -> None:
+        """Return when `text` is said, at `until` (`time.monotonic()`), or when words were lost."""
+        while (left := until - time.monotonic()) > 0:
+            if self._pubsub is None:
+                time.sleep(min(left, RECONNECT_PAUSE))
+                self._connect()
+                return
+            try:
+                message = self._pubsub.get_message(timeout=left)
+            except (redis.RedisError, OSError):
+                self._drop()
+                continue
+            if message and message["type"] == "message" and message["data"] == text.encode():
+                return
+
+    def _connect(self) -> None:
+        self._pubsub = self._client.pubsub()  # type: ignore[no-untyped-call]
+        try:
+            self._pubsub.subscribe(*self._channels)
+            while not self._pubsub.subscribed_event.is_set():
+                self._pubsub.get_message(timeout=REPLY_TIMEOUT)
+        except (redis.RedisError, OSError):
+            self._drop()
+
+    def _drop(self) -> None:
+        pubsub, self._pubsub = self._pubsub, None
+        if pubsub is not None:
+            with suppress(redis.RedisError, OSError):
+                pubsub.close()

@@ -9,12 +9,31 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
+from bide.clock import to_us
+from bide.codec import DEFAULT_TIMEOUT
 from bide.errors import TaskNotFound, UsageError
+from bide.options import OnCrash, Options
+from bide.retry import NO_RETRY, Retry, as_retry
+from bide.signature import Signature
 
 Function = Callable[..., Any]
+
+
+class Policy(NamedTuple):
+    """What a task's decorator says of how its jobs are run; a job's own options go first."""
+
+    timeout: float = DEFAULT_TIMEOUT
+    retry: Retry = NO_RETRY
+    has_retry: bool = False
+    keep: float | None = None
+    on_crash: OnCrash = "rerun"
+    on_success: Function | str | None = None
+    on_failure: Function | str | None = None
 
 
 class Target(NamedTuple):
@@ -22,9 +41,16 @@ class Target(NamedTuple):
 
     function: Function
     is_async: bool
+    signature: Signature
+    policy: Policy
 
 
-_registered: dict[str, Function] = {}
+class _Registered(NamedTuple):
+    function: Function
+    options: Options
+
+
+_registered: dict[str, _Registered] = {}
 
 
 def task_name(task: Function | str) -> str:
@@ -32,7 +58,7 @@ def task_name(task: Function | str) -> str:
 
     Raises:
         UsageError: no worker could find it: a lambda, a nested function, one of `__main__`, a
-            partial, a method of an instance.
+            partial.
     """
     if isinstance(task, str):
         path, colon, attribute = task.partition(":")
@@ -44,15 +70,18 @@ def task_name(task: Function | str) -> str:
         raise UsageError(f"{task!r} is neither a function nor a name 'package.module:function'.")
     module = getattr(task, "__module__", None) or "?"
     qualname: str | None = getattr(task, "__qualname__", None)
-    if qualname is None or (inspect.ismethod(task) and not inspect.isclass(task.__self__)):
+    if inspect.ismethod(task):  # also one that the class has inherited
+        owner = task.__self__ if inspect.isclass(task.__self__) else type(task.__self__)
+        module, qualname = owner.__module__, f"{owner.__qualname__}.{task.__name__}"
+    if qualname is None:
         raise UsageError(
-            f"A {type(task).__name__} carries an object that a worker does not have; enqueue a "
+            f"A {type(task).__name__} has no name by which a worker could find it; enqueue a "
             "function of a module, and what it needs as arguments."
         )
     if module == "__main__":
         raise UsageError(
             f"{qualname} is defined in the program that is being run (__main__), where a worker "
-            "cannot import it; move it to a module and import it from there."
+            f"cannot import it; {_way_out(qualname)}."
         )
     if "<" in qualname:
         raise UsageError(
@@ -62,11 +91,85 @@ def task_name(task: Function | str) -> str:
     return f"{module}:{qualname}"
 
 
-def register(function: Function) -> str:
-    """Let workers of this process run a function; its name."""
+def with_owner(task: Function | str, args: Sequence[Any]) -> Sequence[Any]:
+    """The arguments of a call; those of a method of an instance begin with the instance."""
+    if inspect.ismethod(task) and not inspect.isclass(task.__self__):
+        return (task.__self__, *args)
+    return args
+
+
+def register(function: Function, options: Options | None = None) -> str:
+    """Let workers of this process run a function; its name.
+
+    Raises:
+        UsageError: no worker could find it by its name, or an option cannot be meant.
+    """
     name = task_name(function)
-    _registered[name] = function
+    policy_of(options or {})  # so that a mistake shows where it was made
+    _registered[name] = _Registered(function, options or {})
     return name
+
+
+def defaults_of(name: str) -> Options:
+    """What the task's decorator says, if this process has it."""
+    known = _registered.get(name)
+    return known.options if known else {}
+
+
+def signature_of(task: Function | str, name: str) -> Signature | None:
+    """What the task's function takes, if this process has it."""
+    if isinstance(task, str):
+        known = _registered.get(name)
+        return _signature(known.function, None) if known else None
+    known = _registered.get(name)
+    owner = _owner(task)
+    function = known.function if known else getattr(task, "__func__", task) if owner else task
+    try:
+        return _signature(function, owner)
+    except TypeError:  # it cannot be hashed
+        return None
+
+
+def policy_of(options: Options) -> Policy:
+    """The part of a task's options that its worker needs.
+
+    Raises:
+        UsageError: an option cannot be meant.
+    """
+    timeout, retry, keep = (options.get(name) for name in ("timeout", "retry", "retention"))
+    on_crash = options.get("on_crash") or "rerun"
+    return Policy(
+        timeout=DEFAULT_TIMEOUT if timeout is None else check_timeout(timeout),
+        retry=as_retry(retry),  # type: ignore[arg-type]
+        has_retry=retry is not None,
+        keep=None if keep is None else to_us(keep, "retention") / 1e6,  # type: ignore[arg-type]
+        on_crash=check_on_crash(on_crash),
+        on_success=options.get("on_success"),
+        on_failure=options.get("on_failure"),
+    )
+
+
+def check_timeout(timeout: Any) -> float:
+    """A time-out in seconds.
+
+    Raises:
+        UsageError: it is not a duration of more than 0.
+    """
+    seconds = to_us(timeout, "timeout") / 1e6
+    if seconds <= 0:
+        raise UsageError("timeout must be more than 0.")
+    return seconds
+
+
+def check_on_crash(on_crash: Any) -> OnCrash:
+    """What happens to a job whose worker died.
+
+    Raises:
+        UsageError: it is neither `"rerun"` nor `"fail"`.
+    """
+    if on_crash not in ("rerun", "fail"):
+        raise UsageError(f"on_crash must be 'rerun' or 'fail', not {on_crash!r}.")
+    return on_crash  # type: ignore[no-any-return]
 
 
 def import_task(name: str) -> Function:
@@ -76,7 +179,7 @@ def import_task(name: str) -> Function:
         TaskNotFound: the module cannot be imported, or has no such function.
     """
     module_name, _, qualname = task_name(name).partition(":")
-    return _lookup(import_module(module_name), module_name, qualname)
+    return _lookup(import_module(module_name), module_name, qualname).function
 
 
 def import_module(name: str) -> Any:
@@ -115,14 +218,24 @@ class Served:
         """
         target = self._targets.get(name)
         if target is None:
-            function = self._find(name)
-            target = Target(function, _is_async(function))
+            found, options = self._find(name)
+            target = Target(
+                found.function,
+                _is_async(found.function),
+                Signature.of(found.function, found.owner),
+                policy_of(options),
+            )
             self._targets[name] = target
         return target
 
-    def _find(self, name: str) -> Function:
-        if name in _registered:
-            return _registered[name]
+    def function(self, name: str) -> Function:
+        """The function that a name leads to, under the same rule."""
+        return self.find(name).function
+
+    def _find(self, name: str) -> tuple[_Found, Options]:
+        known = _registered.get(name)
+        if known is not None:
+            return _Found(known.function, None), known.options
         module_name, _, qualname = name.partition(":")
         module = self._modules.get(module_name)
         if module is None:
@@ -132,21 +245,61 @@ class Served:
                 f"worker as `bide worker {module_name}`, or register the task in a module it "
                 "imports."
             )
-        return _lookup(module, module_name, qualname)
+        return _lookup(module, module_name, qualname), {}
 
 
-def _lookup(module: Any, module_name: str, qualname: str) -> Function:
-    """Only what the module itself defines: `app.tasks:os.system` leads nowhere."""
-    found: Any = module
-    for part in qualname.split("."):
-        found = None if part.startswith("_") else getattr(found, part, None)
-    if not callable(found) or getattr(found, "__module__", None) != module_name:
-        raise TaskNotFound(
-            f"The module {module_name!r} defines no public function {qualname!r}; check the "
-            "spelling, and that this worker runs the code that the producer has."
-        )
-    function: Function = found
-    return function
+class _Found(NamedTuple):
+    function: Function
+    owner: type | None
+    """The class of a method, whose first argument is an instance of it."""
+
+
+def _lookup(module: Any, module_name: str, qualname: str) -> _Found:
+    """Only what the module itself defines: `app.tasks:os.system` leads nowhere.
+
+    The way leads through classes of the module, and ends at a function of it or of such a class.
+    """
+    *path, last = qualname.split(".")
+    holder: Any = module
+    for part in path:
+        holder = None if part.startswith("_") else getattr(holder, part, None)
+        if not inspect.isclass(holder) or holder.__module__ != module_name:
+            break
+    else:
+        found = None if last.startswith("_") else getattr(holder, last, None)
+        if inspect.isclass(holder):
+            static = inspect.getattr_static(holder, last, None)
+            if isinstance(static, staticmethod | classmethod) and callable(found):
+                function: Function = found
+                return _Found(function, None)
+            if inspect.isfunction(static) and found is static:
+                return _Found(static, holder)
+        elif callable(found) and getattr(found, "__module__", None) == module_name:
+            return _Found(found, None)
+    raise TaskNotFound(
+        f"The module {module_name!r} defines no public function {qualname!r}; check the "
+        "spelling, and that this worker runs the code that the producer has."
+    )
+
+
+@lru_cache(maxsize=4096)
+def _signature(function: Function, owner: type | None) -> Signature:
+    return Signature.of(function, owner)
+
+
+def _owner(task: Any) -> type | None:
+    """The class of the instance that a bound method belongs to."""
+    if inspect.ismethod(task) and not inspect.isclass(task.__self__):
+        return type(task.__self__)
+    return None
+
+
+def _way_out(qualname: str) -> str:
+    """How a function of `__main__` can be enqueued after all."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is not None and not spec.name.endswith("__main__"):
+        return f"enqueue it by the name that workers import it by: {spec.name + ':' + qualname!r}"
+    return "move it to a module and import it from there"
 
 
 def _is_async(function: Function) -> bool:

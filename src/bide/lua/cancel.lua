@@ -1,34 +1,51 @@
--- cancel: take jobs back before they run.
--- @key   meta       counts
+-- cancel: take jobs back before they run; ask those that run to end.
+-- @key   meta       counts, reads the retention
 -- @key   due        removes
 -- @key   jobs       trims
--- @key   run        trims
+-- @key   run        keeps the priority of a job that was never claimed, trims
 -- @key   results    trims
--- @key   errors     trims
+-- @key   notes      trims
 -- @key   active     looks
 -- @key   completed  looks
 -- @key   failed     looks
 -- @key   cancelled  adds, trims
--- @arg   count      integer  how many cancelled jobs are kept
--- @arg   age_us     integer  how long
+-- @key   asked      adds running jobs, tells their workers
+-- @key   waiters    tells and forgets those who wait for a job's end
+-- @arg   running    integer  1 to ask running jobs to end, 0 to leave them alone
 -- @rest  id
--- @reply ok now, then per job: ok | cancelled | active | completed | failed | gone
--- @include clock find retain
+-- @reply ok now, then per job: ok | asked | cancelled | active | completed | failed | gone
+-- @include clock find record retain ended
 
 local now = clock.now(meta)
-local reply, done = {'ok', now}, 0
+local reply, done = {'ok', now}, {}
 for i = rest, #ARGV do
   local id = ARGV[i]
-  if find.take_due(due, id) then
+  local level = find.take_due(due, id)
+  local word
+  if level then
     redis.call('ZADD', cancelled, now, id)
-    done = done + 1
-    reply[#reply + 1] = 'ok'
+    if level ~= 5 and level <= 10 and redis.call('HEXISTS', run, id) == 0 then
+      redis.call('HSET', run, id,
+        record.fresh(0) .. record.tail(10 - level, 0, 0, 0, 0, 0, '-') .. string.format('%.0f', now))
+    end
+    done[#done + 1] = id
+    word = 'ok'
   else
-    reply[#reply + 1] = (find.elsewhere(active, completed, failed, cancelled, id))
+    word = find.elsewhere(active, completed, failed, cancelled, id)
+    if word == 'active' and running == 1 then
+      -- Removed and added again, because a full server refuses what adds before.
+      redis.call('ZREM', asked, id)
+      redis.call('ZADD', asked, now, id)
+      redis.call('PUBLISH', asked, id)
+      word = 'asked'
+    end
   end
+  reply[#reply + 1] = word
 end
-if done > 0 then
-  redis.call('HINCRBY', meta, 'cancelled', done)
-  retain.trim(cancelled, jobs, run, results, errors, now, count, age_us, done + 64)
+if #done > 0 then
+  local limits = retain.limits(meta)
+  redis.call('HINCRBY', meta, 'cancelled', #done)
+  retain.trim(cancelled, {jobs, run, results, notes}, now, limits[5], limits[6], #done + 64)
+  ended.tell(waiters, now, done)
 end
 return reply

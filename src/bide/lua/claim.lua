@@ -3,11 +3,13 @@
 -- @key   due       removes what is taken, adds what is reclaimed
 -- @key   jobs      reads bodies
 -- @key   run       writes a record per job taken
--- @key   errors    adds the last error of a poison job
+-- @key   notes     adds that an attempt crashed
 -- @key   active    adds what is taken, removes what has expired
 -- @key   failed    adds poison jobs, trims
 -- @key   completed trims
--- @key   cancelled trims
+-- @key   cancelled adds reclaimed jobs whose end was asked for, trims
+-- @key   asked     forgets
+-- @key   waiters   tells and forgets those who wait for a job's end
 -- @key   wake      hints, or drops a hint that this claim answers
 -- @key   keep      forgets the worker's promise, and may add one
 -- @key   park      forgets the worker's sleep, and may add one
@@ -19,10 +21,9 @@
 -- @arg   count     integer  how many jobs at most: the worker's free slots
 -- @arg   lease_us  integer  how long they are held without being extended
 -- @arg   busy      integer  how many jobs the worker runs already
--- @arg   retention text     count and age in µs of what is kept completed, failed, cancelled
--- @reply ok now until deadline more alone drain, then per job: id body token attempt due
+-- @reply ok now until deadline more alone drain, then per job: id body token attempt reclaims first due
 -- @reply stale     the worker has since sent a later claim
--- @include clock record hint wait retain sweep
+-- @include clock record hint wait retain sweep noting ended
 
 local RECLAIMS, CRASHES, STRIKES, MANY_STRIKES = 10, 3, 2, 10
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
@@ -63,6 +64,8 @@ if last then
         reply[#reply + 1] = redis.call('HGET', jobs, id)
         reply[#reply + 1] = tonumber(record.token(line))
         reply[#reply + 1] = mine.attempt
+        reply[#reply + 1] = mine.crashes + mine.strikes
+        reply[#reply + 1] = mine.first or mine.due
         reply[#reply + 1] = mine.due
         if mine.alone == 1 then was_alone = 1 end
       end
@@ -82,34 +85,45 @@ elseif redis.call('HLEN', claims) > CLAIMS then
 end
 
 -- Expired leases are due again, in their old place; a job that killed its worker three times
--- while it ran alone has failed.
+-- while it ran alone has failed, and one whose end was asked for has found it.
+local stores = {jobs, run, results, notes}
+local given_up = {}
+
 local function reclaim(id)
   redis.call('ZREM', active, id)
   local f = record.parse(redis.call('HGET', run, id)) or record.unknown(record.fresh(now), now)
+  local note = noting.crash(f, now)
   if f.alone == 1 then f.crashes = f.crashes + 1 else f.strikes = f.strikes + 1 end
-  f.attempt = f.attempt - 1
   f.alone = 0
-  f.due = math.min(f.due, now) -- it was due, whatever the clock has been set to since
   redis.call('HINCRBY', meta, 'reclaimed', 1)
-  if f.crashes >= CRASHES or f.strikes >= MANY_STRIKES then
+  if redis.call('ZREM', asked, id) == 1 then
+    redis.call('ZADD', cancelled, now, id)
+    redis.call('HINCRBY', meta, 'cancelled', 1)
+    given_up[#given_up + 1] = id
+  elseif f.crashes >= CRASHES or f.strikes >= MANY_STRIKES then
     redis.call('ZADD', failed, now, id)
     redis.call('HINCRBY', meta, 'failed', 1)
-    redis.call('HSET', errors, id, string.format(
+    given_up[#given_up + 1] = id
+    note = noting.error(f, now, string.format(
       '{"type":"WorkerCrashed","message":"Its worker died or stopped %d times under'
       .. ' this job, %d of them while it ran alone; the last was %s."}',
       f.crashes + f.strikes, f.crashes, (string.gsub(f.worker, '["\\]', '?'))))
   else
     local level = LEVELS - f.priority
     if f.strikes >= STRIKES then level = ALONE end
+    f.due = math.min(f.due, now) -- it was due, whatever the clock has been set to since
     redis.call('ZADD', due[level], f.due, id)
   end
+  f.attempt = f.attempt - 1
   redis.call('HSET', run, id, record.format(f.head, f))
+  redis.call('HSET', notes, id, noting.add(redis.call('HGET', notes, id), note))
 end
 
 local paused = set[1]
 local ended_by = now >= calm_until and now or calm_from
 local expired = redis.call('ZRANGEBYSCORE', active, '-inf', ended_by, 'LIMIT', 0, RECLAIMS)
 for i = 1, #expired do reclaim(expired[i]) end
+ended.tell(waiters, now, given_up)
 local more = #expired == RECLAIMS
 if rewound then
   -- The clock was set back: leases given before reach further than any lease may.
@@ -119,14 +133,13 @@ if rewound then
   for i = 1, #far do redis.call('ZADD', active, longest, far[i]) end
   more = more or #far == RECLAIMS
 end
-if set[6] then sweep.some(meta, trash, jobs, run, results, errors, SWEEP) end
+if set[6] then sweep.some(meta, trash, stores, SWEEP) end
 
 if marked then
   -- Once a second, so that a queue in which nothing is settled forgets what is old, too.
-  local limits = {}
-  for number in string.gmatch(retention, '%d+') do limits[#limits + 1] = tonumber(number) end
+  local limits = retain.limits(meta)
   for i, finished in ipairs({completed, failed, cancelled}) do
-    retain.trim(finished, jobs, run, results, errors, now, limits[2 * i - 1], limits[2 * i], TRIM)
+    retain.trim(finished, stores, now, limits[2 * i - 1], limits[2 * i], TRIM)
   end
 end
 
@@ -147,13 +160,13 @@ local function take(level, picked)
   for i, id in ipairs(ids) do
     local body, line, at = bodies[i], lines[i], picked[2 * i]
     if body then
-      local token, attempt = now, 1
+      local token, attempt, reclaims, first = now, 1, 0, tonumber(at)
       local f = line and record.parse(line)
       if f then
         token = math.max(now, tonumber(record.token(line)) + 1)
         f.attempt, f.started, f.worker, f.alone = f.attempt + 1, now, worker, alone
-        f.due = tonumber(at)
-        attempt = f.attempt
+        f.due = first
+        attempt, reclaims, first = f.attempt, f.crashes + f.strikes, f.first or first
         line = record.format(record.head(token, record.stamp(line)), f)
       else
         line = fresh_head .. fresh_tail .. at
@@ -165,7 +178,7 @@ local function take(level, picked)
       taken[#taken + 1] = id
       local n = #reply
       reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, body, token, attempt
-      reply[n + 5] = tonumber(at)
+      reply[n + 5], reply[n + 6], reply[n + 7] = reclaims, first, tonumber(at)
     end
   end
   if #leases > 0 then

@@ -3,16 +3,16 @@
 -- @key   jobs       removes
 -- @key   run        removes
 -- @key   results    removes
--- @key   errors     removes
+-- @key   notes      removes
 -- @key   active     looks
 -- @key   completed  removes
 -- @key   failed     removes
 -- @key   cancelled  removes
 -- @rest  id
 -- @reply ok, then per job: ok | active | gone
--- @include find
+-- @include find retain
 
-local reply = {'ok'}
+local reply, done = {'ok'}, {}
 for i = rest, #ARGV do
   local id = ARGV[i]
   local word = 'ok'
@@ -21,13 +21,10 @@ for i = rest, #ARGV do
   elseif not find.take_due(due, id) and redis.call('ZREM', completed, id) == 0
     and redis.call('ZREM', failed, id) == 0 and redis.call('ZREM', cancelled, id) == 0 then
     word = 'gone'
-  end
-  if word == 'ok' then
-    redis.call('HDEL', jobs, id)
-    redis.call('HDEL', run, id)
-    redis.call('HDEL', results, id)
-    redis.call('HDEL', errors, id)
+  else
+    done[#done + 1] = id
   end
   reply[#reply + 1] = word
 end
+if #done > 0 then retain.forget({jobs, run, results, notes}, done) end
 return reply

@@ -3,7 +3,7 @@
 -- @key   due     adds
 -- @key   jobs    adds the bodies
 -- @key   run     removes what a trashed namesake left
--- @key   errors  removes what a trashed namesake left
+-- @key   notes   removes what a trashed namesake left
 -- @key   wake    hints when a job is the earliest
 -- @key   keep    reads the earliest promise
 -- @key   trash   removes namesakes
@@ -32,7 +32,7 @@ end
 -- A namesake among what `empty` has set aside is as good as deleted.
 local freed = {}
 if #known > 0 and redis.call('HEXISTS', meta, 'trash') == 1 then
-  freed = sweep.take(trash, run, errors, known)
+  freed = sweep.take(trash, run, notes, known)
 end
 
 local reply = {'ok', now}

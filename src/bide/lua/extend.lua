@@ -2,11 +2,12 @@
 -- @key   meta      marks the clock
 -- @key   run       reads tokens
 -- @key   active    moves the lease's end
+-- @key   asked     reads whose end was asked for
 -- @key   keep      dropped when the clock was set back
 -- @key   park      dropped when the clock was set back
 -- @arg   lease_us  integer  how long from now
 -- @rest  id token
--- @reply ok now, then per job: ok | lost | gone
+-- @reply ok now, then per job: ok | asked (renewed, but its end was asked for) | lost | gone
 -- @include clock record
 
 local ids = {}
@@ -16,13 +17,14 @@ if #ids == 0 then return redis.error_reply('BADARG extend rest') end
 local now = clock.now(meta)
 local lines = redis.call('HMGET', run, unpack(ids))
 local leases = redis.call('ZMSCORE', active, unpack(ids))
+local asks = redis.call('EXISTS', asked) == 1 and redis.call('ZMSCORE', asked, unpack(ids))
 local reply, mine, renewed = {'ok', now}, {}, {}
 for k, id in ipairs(ids) do
   local word = 'lost'
   if not lines[k] then
     word = 'gone'
   elseif leases[k] and record.stamp(lines[k]) == ARGV[rest + 2 * k - 1] .. '-' then
-    word = 'ok'
+    word = asks and asks[k] and 'asked' or 'ok'
     mine[#mine + 1] = id
     renewed[#renewed + 1] = now + lease_us
     renewed[#renewed + 1] = id

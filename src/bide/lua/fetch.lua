@@ -4,13 +4,14 @@
 -- @key   jobs       reads
 -- @key   run        reads
 -- @key   results    reads
--- @key   errors     reads
+-- @key   notes      reads
 -- @key   active     reads
 -- @key   completed  reads
 -- @key   failed     reads
 -- @key   cancelled  reads
+-- @key   asked      reads
 -- @rest  id
--- @reply ok now, then per job: state since priority body run result error | gone
+-- @reply ok now, then per job: state since priority body run result notes asked | gone
 -- @include clock find
 
 local now = clock.now(meta)
@@ -28,7 +29,8 @@ for i = rest, #ARGV do
     reply[#reply + 1] = {'gone'}
   else
     reply[#reply + 1] = {state, since, level and level <= 10 and 10 - level or false,
-      redis.call('HGET', jobs, id), redis.call('HGET', run, id), redis.call('HGET', results, id), redis.call('HGET', errors, id)}
+      redis.call('HGET', jobs, id), redis.call('HGET', run, id), redis.call('HGET', results, id),
+      redis.call('HGET', notes, id), state == 'active' and redis.call('ZSCORE', asked, id)}
   end
 end
 return reply

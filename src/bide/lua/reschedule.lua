@@ -1,25 +1,33 @@
--- reschedule: give a job that has not been taken another due time.
+-- reschedule: give jobs that have not been taken another due time.
 -- @key   meta       reads the clock's offset under test
 -- @key   due        moves the due time
 -- @key   active     looks
 -- @key   completed  looks
 -- @key   failed     looks
 -- @key   cancelled  looks
--- @key   wake       hints when it is now the earliest
+-- @key   wake       hints when one is now the earliest
 -- @key   keep       reads the earliest promise
--- @arg   id         text
 -- @arg   at         text     +N microseconds from now, or =N
--- @reply ok now due
--- @reply active | completed | failed | cancelled | gone   now
+-- @rest  id
+-- @reply ok now, then per job: ok due | active 0 | completed 0 | failed 0 | cancelled 0 | gone 0
 -- @include clock find when hint
 
 if not when.valid(at) then return redis.error_reply('BADARG reschedule at') end
 local now = clock.now(meta)
-local level = find.take_due(due, id)
-if not level then
-  return {(find.elsewhere(active, completed, failed, cancelled, id)), now}
-end
 local us = when.us(at, now)
-redis.call('ZADD', due[level], us, id)
-hint.due(wake, keep, us, now)
-return {'ok', now, us}
+local reply, moved = {'ok', now}, false
+for i = rest, #ARGV do
+  local id = ARGV[i]
+  local level = find.take_due(due, id)
+  if level then
+    redis.call('ZADD', due[level], us, id)
+    moved = true
+    reply[#reply + 1] = 'ok'
+    reply[#reply + 1] = us
+  else
+    reply[#reply + 1] = (find.elsewhere(active, completed, failed, cancelled, id))
+    reply[#reply + 1] = 0
+  end
+end
+if moved then hint.due(wake, keep, us, now) end
+return reply

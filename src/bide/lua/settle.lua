@@ -1,32 +1,34 @@
 -- settle: say how claimed jobs ended; refused where the token is no longer the job's.
--- @key   meta       counts
+-- @key   meta       counts, reads the retention
 -- @key   due        adds what is to run again
 -- @key   jobs       trims
 -- @key   run        remembers token and outcome
 -- @key   results    adds results that are not None, trims
--- @key   errors     adds errors, trims
+-- @key   notes      adds errors, trims
 -- @key   active     removes
 -- @key   completed  adds, trims
 -- @key   failed     adds, trims
+-- @key   cancelled  adds, trims
+-- @key   asked      forgets; a job whose end was asked for is not run again
+-- @key   waiters    tells and forgets those who wait for a job's end
 -- @key   wake       hints when a job is to run again before any promise
 -- @key   keep       reads the earliest promise
--- @arg   completed_count   integer  how many completed jobs are kept
--- @arg   completed_age_us  integer  how long
--- @arg   failed_count      integer  how many failed jobs are kept
--- @arg   failed_age_us     integer  how long
 -- @rest  id token outcome when data
 -- @reply ok now, then per job: ok | lost | gone
--- @include clock when record hint retain
+-- @include clock when record hint retain noting ended
 
--- outcome: complete (data: result) | retry (when, data: error) | fail (data: error)
+-- outcome: complete (when: how long to keep it, or nothing; data: result)
+--        | retry (when; data: error) | fail (when: how long to keep it, or nothing; data: error)
 --        | snooze (when; uses no attempt) | release (given back unbegun; uses no attempt)
-local STAMP = {complete = 'C', retry = 'R', fail = 'F', snooze = 'S', release = 'L'}
+--        | cancel (it was asked to end, and did)
+local STAMP = {complete = 'C', retry = 'R', fail = 'F', snooze = 'S', release = 'L', cancel = 'X'}
+local AGAIN = {retry = true, snooze = true, release = true}
 
 local ids, n = {}, 0
 for i = rest, #ARGV, 5 do
-  local outcome = ARGV[i + 2]
+  local outcome, at = ARGV[i + 2], ARGV[i + 3]
   if not STAMP[outcome] or #ARGV[i + 1] ~= 16
-    or ((outcome == 'retry' or outcome == 'snooze') and not when.valid(ARGV[i + 3])) then
+    or ((at ~= '' or outcome == 'retry' or outcome == 'snooze') and not when.valid(at)) then
     return redis.error_reply('BADARG settle rest')
   end
   n = n + 1
@@ -37,14 +39,16 @@ if n == 0 then return redis.error_reply('BADARG settle rest') end
 local now = clock.now(meta)
 local lines = redis.call('HMGET', run, unpack(ids))
 local leases = redis.call('ZMSCORE', active, unpack(ids))
+local asks = redis.call('EXISTS', asked) == 1 and redis.call('ZMSCORE', asked, unpack(ids))
+local limits = retain.limits(meta)
 local reply = {'ok', now}
-local gone_active, records, results_add, errors_add = {}, {}, {}, {}
-local completed_add, failed_add, due_add = {}, {}, {}
-local settled = {}
+local gone_active, records, results_add, notes_add = {}, {}, {}, {}
+local completed_add, failed_add, cancelled_add, due_add = {}, {}, {}, {}
+local settled, finished = {}, {}
 local earliest
-local counts = {complete = 0, retry = 0, fail = 0, snooze = 0, release = 0}
+local counts = {complete = 0, retry = 0, fail = 0, snooze = 0, release = 0, cancel = 0}
 
-local function again(f, at)
+local function again(f, id, at)
   local set = due[f.strikes >= 2 and 11 or 10 - f.priority]
   local add = due_add[set]
   if not add then
@@ -52,37 +56,52 @@ local function again(f, at)
     due_add[set] = add
   end
   add[#add + 1] = at
-  add[#add + 1] = f.id
+  add[#add + 1] = id
   if not earliest or at < earliest then earliest = at end
 end
 
-local function apply(id, line, outcome, at, data)
-  local stamp = STAMP[outcome]
+local function apply(id, line, stamp, outcome, at, data)
   gone_active[#gone_active + 1] = id
   counts[outcome] = counts[outcome] + 1
   line = record.settled(line, stamp)
-  if outcome == 'complete' then
-    completed_add[#completed_add + 1] = now
-    completed_add[#completed_add + 1] = id
-    if data ~= '' then
-      results_add[#results_add + 1] = id
-      results_add[#results_add + 1] = data
-    end
-  elseif outcome == 'fail' then
-    failed_add[#failed_add + 1] = now
-    failed_add[#failed_add + 1] = id
-  else
-    local f = record.parse(line) or record.unknown(string.sub(line, 1, 34), now)
-    f.id = id
+  local f
+  if data ~= '' and outcome ~= 'complete' then
+    f = record.parse(line) or record.unknown(string.sub(line, 1, 34), now)
+    notes_add[#notes_add + 1] = id
+    notes_add[#notes_add + 1] = noting.add(redis.call('HGET', notes, id), noting.error(f, now, data))
+  end
+  if AGAIN[outcome] then
+    f = f or record.parse(line) or record.unknown(string.sub(line, 1, 34), now)
     f.alone = 0
     if outcome ~= 'retry' then f.attempt = f.attempt - 1 end
-    if outcome ~= 'release' then f.strikes, f.crashes = 0, 0 end
-    again(f, outcome == 'release' and math.min(f.due, now) or when.us(at, now))
+    if outcome == 'release' then
+      again(f, id, math.min(f.due, now))
+    else
+      f.strikes, f.crashes, f.first = 0, 0, f.first or f.due
+      again(f, id, when.us(at, now))
+    end
     line = record.format(f.head, f)
-  end
-  if data ~= '' and (outcome == 'fail' or outcome == 'retry') then
-    errors_add[#errors_add + 1] = id
-    errors_add[#errors_add + 1] = data
+  else
+    finished[#finished + 1] = id
+    local add, age = cancelled_add, limits[6]
+    if outcome == 'complete' then
+      add, age = completed_add, limits[2]
+      if data ~= '' then
+        results_add[#results_add + 1] = id
+        results_add[#results_add + 1] = data
+      end
+    elseif outcome == 'fail' then
+      add, age = failed_add, limits[4]
+    end
+    local score = now
+    if at ~= '' and outcome ~= 'cancel' then
+      score = retain.score(now, tonumber(string.sub(at, 2)), age)
+      f = f or record.parse(line) or record.unknown(string.sub(line, 1, 34), now)
+      f.ended = now
+      line = record.format(f.head, f)
+    end
+    add[#add + 1] = score
+    add[#add + 1] = id
   end
   records[#records + 1] = id
   records[#records + 1] = line
@@ -98,7 +117,8 @@ for k = 1, n do
     word = 'ok'
   elseif not settled[id] and leases[k] and record.stamp(line) == token .. '-' then
     settled[id] = token .. outcome
-    apply(id, line, outcome, ARGV[i + 3], ARGV[i + 4])
+    local effect = asks and asks[k] and AGAIN[outcome] and 'cancel' or outcome
+    apply(id, line, STAMP[outcome], effect, ARGV[i + 3], ARGV[i + 4])
     word = 'ok'
   end
   reply[k + 2] = word
@@ -107,22 +127,29 @@ if #gone_active == 0 then return reply end
 
 -- Removes first: a full server lets taken work finish.
 redis.call('ZREM', active, unpack(gone_active))
+if asks then redis.call('ZREM', asked, unpack(gone_active)) end
 if #completed_add > 0 then redis.call('ZADD', completed, unpack(completed_add)) end
 if #failed_add > 0 then redis.call('ZADD', failed, unpack(failed_add)) end
+if #cancelled_add > 0 then redis.call('ZADD', cancelled, unpack(cancelled_add)) end
 for set, add in pairs(due_add) do redis.call('ZADD', set, unpack(add)) end
 redis.call('HSET', run, unpack(records))
 if #results_add > 0 then redis.call('HSET', results, unpack(results_add)) end
-if #errors_add > 0 then redis.call('HSET', errors, unpack(errors_add)) end
-if counts.complete > 0 then redis.call('HINCRBY', meta, 'completed', counts.complete) end
-if counts.fail > 0 then redis.call('HINCRBY', meta, 'failed', counts.fail) end
+if #notes_add > 0 then redis.call('HSET', notes, unpack(notes_add)) end
 if counts.retry > 0 then redis.call('HINCRBY', meta, 'retried', counts.retry) end
 
-local limit = n + 64
+local stores, limit = {jobs, run, results, notes}, n + 64
 if counts.complete > 0 then
-  retain.trim(completed, jobs, run, results, errors, now, completed_count, completed_age_us, limit)
+  redis.call('HINCRBY', meta, 'completed', counts.complete)
+  retain.trim(completed, stores, now, limits[1], limits[2], limit)
 end
 if counts.fail > 0 then
-  retain.trim(failed, jobs, run, results, errors, now, failed_count, failed_age_us, limit)
+  redis.call('HINCRBY', meta, 'failed', counts.fail)
+  retain.trim(failed, stores, now, limits[3], limits[4], limit)
 end
+if counts.cancel > 0 then
+  redis.call('HINCRBY', meta, 'cancelled', counts.cancel)
+  retain.trim(cancelled, stores, now, limits[5], limits[6], limit)
+end
+ended.tell(waiters, now, finished)
 if earliest then hint.due(wake, keep, earliest, now) end
 return reply

@@ -8,7 +8,6 @@ token, answers `ok` again to a repeat, and `lost` to a worker whose lease has pa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
 from bide.command import Arg, Command, command
@@ -23,8 +22,9 @@ MAX_SETTLES: Final = 250
 MAX_SETTLE_BYTES: Final = 4_000_000
 """Bounds of one settle call, by count and by the bytes of results and errors."""
 
-Outcome = Literal["complete", "retry", "fail", "snooze", "release"]
+Outcome = Literal["complete", "retry", "fail", "snooze", "release", "cancel"]
 Verdict = Literal["ok", "lost", "gone"]
+Renewal = Literal["ok", "asked", "lost", "gone"]
 
 
 class Claim(NamedTuple):
@@ -54,21 +54,18 @@ class Settle(NamedTuple):
     token: int
     outcome: Outcome
     when: str = ""
+    """When it is due again; of one that has ended, how long to keep it if not as the queue does."""
     data: bytes = b""
+    """Its result, or its error."""
 
 
-class Retention(NamedTuple):
-    """How many finished jobs a queue keeps, and how long (seconds)."""
+class Said(NamedTuple):
+    """Something that a running job says of itself."""
 
-    completed_count: int = 10_000
-    completed_age: float = 86_400
-    failed_count: int = 10_000
-    failed_age: float = 30 * 86_400
-    cancelled_count: int = 10_000
-    cancelled_age: float = 86_400
-
-
-DEFAULT_RETENTION: Final = Retention()
+    id: str
+    token: int
+    kind: str
+    text: bytes
 
 
 def claim(
@@ -78,23 +75,15 @@ def claim(
     count: int,
     lease_us: int,
     busy: int,
-    retention: Retention = DEFAULT_RETENTION,
 ) -> Command[Claim]:
     """Take up to `count` due jobs; `busy` is the number of jobs the worker runs already."""
-    args = (worker, seq, min(count, MAX_CLAIM), lease_us, busy, _limits(retention))
+    args = (worker, seq, min(count, MAX_CLAIM), lease_us, busy)
     return command("claim", keys, args, _read_claim)
 
 
-def settle(
-    keys: Keys, settles: Sequence[Settle], retention: Retention = DEFAULT_RETENTION
-) -> Command[list[Verdict]]:
+def settle(keys: Keys, settles: Sequence[Settle]) -> Command[list[Verdict]]:
     """Apply outcomes; one verdict for each."""
-    args: list[Arg] = [
-        retention.completed_count,
-        round(retention.completed_age * 1e6),
-        retention.failed_count,
-        round(retention.failed_age * 1e6),
-    ]
+    args: list[Arg] = []
     for id, token, outcome, when, data in settles:
         args += (id, f"{token:016d}", outcome, when, data)
     return command("settle", keys, args, _read_verdicts)
@@ -110,12 +99,20 @@ def fitting(settles: Sequence[Settle]) -> int:
     return min(len(settles), MAX_SETTLES)
 
 
-def extend(keys: Keys, lease_us: int, held: Sequence[tuple[str, int]]) -> Command[list[Verdict]]:
+def extend(keys: Keys, lease_us: int, held: Sequence[tuple[str, int]]) -> Command[list[Renewal]]:
     """Renew leases; `held` is (id, token) of each job."""
     args: list[Arg] = [lease_us]
     for id, token in held:
         args += (id, f"{token:016d}")
-    return command("extend", keys, args, _read_verdicts)
+    return command("extend", keys, args, lambda reply: words(reply, 2))  # type: ignore[arg-type, return-value]
+
+
+def note(keys: Keys, said: Sequence[Said]) -> Command[None]:
+    """Add what jobs say of themselves to their notes; not of one that another has claimed since."""
+    args: list[Arg] = []
+    for id, token, kind, text in said:
+        args += (id, f"{token:016d}", kind, text)
+    return command("note", keys, args, lambda reply: None)
 
 
 def leave(keys: Keys, worker: str) -> Command[None]:
@@ -123,18 +120,12 @@ def leave(keys: Keys, worker: str) -> Command[None]:
     return command("leave", keys, (worker,), lambda reply: None)
 
 
-@lru_cache
-def _limits(retention: Retention) -> str:
-    ages = [round(age * 1e6) for age in retention[1::2]]
-    return " ".join(f"{count} {age}" for count, age in zip(retention[::2], ages, strict=True))
-
-
 def _read_claim(reply: list[Any]) -> Claim:
     if reply[0] == b"stale":
         return Claim(0, 0, 0, True, False, False, [], stale=True)
     jobs = [
-        Claimed(id.decode(), body, token, attempt, due_us)
-        for id, body, token, attempt, due_us in groups(reply, 7, 5)
+        Claimed(id.decode(), body, token, attempt, reclaims, first_us, due_us)
+        for id, body, token, attempt, reclaims, first_us, due_us in groups(reply, 7, 7)
     ]
     now_us, until_us, deadline_us, more, alone, drain = reply[1:7]
     return Claim(now_us, until_us, deadline_us, bool(more), bool(alone), bool(drain), jobs)

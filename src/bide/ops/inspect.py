@@ -9,7 +9,8 @@ from bide.command import Command, command
 from bide.errors import UsageError
 from bide.job import RunRecord, Snapshot
 from bide.keys import Keys
-from bide.ops.reply import pairs, words
+from bide.ops.reply import groups, pairs, words
+from bide.retention import Retention
 from bide.states import LISTABLE, State
 
 CHUNK: Final = 100
@@ -37,6 +38,8 @@ class Counts(NamedTuple):
     """Since the queue was first used: completed, failed, cancelled, retried, reclaimed."""
     gap_us: int
     """The last jump of the server's clock, or stretch in which no worker claimed; 0 for none."""
+    retention: Retention
+    """What the queue keeps of finished jobs."""
 
 
 def fetch(keys: Keys, ids: Sequence[str]) -> Command[list[Snapshot | None]]:
@@ -59,6 +62,31 @@ def counts(keys: Keys) -> Command[Counts]:
     return command("counts", keys, (), _read_counts)
 
 
+def upcoming(keys: Keys, within_us: int, count: int) -> Command[list[tuple[str, int]]]:
+    """Id and due time of the delayed jobs that are due next, whatever their priority.
+
+    Args:
+        keys: of the queue.
+        within_us: how far to look ahead; 0 for no limit.
+        count: how many at most.
+
+    Raises:
+        UsageError: the count is not within its bounds.
+    """
+    check_count(count)
+
+    def parse(reply: list[Any]) -> list[tuple[str, int]]:
+        found = [(id.decode(), due_us) for id, due_us in groups(reply, 2, 2)]
+        return sorted(found, key=lambda job: (job[1], job[0]))[:count]
+
+    return command("upcoming", keys, (within_us, count), parse)
+
+
+def watch(keys: Keys, id: str, for_us: int) -> Command[str]:
+    """Wait for a job's end: its state, or `due`; its end is told over the channel `waiters`."""
+    return command("watch", keys, (id, for_us), lambda reply: reply[2].decode())
+
+
 def listing(keys: Keys, state: str, start: int, count: int) -> Command[list[str]]:
     """The ids of a page of the jobs in one state.
 
@@ -67,28 +95,41 @@ def listing(keys: Keys, state: str, start: int, count: int) -> Command[list[str]
     """
     if state not in LISTABLE:
         raise UsageError(f"There is no state {state!r}; give one of {', '.join(LISTABLE)}.")
-    if start < 0 or not 0 <= count <= MAX_PAGE:
-        raise UsageError(
-            f"start={start}, count={count} is no page: start from 0, count up to {MAX_PAGE}."
-        )
+    check_count(count)
+    if start < 0:
+        raise UsageError(f"start={start} is no place in a list; the first is 0.")
     return command("list", keys, (str(state), start, count), lambda reply: words(reply, 2))
+
+
+def check_count(count: int) -> None:
+    """Refuse a page that is too long for one call.
+
+    Raises:
+        UsageError: it is not from 0 to `MAX_PAGE`.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_PAGE:
+        raise UsageError(f"count={count!r} is no page: give 0 to {MAX_PAGE}.")
 
 
 def _snapshot(id: str, now_us: int, item: list[Any]) -> Snapshot | None:
     if item[0] == b"gone":
         return None
-    state, since, priority, body, line, result, error = item
+    state, since, priority, body, line, result, notes, asked = item
     run = RunRecord.read(line)
+    known = run.priority if run else priority
+    if run is not None and not run.started_us:  # cancelled before it was ever claimed
+        run = None
     return Snapshot(
         id=id,
         state=State(state.decode()),
         now_us=now_us,
         since_us=since,
-        priority=run.priority if run else priority,
+        priority=known,
         raw_body=body or b"",
         run=run,
         raw_result=result,
-        raw_error=error,
+        raw_notes=notes,
+        asked=asked is not None,
     )
 
 
@@ -110,4 +151,5 @@ def _read_counts(reply: list[Any]) -> Counts:
         paused="paused" in meta,
         totals={name: int(meta.get(name, 0)) for name in _TOTALS},
         gap_us=int(meta.get("gap_us", 0)),
+        retention=Retention.read(meta.get("retention")),
     )

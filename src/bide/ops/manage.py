@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from bide.command import Arg, Command, command
+from bide.command import Command, command
 from bide.errors import UsageError
 from bide.keys import Keys
-from bide.ops.consume import DEFAULT_RETENTION, Retention
-from bide.ops.reply import words
+from bide.ops.reply import groups, words
+from bide.retention import Retention
 
 CHUNK: Final = 100
 """Jobs cancelled or deleted per call at most: bounds the time one call may take on the server."""
@@ -19,7 +19,7 @@ SWEEP: Final = 500
 
 
 class Moved(NamedTuple):
-    """What became of a job that was to be rescheduled or promoted."""
+    """What became of a job that was to be rescheduled, promoted or retried."""
 
     word: str
     """`ok`, or the state that the job is in instead (`gone` if there is none)."""
@@ -37,23 +37,31 @@ class Emptied(NamedTuple):
     """An earlier trash was left, and is being swept first: begin again."""
 
 
-def cancel(
-    keys: Keys, ids: Sequence[str], retention: Retention = DEFAULT_RETENTION
-) -> Command[list[str]]:
-    """Take up to `CHUNK` jobs back; for each `ok`, or the state that it is in instead."""
+def cancel(keys: Keys, ids: Sequence[str], running: bool = True) -> Command[list[str]]:
+    """Take up to `CHUNK` jobs back.
+
+    For each `ok`, `asked` (it runs, and was asked to end), or the state that it is in instead.
+    """
     _check_few(ids)
-    args: tuple[Arg, ...] = (retention.cancelled_count, round(retention.cancelled_age * 1e6), *ids)
-    return command("cancel", keys, args, lambda reply: words(reply, 2))
+    return command("cancel", keys, (int(running), *ids), lambda reply: words(reply, 2))
 
 
-def reschedule(keys: Keys, id: str, when: str) -> Command[Moved]:
-    """Give a job another due time, `when` as `ops.produce.when` writes it."""
-    return command("reschedule", keys, (id, when), _read_moved)
+def reschedule(keys: Keys, ids: Sequence[str], when: str) -> Command[list[Moved]]:
+    """Give up to `CHUNK` jobs another due time, `when` as `ops.produce.when` writes it."""
+    _check_few(ids)
+    return command("reschedule", keys, (when, *ids), _read_moved)
 
 
-def promote(keys: Keys, id: str) -> Command[Moved]:
-    """Make a job due now."""
-    return command("promote", keys, (id,), _read_moved)
+def promote(keys: Keys, ids: Sequence[str]) -> Command[list[Moved]]:
+    """Make up to `CHUNK` jobs due now."""
+    _check_few(ids)
+    return command("promote", keys, ids, _read_moved)
+
+
+def retry(keys: Keys, ids: Sequence[str], when: str) -> Command[list[Moved]]:
+    """Run up to `CHUNK` jobs that have ended once more."""
+    _check_few(ids)
+    return command("retry", keys, (when, *ids), _read_moved)
 
 
 def delete(keys: Keys, ids: Sequence[str]) -> Command[list[str]]:
@@ -72,6 +80,11 @@ def resume(keys: Keys) -> Command[None]:
     return command("resume", keys, (), lambda reply: None)
 
 
+def configure(keys: Keys, retention: Retention) -> Command[None]:
+    """Set what the queue keeps of finished jobs."""
+    return command("configure", keys, (retention.stored(),), lambda reply: None)
+
+
 def empty(keys: Keys, begin: str | None) -> Command[Emptied]:
     """One bounded step of removing all delayed and waiting jobs.
 
@@ -88,9 +101,8 @@ def _check_few(ids: Sequence[str]) -> None:
         raise UsageError(f"{len(ids)} jobs are too many for one call; give {CHUNK} at a time.")
 
 
-def _read_moved(reply: list[Any]) -> Moved:
-    word = reply[0].decode()
-    return Moved(word, reply[2] if word == "ok" else 0)
+def _read_moved(reply: list[Any]) -> list[Moved]:
+    return [Moved(word.decode(), due_us) for word, due_us in groups(reply, 2, 2)]
 
 
 def _read_emptied(reply: list[Any]) -> Emptied:

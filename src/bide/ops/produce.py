@@ -60,8 +60,9 @@ def prepare(
     at: datetime | None = None,
     priority: int | None = None,
     job_id: str | None = None,
+    names: Sequence[str] = (),
 ) -> Prepared:
-    """Make a job ready to be enqueued.
+    """Make a job ready to be enqueued; `names` are those of the task's positional parameters.
 
     Raises:
         UsageError: an option cannot be meant.
@@ -72,7 +73,7 @@ def prepare(
     elif isinstance(priority, bool) or priority not in range(PRIORITIES):
         raise UsageError(f"priority must be an integer from 0 to 9 (9 first), not {priority!r}.")
     id = new_id() if job_id is None else check_name(job_id, "job_id")
-    return Prepared(id, when(delay, at), int(priority), encode_body(body))
+    return Prepared(id, when(delay, at), int(priority), encode_body(body, names))
 
 
 def enqueue(keys: Keys, jobs: Sequence[Prepared]) -> Command[list[Receipt]]:
@@ -107,3 +108,8 @@ def enqueue_many(keys: Keys, jobs: Sequence[Prepared]) -> Iterator[list[Command[
         trip.append(enqueue(keys, jobs[first:]))
     if trip:
         yield trip
+
+
+def jobs_in(command: Command[Any]) -> int:
+    """How many jobs a command of `enqueue` adds."""
+    return len(command.args) // len(Prepared._fields)

@@ -1,10 +1,9 @@
-"""Queues and jobs as users hold them: short methods over `bide.ops`, blocking and awaited.
+"""Queues, jobs and tasks, as users hold them; blocking ones and awaited ones."""
 
-`Queue` and `AsyncQueue`, `Job` and `AsyncJob` have the same methods; a test holds their signatures
-equal. What both must decide is decided once, in `core`.
-"""
+from bide.queue.awaited import AsyncQueue
+from bide.queue.awaited_job import AsyncJob
+from bide.queue.blocking import Queue
+from bide.queue.blocking_job import Job
+from bide.queue.tasks import AsyncTask, Task
 
-from bide.queue.awaited import AsyncJob, AsyncQueue
-from bide.queue.blocking import Job, Queue
-
-__all__ = ["AsyncJob", "AsyncQueue", "Job", "Queue"]
+__all__ = ["AsyncJob", "AsyncQueue", "AsyncTask", "Job", "Queue", "Task"]

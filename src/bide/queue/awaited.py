@@ -1,26 +1,37 @@
-"""Queues and jobs for code on an event loop."""
+"""Queues for code on an event loop."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from bide import aio
-from bide.clock import Duration
+from bide.clock import Duration, to_us
 from bide.command import Command
 from bide.dialogue import PATIENCE
+from bide.errors import BideError
 from bide.ids import new_id
-from bide.job import Snapshot
-from bide.ops import inspect, manage, produce
+from bide.ops import inspect, manage, produce, registry
 from bide.ops.inspect import Counts
+from bide.ops.manage import Moved
 from bide.ops.produce import Prepared, Receipt
-from bide.queue.core import JobView, QueueCore, not_found, read_cancel, read_receipts
+from bide.ops.registry import WorkerSeen
+from bide.options import OnCrash, Options
+from bide.queue.awaited_job import AsyncJob
+from bide.queue.core import QueueCore, chunks, read_cancel, read_receipts
+from bide.queue.tasks import AsyncTask
+from bide.queue.together import Together
+from bide.queue.view import not_found
+from bide.retention import Retention
 from bide.retry import Retry
 from bide.script import SERVER_CLOCK
+from bide.serializers import Codec
 from bide.task import Function
 
 T = TypeVar("T")
+R = TypeVar("R")
+P = ParamSpec("P")
 
 
 class AsyncQueue(QueueCore):
@@ -32,17 +43,53 @@ class AsyncQueue(QueueCore):
         *,
         url: str | None = None,
         prefix: str | None = None,
+        serializer: Codec = "json",
         patience: float = PATIENCE,
         clock: str = SERVER_CLOCK,
     ) -> None:
-        """Name a queue; arguments and errors as for `Queue`."""
-        super().__init__(name, prefix=prefix, clock=clock)
+        """Name a queue; nothing is sent before the first call.
+
+        Args:
+            name: without braces, spaces or control characters.
+            url: of the server; else `$BIDE_URL`, else the local default.
+            prefix: of all keys: separates applications that share a server; else `$BIDE_PREFIX`,
+                else `bide`.
+            serializer: how arguments and results travel: `"json"`, `"msgpack"`, or `"pickle"`,
+                which runs code when it is read and must be allowed by the worker too.
+            patience: seconds for which a call is repeated when the connection breaks.
+            clock: which clock the scripts are built for (the tests have one that can be moved).
+
+        Raises:
+            UsageError: a name or the URL cannot be meant.
+        """
+        super().__init__(name, prefix=prefix, serializer=serializer, clock=clock)
         self._client = aio.Client(url, patience=patience, clock=clock)
         self.url: Final = self._client.url
+        self._together = Together(self._trip)
+
+    @overload
+    def task(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> AsyncTask[P, R, R]: ...
+    @overload
+    def task(self, /, **options: Unpack[Options]) -> _Decorator: ...
+    def task(self, function: Any = None, /, **options: Unpack[Options]) -> Any:
+        """Register a function as a task of this queue, with options that its jobs have by default.
+
+        Workers that import the function's module run it without being told to serve the module.
+
+        Raises:
+            UsageError: no worker could find it by its name, or an option cannot be meant.
+        """
+        if function is None:
+            return lambda function: AsyncTask(function, self, options)
+        return AsyncTask(function, self, options)
 
     async def enqueue(
         self,
-        task: Function | str,
+        task: Callable[..., Any] | str,
         *args: Any,
         delay: Duration | None = None,
         at: datetime | None = None,
@@ -50,9 +97,14 @@ class AsyncQueue(QueueCore):
         job_id: str | None = None,
         timeout: Duration | None = None,
         retry: Retry | int | None = None,
+        retention: Duration | None = None,
+        on_crash: OnCrash | None = None,
+        meta: Mapping[str, Any] | None = None,
+        on_success: Function | str | None = None,
+        on_failure: Function | str | None = None,
         **kwargs: Any,
-    ) -> AsyncJob:
-        """Add a job that calls `task(*args, **kwargs)`; options as for `Queue.enqueue_call`."""
+    ) -> AsyncJob[Any]:
+        """Add a job that calls `task(*args, **kwargs)`; options as for `enqueue_call`."""
         return await self.enqueue_call(
             task,
             args,
@@ -63,48 +115,49 @@ class AsyncQueue(QueueCore):
             job_id=job_id,
             timeout=timeout,
             retry=retry,
+            retention=retention,
+            on_crash=on_crash,
+            meta=meta,
+            on_success=on_success,
+            on_failure=on_failure,
         )
 
     async def enqueue_call(
         self,
-        task: Function | str,
+        task: Callable[..., Any] | str,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
-        *,
-        delay: Duration | None = None,
-        at: datetime | None = None,
-        priority: int | None = None,
-        job_id: str | None = None,
-        timeout: Duration | None = None,
-        retry: Retry | int | None = None,
-    ) -> AsyncJob:
-        """Add a job; arguments and errors as for `Queue.enqueue_call`."""
-        job = self.prepare(
-            task,
-            args,
-            kwargs,
-            delay=delay,
-            at=at,
-            priority=priority,
-            job_id=job_id,
-            timeout=timeout,
-            retry=retry,
-        )
-        return (await self.enqueue_many([job]))[0]
+        **options: Unpack[Options],
+    ) -> AsyncJob[Any]:
+        """Add a job that calls `task(*args, **kwargs)` when it is due.
 
-    async def enqueue_many(self, jobs: Sequence[Prepared]) -> list[AsyncJob]:
+        Args:
+            task: a task, a function at the top level of a module, a method of an object that can
+                travel, or a name `"module:function"`.
+            args: positional arguments; with `kwargs` they must fit the queue's serializer.
+            kwargs: keyword arguments.
+            options: see `bide.Options`.
+
+        Raises:
+            UsageError: an option cannot be meant, or the arguments do not fit the function.
+            PayloadError: the arguments do not fit the serializer, or take more than a megabyte.
+            ServerFull: the server takes no more; nothing was changed.
+            ServerUnavailable: no answer; the job may exist. Its id is in the error's `job_ids`:
+                repeating with `job_id=` is safe.
+        """
+        return (await self.enqueue_many([self.prepare(task, args, kwargs, **options)]))[0]
+
+    async def enqueue_many(self, jobs: Sequence[Prepared]) -> list[AsyncJob[Any]]:
         """Add prepared jobs, in one round trip up to some thousands; raises as `enqueue_call` does.
 
+        Calls that are made while others are under way share the next round trip.
         Where the server becomes full in the middle, those before are added; enqueueing the same
         prepared jobs again adds the rest.
         """
-        receipts: list[Receipt] = []
-        with self._in_doubt(jobs):
-            for trip in self._trips(jobs):
-                receipts += read_receipts(trip, await self._client.attempt_many(trip))
+        receipts = await self._together.add(jobs)
         return [AsyncJob(self, r.id, receipt=r) for r in receipts]
 
-    async def fetch(self, id: str) -> AsyncJob:
+    async def fetch(self, id: str) -> AsyncJob[Any]:
         """The job with this id, as it is now.
 
         Raises:
@@ -115,23 +168,71 @@ class AsyncQueue(QueueCore):
             raise not_found(id)
         return job
 
-    async def fetch_many(self, ids: Sequence[str]) -> list[AsyncJob | None]:
+    async def fetch_many(self, ids: Sequence[str]) -> list[AsyncJob[Any] | None]:
         """Jobs by id in one round trip; None for one that is not there."""
         pages = await self._client.run_many(inspect.fetch_many(self.keys, ids))
         return [s and AsyncJob(self, s.id, snapshot=s) for page in pages for s in page]
 
-    async def jobs(self, state: str, start: int = 0, count: int = 50) -> list[AsyncJob]:
+    async def jobs(self, state: str, start: int = 0, count: int = 50) -> list[AsyncJob[Any]]:
         """A page of the jobs in one state: due ones in the order they run, others newest first."""
         ids = await self._client.run(inspect.listing(self.keys, state, start, count))
         return [job for job in await self.fetch_many(ids) if job is not None]
+
+    async def upcoming(
+        self, count: int = 50, within: Duration | None = None
+    ) -> list[AsyncJob[Any]]:
+        """The delayed jobs that are due next, whatever their priority; `within` looks so far."""
+        within_us = 0 if within is None else to_us(within, "within")
+        found = await self._client.run(inspect.upcoming(self.keys, within_us, count))
+        return [job for job in await self.fetch_many([id for id, _ in found]) if job is not None]
 
     async def counts(self) -> Counts:
         """How many jobs are in each state."""
         return await self._client.run(inspect.counts(self.keys))
 
-    async def cancel(self, id: str) -> bool:
-        """Take a job back before it runs; False if it is too late or there is none."""
-        return read_cancel(await self._client.run(manage.cancel(self.keys, [id])))
+    async def workers(self) -> list[WorkerSeen]:
+        """The workers that serve this queue and were heard of lately."""
+        seen = await self._client.run(registry.workers(self._global_keys))
+        return [worker for worker in seen if self.name in worker.about.queues]
+
+    async def cancel(self, id: str, running: bool = True) -> bool:
+        """Take a job back before it runs; one that runs is asked to end, unless `running=False`.
+
+        Asked to end, a coroutine is cancelled; a plain function goes on until it looks at
+        `current_job().cancelled`.
+
+        Returns:
+            False if the job has ended, does not exist, or runs and is not to be asked.
+        """
+        return read_cancel(await self.cancel_many([id], running))
+
+    async def cancel_many(self, ids: Sequence[str], running: bool = True) -> list[str]:
+        """`cancel` for many; for each `ok`, `asked`, the state it is in instead, or `gone`."""
+        commands = [manage.cancel(self.keys, some, running) for some in chunks(ids)]
+        return [word for words in await self._client.run_many(commands) for word in words]
+
+    async def reschedule_many(
+        self, ids: Sequence[str], delay: Duration | None = None, at: datetime | None = None
+    ) -> list[str]:
+        """Give jobs another due time; for each `ok`, the state it is in instead, or `gone`."""
+        when = produce.when(delay, at)
+        return await self._move([manage.reschedule(self.keys, some, when) for some in chunks(ids)])
+
+    async def promote_many(self, ids: Sequence[str]) -> list[str]:
+        """Make jobs due now; for each `ok`, the state it is in instead, or `gone`."""
+        return await self._move([manage.promote(self.keys, some) for some in chunks(ids)])
+
+    async def retry_many(
+        self, ids: Sequence[str], delay: Duration | None = None, at: datetime | None = None
+    ) -> list[str]:
+        """Run jobs that have ended once more; for each `ok`, its state instead, or `gone`."""
+        when = produce.when(delay, at)
+        return await self._move([manage.retry(self.keys, some, when) for some in chunks(ids)])
+
+    async def delete_many(self, ids: Sequence[str]) -> list[str]:
+        """Remove every trace of jobs; for each `ok`, `active` (nothing was removed) or `gone`."""
+        commands = [manage.delete(self.keys, some) for some in chunks(ids)]
+        return [word for words in await self._client.run_many(commands) for word in words]
 
     async def pause(self) -> None:
         """Let no job be claimed; those that run go on."""
@@ -152,61 +253,42 @@ class AsyncQueue(QueueCore):
             step = await self._client.run(manage.empty(self.keys, None))
         return removed
 
+    async def configure(self, *, retention: Retention) -> None:
+        """Set what the queue keeps of finished jobs, for all its workers, from now on.
+
+        Raises:
+            UsageError: an age or the count cannot be meant.
+        """
+        await self._client.run(manage.configure(self.keys, retention))
+
     async def close(self) -> None:
-        """Close the connections; the next call opens new ones."""
+        """Close the connections, after what is being enqueued; the next call opens new ones."""
+        await self._together.settled()
         await self._client.close()
+
+    async def _trip(self, jobs: Sequence[Prepared]) -> list[Receipt | BideError]:
+        """What came of each job, for as long as there were answers."""
+        receipts: list[Receipt | BideError] = []
+        for trip in self._trips(jobs):
+            try:
+                receipts += read_receipts(trip, await self._client.attempt_many(trip))
+            except BideError as error:
+                return [*receipts, *[error] * (len(jobs) - len(receipts))]
+        return receipts
 
     async def _run(self, command: Command[T]) -> T:
         return await self._client.run(command)
 
+    async def _move(self, commands: Sequence[Command[list[Moved]]]) -> list[str]:
+        return [moved.word for page in await self._client.run_many(commands) for moved in page]
 
-class AsyncJob(JobView):
-    """A job; what it says of itself is what `await job.refresh()` last read."""
 
-    def __init__(
-        self,
-        queue: AsyncQueue,
-        id: str,
-        receipt: Receipt | None = None,
-        snapshot: Snapshot | None = None,
-    ) -> None:
-        super().__init__(id, receipt, snapshot)
-        self.queue: Final = queue
+class _Decorator(Protocol):
+    """What `task(...)` with options returns: it keeps the function's types."""
 
-    async def refresh(self) -> AsyncJob:
-        """Read the job again.
-
-        Raises:
-            JobNotFound: it is no more.
-        """
-        self._snapshot = (await self.queue.fetch(self.id))._snapshot
-        return self
-
-    async def cancel(self) -> bool:
-        """Take the job back before it runs; False if it is too late."""
-        self._snapshot = None
-        return await self.queue.cancel(self.id)
-
-    async def reschedule(self, delay: Duration | None = None, at: datetime | None = None) -> None:
-        """Give the job another due time.
-
-        Raises:
-            JobStateError: it runs or has ended.
-            JobNotFound: it is no more.
-        """
-        when = produce.when(delay, at)
-        self._moved(
-            await self.queue._run(manage.reschedule(self.queue.keys, self.id, when)), "rescheduled"
-        )
-
-    async def promote(self) -> None:
-        """Make the job due now; raises as `reschedule` does."""
-        self._moved(await self.queue._run(manage.promote(self.queue.keys, self.id)), "promoted")
-
-    async def delete(self) -> bool:
-        """Remove every trace of the job; False if there was none.
-
-        Raises:
-            JobStateError: it runs.
-        """
-        return self._removed(await self.queue._run(manage.delete(self.queue.keys, [self.id])))
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> AsyncTask[P, R, R]: ...

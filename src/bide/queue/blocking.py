@@ -1,26 +1,36 @@
-"""Queues and jobs for code that blocks."""
+"""Queues for code that blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from bide import sync
-from bide.clock import Duration
+from bide.clock import Duration, to_us
 from bide.command import Command
 from bide.dialogue import PATIENCE
+from bide.errors import BideError
 from bide.ids import new_id
-from bide.job import Snapshot
-from bide.ops import inspect, manage, produce
+from bide.ops import inspect, manage, produce, registry
 from bide.ops.inspect import Counts
+from bide.ops.manage import Moved
 from bide.ops.produce import Prepared, Receipt
-from bide.queue.core import JobView, QueueCore, not_found, read_cancel, read_receipts
+from bide.ops.registry import WorkerSeen
+from bide.options import OnCrash, Options
+from bide.queue.blocking_job import Job
+from bide.queue.core import QueueCore, chunks, first_error, read_cancel, read_receipts
+from bide.queue.tasks import Task
+from bide.queue.view import not_found
+from bide.retention import Retention
 from bide.retry import Retry
 from bide.script import SERVER_CLOCK
+from bide.serializers import Codec
 from bide.task import Function
 
 T = TypeVar("T")
+R = TypeVar("R")
+P = ParamSpec("P")
 
 
 class Queue(QueueCore):
@@ -32,6 +42,7 @@ class Queue(QueueCore):
         *,
         url: str | None = None,
         prefix: str | None = None,
+        serializer: Codec = "json",
         patience: float = PATIENCE,
         clock: str = SERVER_CLOCK,
     ) -> None:
@@ -42,19 +53,41 @@ class Queue(QueueCore):
             url: of the server; else `$BIDE_URL`, else the local default.
             prefix: of all keys: separates applications that share a server; else `$BIDE_PREFIX`,
                 else `bide`.
+            serializer: how arguments and results travel: `"json"`, `"msgpack"`, or `"pickle"`,
+                which runs code when it is read and must be allowed by the worker too.
             patience: seconds for which a call is repeated when the connection breaks.
             clock: which clock the scripts are built for (the tests have one that can be moved).
 
         Raises:
             UsageError: a name or the URL cannot be meant.
         """
-        super().__init__(name, prefix=prefix, clock=clock)
+        super().__init__(name, prefix=prefix, serializer=serializer, clock=clock)
         self._client = sync.Client(url, patience=patience, clock=clock)
         self.url: Final = self._client.url
 
+    @overload
+    def task(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Task[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+    @overload
+    def task(self, /, **options: Unpack[Options]) -> _Decorator: ...
+    def task(self, function: Any = None, /, **options: Unpack[Options]) -> Any:
+        """Register a function as a task of this queue, with options that its jobs have by default.
+
+        Workers that import the function's module run it without being told to serve the module.
+
+        Raises:
+            UsageError: no worker could find it by its name, or an option cannot be meant.
+        """
+        if function is None:
+            return lambda function: Task(function, self, options)
+        return Task(function, self, options)
+
     def enqueue(
         self,
-        task: Function | str,
+        task: Callable[..., Any] | str,
         *args: Any,
         delay: Duration | None = None,
         at: datetime | None = None,
@@ -62,8 +95,13 @@ class Queue(QueueCore):
         job_id: str | None = None,
         timeout: Duration | None = None,
         retry: Retry | int | None = None,
+        retention: Duration | None = None,
+        on_crash: OnCrash | None = None,
+        meta: Mapping[str, Any] | None = None,
+        on_success: Function | str | None = None,
+        on_failure: Function | str | None = None,
         **kwargs: Any,
-    ) -> Job:
+    ) -> Job[Any]:
         """Add a job that calls `task(*args, **kwargs)`; options as for `enqueue_call`."""
         return self.enqueue_call(
             task,
@@ -75,67 +113,56 @@ class Queue(QueueCore):
             job_id=job_id,
             timeout=timeout,
             retry=retry,
+            retention=retention,
+            on_crash=on_crash,
+            meta=meta,
+            on_success=on_success,
+            on_failure=on_failure,
         )
 
     def enqueue_call(
         self,
-        task: Function | str,
+        task: Callable[..., Any] | str,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
-        *,
-        delay: Duration | None = None,
-        at: datetime | None = None,
-        priority: int | None = None,
-        job_id: str | None = None,
-        timeout: Duration | None = None,
-        retry: Retry | int | None = None,
-    ) -> Job:
+        **options: Unpack[Options],
+    ) -> Job[Any]:
         """Add a job that calls `task(*args, **kwargs)` when it is due.
 
         Args:
-            task: a function at the top level of a module, or its name `"module:function"`.
-            args: positional arguments; with `kwargs` they must fit JSON.
+            task: a task, a function at the top level of a module, a method of an object that can
+                travel, or a name `"module:function"`.
+            args: positional arguments; with `kwargs` they must fit the queue's serializer.
             kwargs: keyword arguments.
-            delay: seconds, a `timedelta` or text such as `"30m"`, from now on the server's clock.
-            at: an aware `datetime` instead of a delay; one that has passed means now.
-            priority: 0 to 9; 9 runs first; 5 by default.
-            job_id: your own id: while a job has it, enqueueing it again changes nothing.
-            timeout: how long the job may run; five minutes by default.
-            retry: what happens when it raises: `Retry(...)`, or a number of retries.
+            options: see `bide.Options`.
 
         Raises:
-            UsageError: an option cannot be meant.
-            PayloadError: the arguments do not fit JSON, or take more than a megabyte.
+            UsageError: an option cannot be meant, or the arguments do not fit the function.
+            PayloadError: the arguments do not fit the serializer, or take more than a megabyte.
             ServerFull: the server takes no more; nothing was changed.
             ServerUnavailable: no answer; the job may exist. Its id is in the error's `job_ids`:
                 repeating with `job_id=` is safe.
         """
-        job = self.prepare(
-            task,
-            args,
-            kwargs,
-            delay=delay,
-            at=at,
-            priority=priority,
-            job_id=job_id,
-            timeout=timeout,
-            retry=retry,
-        )
-        return self.enqueue_many([job])[0]
+        return self.enqueue_many([self.prepare(task, args, kwargs, **options)])[0]
 
-    def enqueue_many(self, jobs: Sequence[Prepared]) -> list[Job]:
+    def enqueue_many(self, jobs: Sequence[Prepared]) -> list[Job[Any]]:
         """Add prepared jobs, in one round trip up to some thousands; raises as `enqueue_call` does.
 
         Where the server becomes full in the middle, those before are added; enqueueing the same
         prepared jobs again adds the rest.
         """
         receipts: list[Receipt] = []
-        with self._in_doubt(jobs):
-            for trip in self._trips(jobs):
-                receipts += read_receipts(trip, self._client.attempt_many(trip))
+        for trip in self._trips(jobs):
+            try:
+                came = read_receipts(trip, self._client.attempt_many(trip))
+            except BideError as failed:
+                came = [failed]
+            if error := first_error(came, jobs):
+                raise error
+            receipts += came
         return [Job(self, r.id, receipt=r) for r in receipts]
 
-    def fetch(self, id: str) -> Job:
+    def fetch(self, id: str) -> Job[Any]:
         """The job with this id, as it is now.
 
         Raises:
@@ -146,23 +173,69 @@ class Queue(QueueCore):
             raise not_found(id)
         return job
 
-    def fetch_many(self, ids: Sequence[str]) -> list[Job | None]:
+    def fetch_many(self, ids: Sequence[str]) -> list[Job[Any] | None]:
         """Jobs by id in one round trip; None for one that is not there."""
         pages = self._client.run_many(inspect.fetch_many(self.keys, ids))
         return [s and Job(self, s.id, snapshot=s) for page in pages for s in page]
 
-    def jobs(self, state: str, start: int = 0, count: int = 50) -> list[Job]:
+    def jobs(self, state: str, start: int = 0, count: int = 50) -> list[Job[Any]]:
         """A page of the jobs in one state: due ones in the order they run, others newest first."""
         ids = self._client.run(inspect.listing(self.keys, state, start, count))
         return [job for job in self.fetch_many(ids) if job is not None]
+
+    def upcoming(self, count: int = 50, within: Duration | None = None) -> list[Job[Any]]:
+        """The delayed jobs that are due next, whatever their priority; `within` looks so far."""
+        within_us = 0 if within is None else to_us(within, "within")
+        found = self._client.run(inspect.upcoming(self.keys, within_us, count))
+        return [job for job in self.fetch_many([id for id, _ in found]) if job is not None]
 
     def counts(self) -> Counts:
         """How many jobs are in each state."""
         return self._client.run(inspect.counts(self.keys))
 
-    def cancel(self, id: str) -> bool:
-        """Take a job back before it runs; False if it is too late or there is none."""
-        return read_cancel(self._client.run(manage.cancel(self.keys, [id])))
+    def workers(self) -> list[WorkerSeen]:
+        """The workers that serve this queue and were heard of lately."""
+        seen = self._client.run(registry.workers(self._global_keys))
+        return [worker for worker in seen if self.name in worker.about.queues]
+
+    def cancel(self, id: str, running: bool = True) -> bool:
+        """Take a job back before it runs; one that runs is asked to end, unless `running=False`.
+
+        Asked to end, a coroutine is cancelled; a plain function goes on until it looks at
+        `current_job().cancelled`.
+
+        Returns:
+            False if the job has ended, does not exist, or runs and is not to be asked.
+        """
+        return read_cancel(self.cancel_many([id], running))
+
+    def cancel_many(self, ids: Sequence[str], running: bool = True) -> list[str]:
+        """`cancel` for many; for each `ok`, `asked`, the state it is in instead, or `gone`."""
+        commands = [manage.cancel(self.keys, some, running) for some in chunks(ids)]
+        return [word for words in self._client.run_many(commands) for word in words]
+
+    def reschedule_many(
+        self, ids: Sequence[str], delay: Duration | None = None, at: datetime | None = None
+    ) -> list[str]:
+        """Give jobs another due time; for each `ok`, the state it is in instead, or `gone`."""
+        when = produce.when(delay, at)
+        return self._move([manage.reschedule(self.keys, some, when) for some in chunks(ids)])
+
+    def promote_many(self, ids: Sequence[str]) -> list[str]:
+        """Make jobs due now; for each `ok`, the state it is in instead, or `gone`."""
+        return self._move([manage.promote(self.keys, some) for some in chunks(ids)])
+
+    def retry_many(
+        self, ids: Sequence[str], delay: Duration | None = None, at: datetime | None = None
+    ) -> list[str]:
+        """Run jobs that have ended once more; for each `ok`, its state instead, or `gone`."""
+        when = produce.when(delay, at)
+        return self._move([manage.retry(self.keys, some, when) for some in chunks(ids)])
+
+    def delete_many(self, ids: Sequence[str]) -> list[str]:
+        """Remove every trace of jobs; for each `ok`, `active` (nothing was removed) or `gone`."""
+        commands = [manage.delete(self.keys, some) for some in chunks(ids)]
+        return [word for words in self._client.run_many(commands) for word in words]
 
     def pause(self) -> None:
         """Let no job be claimed; those that run go on."""
@@ -183,6 +256,14 @@ class Queue(QueueCore):
             step = self._client.run(manage.empty(self.keys, None))
         return removed
 
+    def configure(self, *, retention: Retention) -> None:
+        """Set what the queue keeps of finished jobs, for all its workers, from now on.
+
+        Raises:
+            UsageError: an age or the count cannot be meant.
+        """
+        self._client.run(manage.configure(self.keys, retention))
+
     def close(self) -> None:
         """Close the connections; the next call opens new ones."""
         self._client.close()
@@ -190,59 +271,16 @@ class Queue(QueueCore):
     def _run(self, command: Command[T]) -> T:
         return self._client.run(command)
 
+    def _move(self, commands: Sequence[Command[list[Moved]]]) -> list[str]:
+        return [moved.word for page in self._client.run_many(commands) for moved in page]
 
-class Job(JobView):
-    """A job; what it says of itself is read from the server when first asked, or by `refresh`."""
 
-    def __init__(
-        self,
-        queue: Queue,
-        id: str,
-        receipt: Receipt | None = None,
-        snapshot: Snapshot | None = None,
-    ) -> None:
-        super().__init__(id, receipt, snapshot)
-        self.queue: Final = queue
+class _Decorator(Protocol):
+    """What `task(...)` with options returns: it keeps the function's types."""
 
-    def refresh(self) -> Job:
-        """Read the job again.
-
-        Raises:
-            JobNotFound: it is no more.
-        """
-        self._snapshot = self.queue.fetch(self.id)._snapshot
-        return self
-
-    def cancel(self) -> bool:
-        """Take the job back before it runs; False if it is too late."""
-        self._snapshot = None
-        return self.queue.cancel(self.id)
-
-    def reschedule(self, delay: Duration | None = None, at: datetime | None = None) -> None:
-        """Give the job another due time.
-
-        Raises:
-            JobStateError: it runs or has ended.
-            JobNotFound: it is no more.
-        """
-        when = produce.when(delay, at)
-        self._moved(
-            self.queue._run(manage.reschedule(self.queue.keys, self.id, when)), "rescheduled"
-        )
-
-    def promote(self) -> None:
-        """Make the job due now; raises as `reschedule` does."""
-        self._moved(self.queue._run(manage.promote(self.queue.keys, self.id)), "promoted")
-
-    def delete(self) -> bool:
-        """Remove every trace of the job; False if there was none.
-
-        Raises:
-            JobStateError: it runs.
-        """
-        return self._removed(self.queue._run(manage.delete(self.queue.keys, [self.id])))
-
-    def _seen(self) -> Snapshot:
-        if self._snapshot is None:
-            self.refresh()
-        return super()._seen()
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Task[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import datetime
-from typing import Any, Final, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from typing import Any, Final, TypeVar, Unpack
 
-from bide.clock import Duration, from_us, to_us
-from bide.codec import DEFAULT_TIMEOUT, Body, ErrorInfo
+from bide.clock import to_us
+from bide.codec import Body
 from bide.command import Command
 from bide.connection import resolve_prefix
-from bide.errors import BideError, JobNotFound, JobStateError, ServerUnavailable, UsageError
-from bide.job import Snapshot
+from bide.errors import BideError, ServerUnavailable, UsageError
 from bide.keys import Keys, keys_of
+from bide.middleware import used
 from bide.ops import produce, registry
-from bide.ops.manage import Moved
+from bide.ops.manage import CHUNK
 from bide.ops.produce import Prepared, Receipt
-from bide.retry import Retry, as_retry
+from bide.options import Options
+from bide.retry import as_retry
 from bide.script import SERVER_CLOCK
-from bide.states import State
-from bide.task import Function, register, task_name
+from bide.serializers import CODECS, Codec
+from bide.task import (
+    Function,
+    check_on_crash,
+    check_timeout,
+    defaults_of,
+    signature_of,
+    task_name,
+    with_owner,
+)
 
-F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 class QueueCore:
@@ -33,14 +41,21 @@ class QueueCore:
         name: str = "default",
         *,
         prefix: str | None = None,
+        serializer: Codec = "json",
         clock: str = SERVER_CLOCK,
     ) -> None:
+        if serializer not in CODECS:
+            raise UsageError(
+                f"serializer must be 'json', 'msgpack' or 'pickle', not {serializer!r}."
+            )
         self.name: Final = name
+        self.serializer: Final = serializer
         prefix = resolve_prefix(prefix)
         self.prefix: Final = prefix
         self.clock: Final = clock
         self.keys: Final[Keys] = keys_of(name, prefix)
         self._global_keys: Final = keys_of(None, prefix)
+        self._allow_pickle: Final = serializer == "pickle"
         self._known = False
 
     def __repr__(self) -> str:
@@ -51,39 +66,30 @@ class QueueCore:
         task: Function | str,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
-        *,
-        delay: Duration | None = None,
-        at: datetime | None = None,
-        priority: int | None = None,
-        job_id: str | None = None,
-        timeout: Duration | None = None,
-        retry: Retry | int | None = None,
+        **options: Unpack[Options],
     ) -> Prepared:
-        """Make a job ready for `enqueue_many`; options as for `enqueue_call`."""
-        seconds = DEFAULT_TIMEOUT if timeout is None else to_us(timeout, "timeout") / 1e6
-        if seconds <= 0:
-            raise UsageError("timeout must be more than 0.")
+        """Make a job ready for `enqueue_many`; arguments and errors as for `enqueue_call`."""
+        name = task_name(task)
         if not isinstance(args, list | tuple):
             raise UsageError(f"args must be a list or tuple, not {args!r}; (x,) holds one x.")
-        if not all(isinstance(name, str) for name in kwargs or ()):
+        kwargs = kwargs or {}
+        if not all(isinstance(key, str) for key in kwargs):
             raise UsageError("The names in kwargs must be strings.")
-        body = Body(
-            task=task_name(task),
-            args=args,
-            kwargs=kwargs or {},
-            timeout=seconds,
-            retry=as_retry(retry),
-        )
-        return produce.prepare(body, delay, at, priority, job_id)
-
-    def task(self, function: F) -> F:
-        """Register a function: workers that import its module run it without being told to serve.
-
-        Raises:
-            UsageError: no worker could find it by its name.
-        """
-        register(function)
-        return function
+        args = with_owner(task, args)
+        signature = signature_of(task, name)
+        if signature is not None:
+            signature.check(args, kwargs, name)
+        body = Body(name, args, kwargs, codec=self.serializer, **_stored(options))
+        for middleware in used():
+            body = middleware.enqueuing(self.name, body)
+        delay, at, priority = (options.get(key) for key in ("delay", "at", "priority"))
+        defaults = defaults_of(name)
+        if delay is None and at is None:
+            delay, at = defaults.get("delay"), defaults.get("at")
+        if priority is None:
+            priority = defaults.get("priority")
+        names = signature.positional if signature else ()
+        return produce.prepare(body, delay, at, priority, options.get("job_id"), names)  # type: ignore[arg-type]
 
     def _trips(self, jobs: Sequence[Prepared]) -> Iterator[list[Command[Any]]]:
         """The calls that add jobs, a round trip at a time; the first makes the queue known too."""
@@ -94,125 +100,83 @@ class QueueCore:
             else:
                 yield trip
 
-    @contextmanager
-    def _in_doubt(self, jobs: Sequence[Prepared]) -> Iterator[None]:
-        """Tell the caller the ids with which repeating is safe."""
-        try:
-            yield
-        except ServerUnavailable as error:
-            error.job_ids = tuple(job.id for job in jobs)
-            raise
+
+def first_error(
+    receipts: Sequence[Receipt | BideError], jobs: Sequence[Prepared]
+) -> BideError | None:
+    """The first error among what came of jobs, with the ids with which repeating is safe."""
+    for receipt in receipts:
+        if isinstance(receipt, BideError):
+            error = copy(receipt)
+            if isinstance(error, ServerUnavailable):
+                error.job_ids = tuple(job.id for job in jobs)
+            return error
+    return None
 
 
-class JobView:
-    """A job as it was when last seen."""
-
-    def __init__(
-        self, id: str, receipt: Receipt | None = None, snapshot: Snapshot | None = None
-    ) -> None:
-        self.id: Final = id
-        self.new: Final = receipt.new if receipt else None
-        """Of an enqueue: False if the id existed and nothing was changed. Else None."""
-        self._due_us = receipt.due_us if receipt else 0
-        self._snapshot = snapshot
-
-    def __repr__(self) -> str:
-        state = f" {self._snapshot.state}" if self._snapshot else ""
-        return f"<{type(self).__name__} {self.id}{state}>"
-
-    def _seen(self) -> Snapshot:
-        if self._snapshot is None:
-            raise UsageError(f"Job {self.id} has not been read yet; await its refresh() first.")
-        return self._snapshot
-
-    @property
-    def status(self) -> State:
-        """The job's state."""
-        return self._seen().state
-
-    @property
-    def due(self) -> datetime:
-        """When the job is due; of one that has started, when it was."""
-        if self._snapshot is None and self._due_us:
-            return from_us(self._due_us)
-        return from_us(self._seen().due_us)
-
-    @property
-    def task(self) -> str:
-        """The task's name."""
-        return self._seen().task
-
-    @property
-    def args(self) -> tuple[Any, ...]:
-        """The positional arguments, as they were decoded."""
-        return tuple(self._seen().body.args)
-
-    @property
-    def kwargs(self) -> dict[str, Any]:
-        """The keyword arguments, as they were decoded."""
-        return dict(self._seen().body.kwargs)
-
-    @property
-    def priority(self) -> int | None:
-        """0 to 9; 9 runs first. None for a job that was cancelled before it was ever claimed."""
-        return self._seen().priority
-
-    @property
-    def attempt(self) -> int:
-        """How many attempts have begun and counted."""
-        return self._seen().attempt
-
-    @property
-    def result(self) -> Any:
-        """What the task returned; None while it has not."""
-        return self._seen().result
-
-    @property
-    def error(self) -> ErrorInfo | None:
-        """The last error, also of a job that will be retried."""
-        return self._seen().error
-
-    @property
-    def lateness(self) -> float | None:
-        """Seconds from due to start of the latest attempt; None before the first."""
-        return self._seen().lateness
-
-    def _moved(self, moved: Moved, verb: str) -> None:
-        if moved.word == "gone":
-            raise not_found(self.id)
-        if moved.word != "ok":
-            raise JobStateError(
-                f"Job {self.id} is {moved.word}, and only a delayed or waiting one can be {verb}."
-            )
-        self._snapshot = None
-        self._due_us = moved.due_us
-
-    def _removed(self, words: list[str]) -> bool:
-        if words == ["active"]:
-            raise JobStateError(f"Job {self.id} is active; wait for its end before deleting it.")
-        return words == ["ok"]
-
-
-def not_found(id: str) -> JobNotFound:
-    """The error for an id that leads nowhere."""
-    return JobNotFound(f"There is no job {id!r}: it never was, was deleted, or its time is over.")
-
-
-def read_cancel(words: list[str]) -> bool:
-    """Whether the one job is cancelled now, by this call or (its reply lost) an earlier one."""
-    return words[0] in ("ok", "cancelled")
-
-
-def read_receipts(trip: Sequence[Command[Any]], replies: Sequence[Any]) -> list[Receipt]:
-    """The receipts of a round trip.
+def _stored(options: Options) -> dict[str, Any]:
+    """The options that travel with a job: only those that are given, as the body has them.
 
     Raises:
-        BideError: an enqueue failed. That a queue could not be made known fails nobody's enqueue.
+        UsageError: one cannot be meant.
     """
-    receipts: list[Receipt] = []
+    stored: dict[str, Any] = {}
+    for name, value in options.items():
+        if value is None or name in ("delay", "at", "priority", "job_id"):
+            continue
+        if name == "timeout":
+            stored["timeout"] = check_timeout(value)
+        elif name == "retry":
+            stored["retry"] = as_retry(value)  # type: ignore[arg-type]
+        elif name == "retention":
+            stored["keep"] = to_us(value, "retention") / 1e6  # type: ignore[arg-type]
+        elif name == "on_crash":
+            stored["on_crash"] = check_on_crash(value)
+        elif name == "meta":
+            stored["meta"] = _checked_meta(value)
+        elif name in ("on_success", "on_failure"):
+            stored[name] = task_name(value)  # type: ignore[arg-type]
+        else:
+            raise UsageError(
+                f"There is no option {name!r}; the function's own arguments go into args and "
+                f"kwargs, and options are {', '.join(sorted(Options.__annotations__))}."
+            )
+    return stored
+
+
+def _checked_meta(meta: Any) -> dict[str, Any]:
+    if not isinstance(meta, Mapping) or not all(isinstance(key, str) for key in meta):
+        raise UsageError(f"meta must be a dict with text as keys, not {meta!r}.")
+    return dict(meta)
+
+
+def chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Ids in as many as one call takes.
+
+    Raises:
+        UsageError: it is one text instead of many ids.
+    """
+    if isinstance(ids, str):
+        raise UsageError(f"Give a list of ids, not the text {ids!r}.")
+    for i in range(0, len(ids), CHUNK):
+        yield ids[i : i + CHUNK]
+
+
+def read_cancel(words: Sequence[str]) -> bool:
+    """Whether the one job is cancelled or asked to end, by this call or (its reply lost) before."""
+    return words[0] in ("ok", "asked", "cancelled")
+
+
+def read_receipts(trip: Sequence[Command[Any]], replies: Sequence[Any]) -> list[Any]:
+    """What came of each job of a round trip: a receipt, or the error that met it.
+
+    That a queue could not be made known fails nobody's enqueue.
+    """
+    receipts: list[Receipt | BideError] = []
     for command, reply in zip(trip, replies, strict=True):
         if command.script == "enqueue":
             if isinstance(reply, BideError):
-                raise reply
-            receipts += reply
+                receipts += [reply] * produce.jobs_in(command)
+            else:
+                receipts += reply
     return receipts

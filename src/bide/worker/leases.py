@@ -45,6 +45,7 @@ class Leases(threading.Thread):
         clock: str,
         lease: float,
         held: Callable[[], Iterable[Held]],
+        asked: Callable[[str], None],
     ) -> None:
         """Set up.
 
@@ -53,6 +54,7 @@ class Leases(threading.Thread):
             clock: which clock the scripts are built for.
             lease: seconds.
             held: what is held now; called in this thread.
+            asked: called in this thread with the id of a job that was asked to end.
         """
         super().__init__(name="bide-leases", daemon=True)
         self._interval = lease / 4
@@ -61,6 +63,7 @@ class Leases(threading.Thread):
         )
         self._lease_us = round(lease * 1e6)
         self._held = held
+        self._asked = asked
         self._stop = threading.Event()
 
     def run(self) -> None:
@@ -93,6 +96,8 @@ class Leases(threading.Thread):
         tokens = [(job.claimed.id, job.claimed.token) for job in jobs]
         verdicts = self._client.run(extend(station.keys, self._lease_us, tokens))
         for job, verdict in zip(jobs, verdicts, strict=True):
+            if verdict == "asked":
+                self._asked(job.claimed.id)
             if verdict == "lost" and not job.ended and not job.lost:
                 job.lost = True
                 log.warning(

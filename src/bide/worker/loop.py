@@ -131,7 +131,7 @@ class Loop:
             claims = due and free > 0
             # A claim without an answer is repeated when stopping too: what it took goes back.
             passes_on = free == 0 and (station.hinted or (self.stopping and station.unanswered))
-            if station.settles or claims or passes_on:
+            if station.settles or claims or passes_on or station.has_said:
                 await self._exchange(
                     station, min(free, self._batch) if claims else 0, claims or passes_on
                 )
@@ -139,9 +139,12 @@ class Loop:
         return sent
 
     async def _exchange(self, station: Station, count: int, claims: bool) -> None:
-        """One round trip: the gathered outcomes, and a claim of up to `count` jobs."""
+        """One round trip: what jobs said, the gathered outcomes, a claim of up to `count` jobs."""
+        notes = station.take_said()
         settles = station.take_settles()
         commands: list[Any] = [station.settle(settles)] if settles else []
+        if notes is not None:  # first, because they count only while the job is held
+            commands.insert(0, notes)
         if claims:
             commands.append(station.claim(count, self._running.busy))
         sent = time.monotonic()
@@ -153,6 +156,8 @@ class Loop:
             station.settles = settles + station.settles
             self._back_off(station, error)
             return
+        if notes is not None and isinstance(replies.pop(0), BideError):
+            log.info("queue %s: what jobs said of themselves was refused", station.queue)
         failed = next((reply for reply in replies if isinstance(reply, BideError)), None)
         if failed is not None:
             # What was refused is sent again with the same ids; what was applied answers as before.

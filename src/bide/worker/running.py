@@ -1,8 +1,9 @@
-"""From a claimed job to its outcome: decode, find the function, run it, judge how it ended.
+"""From a claimed job to its outcome: decode, find the function, run it, settle how it ended.
 
 A coroutine function runs as a task on the event loop, a plain function in a thread. Whatever goes
 wrong inside ends this job and no other: a body that cannot be decoded, a task that is not served,
-a result that does not fit, any exception, a time-out.
+an argument or a result that does not fit, any exception, a time-out. `calling` makes the call,
+`judging` says what its end means.
 """
 
 from __future__ import annotations
@@ -11,25 +12,35 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
+from typing import Any, Final
 
-from bide.codec import DEFAULT_TIMEOUT, Body, decode_body, encode_error, encode_result
+from bide.codec import DEFAULT_TIMEOUT, decode_envelope, open_envelope
 from bide.current import CurrentJob, enter
-from bide.errors import BideError, JobTimeout, PayloadError
+from bide.errors import BideError
 from bide.job import Claimed
-from bide.ops.consume import Outcome, Settle
-from bide.retry import NO_RETRY
-from bide.task import Function, Served
+from bide.middleware import used
+from bide.ops.consume import Said, Settle
+from bide.serializers import Codec
+from bide.task import Function, Policy, Served
+from bide.worker import judging
+from bide.worker.calling import Call, call_back, call_back_async, policy_for, prepare
 from bide.worker.deadlines import Deadlines
+from bide.worker.judging import Ended
+from bide.worker.lifespan import Lifespan
 from bide.worker.station import Station
 from bide.worker.threads import Threads
 
 log = logging.getLogger("bide.worker")
 
-_A_LITTLE = "+1000000"
-_Ended = tuple[Outcome, str, bytes]
+SAY_AFTER: Final = 0.3
+"""Seconds after which what jobs say is sent, if no other round trip takes it along."""
+
+_A_LITTLE: Final = "+1000000"
+_DEFAULT: Final = Policy()
 
 
 class Run:
@@ -37,47 +48,83 @@ class Run:
 
     __slots__ = (
         "abandoned",
+        "asked",
         "claimed",
         "claimed_at",
+        "codec",
         "deadline",
+        "decided",
         "ended",
+        "job",
         "lost",
-        "retry",
+        "policy",
+        "say_soon",
         "station",
         "task",
         "task_name",
         "timed_out",
-        "timeout",
     )
 
-    def __init__(self, station: Station, claimed: Claimed, claimed_at: float) -> None:
+    def __init__(
+        self, station: Station, claimed: Claimed, claimed_at: float, say_soon: Callable[[], None]
+    ) -> None:
         self.station = station
         self.claimed = claimed
         self.claimed_at = claimed_at
-        self.timeout = DEFAULT_TIMEOUT
+        self.say_soon = say_soon
         self.deadline = claimed_at + DEFAULT_TIMEOUT
-        self.retry = NO_RETRY
+        self.policy = _DEFAULT
+        self.codec: Codec = "json"
         self.task_name = "?"
         self.task: asyncio.Task[None] | None = None
+        self.job: CurrentJob | None = None
+        self.decided: Ended | None = None
+        """How it ended, while its callback runs: whatever becomes of that, this stands."""
         self.ended = False
         self.lost = False
+        self.asked = False
+        """Someone has asked for its end."""
         self.timed_out = False
         self.abandoned = False
+
+    def say(self, kind: str, text: bytes) -> None:
+        """Gather a note for the next round trip; any thread may call."""
+        station = self.station
+        station.said.append(Said(self.claimed.id, self.claimed.token, kind, text))
+        if not station.has_said:
+            station.has_said = True
+            self.say_soon()
+
+    def elapsed(self) -> float:
+        """Seconds since the job was first due."""
+        claimed = self.claimed
+        return (claimed.token - claimed.first_us) / 1e6 + time.monotonic() - self.claimed_at
 
 
 class Running:
     """All jobs that a worker runs."""
 
-    def __init__(self, worker: str, served: Served, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        worker: str,
+        served: Served,
+        lifespan: Lifespan,
+        allow_pickle: bool,
+        changed: Callable[[], None],
+    ) -> None:
         """Set up, in the event loop that will run the jobs.
 
         Args:
             worker: the worker's name.
             served: the tasks it runs.
-            changed: called in the loop's thread when a job has ended.
+            lifespan: the resources that are open.
+            allow_pickle: whether bodies that were pickled are read.
+            changed: called in the loop's thread when there is something to send.
         """
         self._worker = worker
         self._served = served
+        self._lifespan = lifespan
+        self._allow_pickle = allow_pickle
         self._changed = changed
         self._loop = asyncio.get_running_loop()
         self._threads = Threads(f"bide-{worker}")
@@ -86,8 +133,9 @@ class Running:
         self._accepted: list[Run] = []
         self._unconfirmed: dict[Settle, Run] = {}
         self._stuck = 0
-        self._from_threads: deque[tuple[Run, _Ended]] = deque()
+        self._from_threads: deque[tuple[Run, Ended]] = deque()
         self._collecting = False
+        self._callbacks: set[asyncio.Task[None]] = set()
         self.executed = 0
 
     def __len__(self) -> int:
@@ -117,7 +165,7 @@ class Running:
         By then the next round trip has been sent, so the server works while they run.
         """
         for claimed in jobs:
-            run = Run(station, claimed, claimed_at)
+            run = Run(station, claimed, claimed_at, self._say_soon)
             self._held[id(run)] = run
             self._accepted.append(run)
         if jobs:
@@ -136,23 +184,48 @@ class Running:
                 self._end(run, ("snooze", _A_LITTLE, b""))
 
     def _start(self, run: Run) -> None:
-        try:
-            body = decode_body(run.claimed.body)
-            run.task_name = body.task if body.task.isprintable() else repr(body.task)
-            run.retry = body.retry
-            function, is_async = self._served.find(body.task)
-        except BideError as error:
-            self._end(run, self._judge(run, error))
+        if run.asked:
+            self._end(run, ("cancel", "", b""))
             return
-        run.timeout = body.timeout
-        run.deadline = time.monotonic() + body.timeout
+        try:
+            envelope = decode_envelope(run.claimed.body)
+            head = envelope.body
+            run.task_name = head.task if head.task.isprintable() else repr(head.task)
+            run.codec = head.codec
+            run.policy = policy_for(head, _DEFAULT)
+            run.job = self._current(run, head.meta)
+            target = self._served.find(head.task)
+            run.policy = policy_for(head, target.policy)
+            if run.claimed.reclaims and run.policy.on_crash == "fail":
+                raise judging.crashed()
+            body = open_envelope(envelope, allow_pickle=self._allow_pickle)
+            call = prepare(body, target, self._lifespan, used())
+        except BideError as error:
+            self._end_unrun(run, error)
+            return
+        run.deadline = time.monotonic() + run.policy.timeout
         self._deadlines.add(run)
-        if is_async:
-            run.task = self._loop.create_task(self._run_async(run, function, body))
+        if target.is_async:
+            run.task = self._loop.create_task(self._run_async(run, call, run.job))
         else:
             # A context of its own, as each task has: what one job sets, the next must not see.
             context = copy_context()
-            self._threads.submit(lambda: context.run(self._run_in_thread, run, function, body))
+            job = run.job
+            self._threads.submit(lambda: context.run(self._run_in_thread, run, call, job))
+
+    def _current(self, run: Run, meta: Mapping[str, Any] | None) -> CurrentJob:
+        return CurrentJob(run.station.queue, self._worker, run.task_name, run.claimed, run, meta)
+
+    def ask(self, ids: Iterable[str]) -> None:
+        """Someone wants these jobs to end: coroutines are cancelled, plain functions can see it."""
+        wanted = set(ids)
+        for run in list(self._held.values()):
+            if run.claimed.id in wanted and not run.asked:
+                run.asked = True
+                if run.task is not None and run.decided is None:
+                    run.task.cancel()
+                    # A task cancelled before its first step (uvloop does so) runs none of ours.
+                    run.task.add_done_callback(partial(self._end_cancelled, run))
 
     def abandon(self) -> None:
         """Give all jobs back without using an attempt; cancel those that can be."""
@@ -167,28 +240,54 @@ class Running:
         self._deadlines.close()
         self._threads.close()
 
-    async def _run_async(self, run: Run, function: Function, body: Body) -> None:
-        enter(self._context(run))
+    async def _run_async(self, run: Run, call: Call, job: CurrentJob) -> None:
+        enter(job)
         try:
-            result = await function(*body.args, **body.kwargs)
+            result = await call.run_async(job)
         except BaseException as error:
-            self._end(run, self._judge(run, error))
+            ended = judging.raised(run, error, self._served)
+            value: object = error
         else:
-            self._end(run, _completed(body, result))
+            ended = judging.completed(run, result)
+            value = result
+        callback = self._callback(run, ended)
+        if callback is not None:
+            run.decided = ended
+            with suppress(asyncio.CancelledError):  # its time is over; the outcome stands
+                await call_back_async(callback, self._served, job, value)
+        self._end(run, ended)
 
-    def _run_in_thread(self, run: Run, function: Function, body: Body) -> None:
-        enter(self._context(run))
+    def _run_in_thread(self, run: Run, call: Call, job: CurrentJob) -> None:
+        enter(job)
         try:
-            result = function(*body.args, **body.kwargs)
+            result = call.run(job, self._loop)
         except BaseException as error:
-            ended = self._judge(run, error)
+            ended = judging.raised(run, error, self._served)
+            value: object = error
         else:
-            ended = _completed(body, result)
+            ended = judging.completed(run, result)
+            value = result
+        callback = self._callback(run, ended)
+        if callback is not None:
+            run.decided = ended
+            call_back(callback, self._served, job, value, self._loop)
         self._from_threads.append((run, ended))
         if not self._collecting:
             self._collecting = True
             with suppress(RuntimeError):  # the loop has closed: nobody waits for this any more
                 self._loop.call_soon_threadsafe(self._collect)
+
+    def _callback(self, run: Run, ended: Ended) -> Function | str | None:
+        """What is to be called now that a run has ended so."""
+        if run.ended:
+            return None
+        if ended[0] == "complete":
+            return run.policy.on_success
+        return run.policy.on_failure if ended[0] == "fail" else None
+
+    def _say_soon(self) -> None:
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._loop.call_later, SAY_AFTER, self._changed)
 
     def _collect(self) -> None:
         self._collecting = False  # before looking, so that what comes later is collected again
@@ -199,47 +298,40 @@ class Running:
                 self._changed()
             self._end(run, ended)
 
-    def _context(self, run: Run) -> CurrentJob:
-        return CurrentJob(run.claimed.id, run.station.queue, self._worker, run.claimed)
-
-    def _judge(self, run: Run, error: BaseException) -> _Ended:
-        """What an exception means: another attempt, or the end."""
-        if run.timed_out:
-            error = _timeout(run)
-        attempt = run.claimed.attempt
-        delay = run.retry.delay(attempt)
-        data = encode_error(error)
-        what = f"{run.task_name} (job {run.claimed.id}) attempt {attempt}"
-        if run.abandoned:
-            pass
-        elif delay is None:
-            log.error("%s failed: %r", what, error)
-        else:
-            log.warning("%s raised %r; again in %.3g s", what, error, delay)
-        if delay is None:
-            return "fail", "", data
-        return "retry", f"+{round(delay * 1e6)}", data
-
     def _expire(self, run: Run) -> None:
         run.timed_out = True
         if run.task is not None:
             run.task.cancel()
             # A task that is cancelled before its first step (uvloop does so) runs none of ours.
-            run.task.add_done_callback(lambda _: self._end_unless_ended(run))
+            run.task.add_done_callback(lambda _: self._end_overrun(run))
         else:
             # A thread cannot be stopped: its job ends here, its slot only when it returns.
             self._stuck += 1
             log.warning("%d slots are held by threads past their time-out", self._stuck)
-            self._end(run, self._overdue(run))
+            self._end_overrun(run)
 
-    def _end_unless_ended(self, run: Run) -> None:
+    def _end_overrun(self, run: Run) -> None:
+        if not run.ended and run.decided is not None:  # only its callback took too long
+            self._end(run, run.decided)
+        elif not run.ended:
+            self._end_unrun(run, judging.overrun(run))
+
+    def _end_unrun(self, run: Run, error: BaseException) -> None:
+        """End a job whose function has not come to an end, or was never called."""
+        ended = judging.raised(run, error, self._served)
+        callback = self._callback(run, ended)
+        self._end(run, ended)
+        if callback is not None:
+            job = run.job or self._current(run, None)
+            task = self._loop.create_task(call_back_async(callback, self._served, job, error))
+            self._callbacks.add(task)
+            task.add_done_callback(self._callbacks.discard)
+
+    def _end_cancelled(self, run: Run, task: asyncio.Task[None]) -> None:
         if not run.ended:
-            self._end(run, self._overdue(run))
+            self._end(run, run.decided or ("cancel", "", b""))
 
-    def _overdue(self, run: Run) -> _Ended:
-        return self._judge(run, _timeout(run))
-
-    def _end(self, run: Run, ended: _Ended) -> None:
+    def _end(self, run: Run, ended: Ended) -> None:
         if run.ended:
             return
         run.ended = True
@@ -252,15 +344,3 @@ class Running:
         self._unconfirmed[settle] = run
         run.station.settles.append(settle)
         self._changed()
-
-
-def _completed(body: Body, result: object) -> _Ended:
-    try:
-        return "complete", "", encode_result(body.task, result)
-    except PayloadError as error:
-        log.error("%s", error)
-        return "fail", "", encode_error(error)
-
-
-def _timeout(run: Run) -> JobTimeout:
-    return JobTimeout(f"{run.task_name} ran longer than its time-out of {run.timeout:g} s.")

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
 from bide.command import Command
 from bide.keys import Keys
-from bide.ops.consume import DEFAULT_RETENTION, Claim, Settle, Verdict, claim, fitting, settle
+from bide.notes import PROGRESS
+from bide.ops.consume import (
+    Claim,
+    Said,
+    Settle,
+    Verdict,
+    claim,
+    fitting,
+    note,
+    settle,
+)
+
+MOST_SAID: Final = 2_000
+"""Notes of running jobs that wait to be sent; beyond it the oldest are dropped."""
+
+MAX_NOTES: Final = 500
+MAX_NOTE_BYTES: Final = 500_000
+"""Bounds of one call, by count and bytes; what is older is dropped, as the server would."""
 
 
 class Station:
@@ -17,6 +35,10 @@ class Station:
         self.keys = keys
         self.queue = keys.queue or ""
         self.settles: list[Settle] = []
+        self.said: deque[Said] = deque(maxlen=MOST_SAID)
+        """What running jobs have said of themselves; any thread adds."""
+        self.has_said = False
+        """Whether the loop knows that there is something to send of it."""
         self.check = True
         """Whether to claim as soon as there is a free slot."""
         self.hinted = False
@@ -61,9 +83,25 @@ class Station:
         taken, self.settles = self.settles[:count], self.settles[count:]
         return taken
 
+    def take_said(self) -> Command[None] | None:
+        """The call that adds what jobs have said to their notes; of each the latest progress."""
+        if not self.said:
+            return None
+        self.has_said = False  # before looking, so that what is said meanwhile is sent as well
+        said = [self.said.popleft() for _ in range(len(self.said))]
+        latest = {(s.id, s.token): s for s in said if s.kind == PROGRESS}
+        newest_first = [*latest.values(), *(s for s in reversed(said) if s.kind != PROGRESS)]
+        size, count = 0, 0
+        for one in newest_first[:MAX_NOTES]:
+            size += len(one.text)
+            if size > MAX_NOTE_BYTES:
+                break
+            count += 1
+        return note(self.keys, newest_first[:count][::-1])
+
     def settle(self, settles: Sequence[Settle]) -> Command[list[Verdict]]:
         """The call that applies outcomes."""
-        return settle(self.keys, settles, DEFAULT_RETENTION)
+        return settle(self.keys, settles)
 
     def claim(self, count: int, busy: int) -> Command[Claim]:
         """The next claim; the same one again until `claimed` has been told its reply."""

@@ -28,9 +28,10 @@ from bide.queue import AsyncQueue, Queue
 from bide.script import SERVER_CLOCK
 from bide.task import Served
 from bide.version import VERSION
-from bide.worker import eventloop
+from bide.worker import cancels, eventloop
 from bide.worker.heartbeat import beat
 from bide.worker.leases import Leases
+from bide.worker.lifespan import Lifespan
 from bide.worker.loop import Loop
 from bide.worker.running import Running
 from bide.worker.station import Station
@@ -61,6 +62,7 @@ class Worker:
         lease: Duration = LEASE,
         grace: Duration = GRACE,
         name: str | None = None,
+        allow_pickle: bool = False,
         clock: str | None = None,
     ) -> None:
         """Set up; nothing is sent before `work`.
@@ -76,6 +78,8 @@ class Worker:
             grace: how long running jobs may take after the first signal to stop.
             name: what logs and `bide info` call it, before a few characters that make it unique;
                 by default host and process id.
+            allow_pickle: read arguments that were pickled, which can run any code; set where a
+                queue is given whose serializer is `"pickle"`.
             clock: which clock the scripts are built for.
 
         Raises:
@@ -98,6 +102,9 @@ class Worker:
         if self._lease_us < _SHORTEST_LEASE_US:
             raise UsageError(f"lease={lease!r} is too short to be renewed; use 300ms or more.")
         self._grace = to_us(grace, "grace") / 1e6
+        self._allow_pickle = allow_pickle or any(
+            queue.serializer == "pickle" for queue in given if not isinstance(queue, str)
+        )
         self._served = Served([modules] if isinstance(modules, str) else modules)
         self._keys = [keys_of(queue, prefix) for queue in dict.fromkeys(self.queues)]
         self._global_keys = keys_of(None, prefix)
@@ -142,13 +149,30 @@ class Worker:
     async def _run(self, client: aio.Client, burst: bool) -> int:
         stations = [Station(keys, self.name, self._lease_us) for keys in self._keys]
         self._loop = loop = Loop(client, stations, self.concurrency, burst)
-        self._running = running = Running(self.name, self._served, loop.ring)
-        self._event_loop = asyncio.get_running_loop()
+        lifespan = Lifespan()
+        self._running = running = Running(
+            self.name, self._served, lifespan, self._allow_pickle, loop.ring
+        )
+        self._event_loop = event_loop = asyncio.get_running_loop()
+
+        def ask(id: str) -> None:
+            with contextlib.suppress(RuntimeError):  # the event loop has closed
+                event_loop.call_soon_threadsafe(running.ask, [id])
+
         if self._stops:
             self._obey()
-        leases = Leases(client.url, self._clock, self._lease_us / 1e6, running.leased)
+        try:
+            await lifespan.open()
+        except BaseException:
+            await lifespan.close()
+            raise
+        leases = Leases(client.url, self._clock, self._lease_us / 1e6, running.leased, ask)
         leases.start()
-        pulse = asyncio.create_task(beat(client, self._global_keys, self.name, self._about()))
+        asked = [keys["asked"] for keys in self._keys]
+        duties = [
+            asyncio.create_task(beat(client, self._global_keys, self.name, self._about())),
+            asyncio.create_task(cancels.hear(client, asked, ask)),
+        ]
         log.info("worker %s serves %s, %d at once", self.name, _list(self.queues), self.concurrency)
         try:
             await loop.run(running)
@@ -157,8 +181,10 @@ class Worker:
                 self._abort_at.cancel()
             leases.stop()
             running.close()
-            pulse.cancel()
-            await asyncio.gather(pulse, return_exceptions=True)
+            for duty in duties:
+                duty.cancel()
+            await asyncio.gather(*duties, return_exceptions=True)
+            await lifespan.close()
             if not loop.cut_off:
                 await self._say_goodbye(client)
             log.info("worker %s stopped after %d jobs", self.name, running.executed)

@@ -3,10 +3,11 @@
 --
 --   1-16   token of the latest claim          18-33  token settled before that
 --   17     how it was settled, '-' while held 34     how, '-' for never
---   36-    priority attempt crashes strikes alone started worker due
+--   36-    priority attempt crashes strikes alone started worker due [first] [ended'e']
 --
 -- crashes: leases that ended while the job was the only suspect; strikes: those that ended among
--- others. alone: 1 while it is held as the only job of its worker.
+-- others. alone: 1 while it is held as the only job of its worker. first: when it was first due,
+-- where a retry or snooze has moved that. ended: when it finished, where its score does not say so.
 local record = {}
 
 local NEVER = '0000000000000000-'
@@ -40,15 +41,16 @@ end
 -- The fields of a record, or nil for what is not one.
 function record.parse(line)
   if not line then return nil end
-  local priority, attempt, crashes, strikes, alone, started, worker, due =
-    string.match(line, '^ (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+)$', 35)
+  local priority, attempt, crashes, strikes, alone, started, worker, due, rest =
+    string.match(line, '^ (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+)(.*)$', 35)
   due = tonumber(due)
   if not due or due ~= due then return nil end
   return {
     head = string.sub(line, 1, 34),
     priority = tonumber(priority), attempt = tonumber(attempt), crashes = tonumber(crashes),
     strikes = tonumber(strikes), alone = tonumber(alone), started = tonumber(started),
-    worker = worker, due = due,
+    worker = worker, due = due, first = tonumber(string.match(rest, '^ (%d+)$'))
+      or tonumber(string.match(rest, '^ (%d+) ')),
   }
 end
 
@@ -59,8 +61,11 @@ function record.unknown(head, now)
 end
 
 function record.format(head, f)
-  return head .. record.tail(f.priority, f.attempt, f.crashes, f.strikes, f.alone, f.started,
+  local line = head .. record.tail(f.priority, f.attempt, f.crashes, f.strikes, f.alone, f.started,
     f.worker) .. string.format('%.0f', f.due)
+  if f.first then line = line .. string.format(' %.0f', f.first) end
+  if f.ended then line = line .. string.format(' %.0fe', f.ended) end
+  return line
 end
 
 return record

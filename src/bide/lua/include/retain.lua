@@ -1,12 +1,28 @@
 -- Retention: finished jobs are kept up to an age and a count, and removed in bounded pieces.
 --
 -- What finished in the last 15 s is spared, so that a caller that repeats itself after a lost
--- reply (for 10 s at most) still finds the record that makes the repeat harmless.
+-- reply (for 10 s at most) still finds the record that makes the repeat harmless. A job that is to
+-- be kept for a time of its own is scored as if it had finished so much later or earlier that its
+-- turn comes when that time is over; its record says when it did finish.
 local retain = {}
 
 local SPARE = 15000000
+local DEFAULT = '10000 86400000000 10000 2592000000000 10000 86400000000'
 
-function retain.trim(set, jobs, run, results, errors, now, count, age_us, limit)
+-- Count and age of completed, failed and cancelled jobs: six numbers.
+function retain.limits(meta)
+  local limits = {}
+  for number in string.gmatch(redis.call('HGET', meta, 'retention') or DEFAULT, '%d+') do
+    limits[#limits + 1] = tonumber(number)
+  end
+  return limits
+end
+
+-- The score of a job that finishes now and is to be kept for `keep`, where others are for `age`.
+function retain.score(now, keep, age) return now + math.max(keep, SPARE) - math.max(age, SPARE) end
+
+-- `stores`: every hash with a field per job; the second holds the run records.
+function retain.trim(set, stores, now, count, age_us, limit)
   local excess = redis.call('ZCARD', set) - count
   local oldest = redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')
   if not oldest[2] then return end
@@ -14,19 +30,32 @@ function retain.trim(set, jobs, run, results, errors, now, count, age_us, limit)
   local first = tonumber(oldest[2])
   if first > aged and (excess <= 0 or first > spared) then return end
   local head = redis.call('ZRANGE', set, 0, limit - 1, 'WITHSCORES')
-  local ids = {}
+  local ids, surplus = {}, {}
   for i = 1, #head, 2 do
     local finished = tonumber(head[i + 1])
     if finished > spared then break end
-    if finished > aged and #ids >= excess then break end
-    ids[#ids + 1] = head[i]
+    if finished <= aged then
+      ids[#ids + 1] = head[i]
+    elseif #ids + #surplus < excess then
+      surplus[#surplus + 1] = head[i]
+    else
+      break
+    end
+  end
+  if #surplus > 0 then
+    local lines = redis.call('HMGET', stores[2], unpack(surplus))
+    for i, id in ipairs(surplus) do
+      local ended = lines[i] and tonumber(string.match(lines[i], ' (%d+)e$'))
+      if not ended or ended <= spared then ids[#ids + 1] = id end
+    end
   end
   if #ids == 0 then return end
   redis.call('ZREM', set, unpack(ids))
-  redis.call('HDEL', jobs, unpack(ids))
-  redis.call('HDEL', run, unpack(ids))
-  redis.call('HDEL', results, unpack(ids))
-  redis.call('HDEL', errors, unpack(ids))
+  retain.forget(stores, ids)
+end
+
+function retain.forget(stores, ids)
+  for i = 1, #stores do redis.call('HDEL', stores[i], unpack(ids)) end
 end
 
 return retain

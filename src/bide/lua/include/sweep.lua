@@ -2,16 +2,13 @@
 local sweep = {}
 
 -- Deletes up to `limit` jobs; true while some are left.
-function sweep.some(meta, sets, jobs, run, results, errors, limit)
+function sweep.some(meta, sets, stores, limit)
   for i = 1, #sets do
     local popped = redis.call('ZPOPMIN', sets[i], limit)
     if #popped > 0 then
       local ids = {}
       for j = 1, #popped, 2 do ids[#ids + 1] = popped[j] end
-      redis.call('HDEL', jobs, unpack(ids))
-      redis.call('HDEL', run, unpack(ids))
-      redis.call('HDEL', results, unpack(ids))
-      redis.call('HDEL', errors, unpack(ids))
+      for k = 1, #stores do redis.call('HDEL', stores[k], unpack(ids)) end
       limit = limit - #ids
       if limit <= 0 then return true end
     end
@@ -21,7 +18,7 @@ function sweep.some(meta, sets, jobs, run, results, errors, limit)
 end
 
 -- Takes those of these jobs that were set aside out of the trash; a table with their ids as keys.
-function sweep.take(sets, run, errors, ids)
+function sweep.take(sets, run, notes, ids)
   local taken = {}
   for i = 1, #sets do
     local scores = redis.call('ZMSCORE', sets[i], unpack(ids))
@@ -35,7 +32,7 @@ function sweep.take(sets, run, errors, ids)
     if #found > 0 then
       redis.call('ZREM', sets[i], unpack(found))
       redis.call('HDEL', run, unpack(found))
-      redis.call('HDEL', errors, unpack(found))
+      redis.call('HDEL', notes, unpack(found))
     end
   end
   return taken

@@ -1,0 +1,16 @@
+-- Telling those who wait for the end of jobs. The channel has the name of the key in which they
+-- are noted; a message that is lost costs a bounded wait, because they also look by themselves.
+local ended = {}
+
+local FORGET = 64
+
+function ended.tell(waiters, now, ids)
+  if #ids == 0 or redis.call('EXISTS', waiters) == 0 then return end
+  local over = redis.call('ZRANGEBYSCORE', waiters, '-inf', now, 'LIMIT', 0, FORGET)
+  if #over > 0 then redis.call('ZREM', waiters, unpack(over)) end
+  for i = 1, #ids do
+    if redis.call('ZREM', waiters, ids[i]) == 1 then redis.call('PUBLISH', waiters, ids[i]) end
+  end
+end
+
+return ended

@@ -1,0 +1,55 @@
+-- retry: run jobs that have ended once more, with all their attempts before them.
+-- @key   meta       reads the clock's offset under test
+-- @key   due        adds
+-- @key   jobs       looks
+-- @key   run        counts from the beginning; the tokens go on growing
+-- @key   results    removes
+-- @key   active     looks
+-- @key   completed  removes
+-- @key   failed     removes
+-- @key   cancelled  removes
+-- @key   wake       hints when one is now the earliest
+-- @key   keep       reads the earliest promise
+-- @arg   at         text     +N microseconds from now, or =N
+-- @rest  id
+-- @reply ok now, then per job: ok due | active 0 | delayed 0 | waiting 0 | gone 0
+-- @include clock find when record hint
+
+if not when.valid(at) then return redis.error_reply('BADARG retry at') end
+local now = clock.now(meta)
+local us = when.us(at, now)
+local reply, moved = {'ok', now}, false
+
+local function revive(id)
+  local line, level = redis.call('HGET', run, id), 5
+  local f = record.parse(line)
+  if f then
+    f.attempt, f.crashes, f.strikes, f.alone, f.due, f.first = 0, 0, 0, 0, us, nil
+    level = 10 - f.priority
+    redis.call('HSET', run, id, record.format(f.head, f))
+  end
+  redis.call('HDEL', results, id)
+  redis.call('ZADD', due[level], us, id)
+  moved = true
+end
+
+for i = rest, #ARGV do
+  local id = ARGV[i]
+  local word, at_us = 'ok', us
+  if redis.call('HEXISTS', jobs, id) == 1 and (redis.call('ZREM', failed, id) == 1
+    or redis.call('ZREM', completed, id) == 1 or redis.call('ZREM', cancelled, id) == 1) then
+    revive(id)
+  else
+    local _, score = find.due(due, id)
+    at_us = 0
+    if score then
+      word = score > now and 'delayed' or 'waiting'
+    else
+      word = (find.elsewhere(active, completed, failed, cancelled, id))
+    end
+  end
+  reply[#reply + 1] = word
+  reply[#reply + 1] = at_us
+end
+if moved then hint.due(wake, keep, us, now) end
+return reply

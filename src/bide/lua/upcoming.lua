@@ -1,0 +1,20 @@
+-- upcoming: what is due next, over all priorities.
+-- @key   meta       reads the clock's offset under test
+-- @key   due        reads
+-- @arg   within_us  integer  how far to look ahead; 0 for no limit
+-- @arg   count      integer  how many of each priority at most
+-- @reply ok now, then id due, of each priority in due order
+-- @include clock
+
+local now = clock.now(meta)
+local last = within_us > 0 and string.format('%.0f', now + within_us) or '+inf'
+local reply = {'ok', now}
+for i = 1, #due do
+  local some = redis.call('ZRANGEBYSCORE', due[i], string.format('(%.0f', now), last, 'WITHSCORES',
+    'LIMIT', 0, count)
+  for j = 1, #some, 2 do
+    reply[#reply + 1] = some[j]
+    reply[#reply + 1] = tonumber(some[j + 1])
+  end
+end
+return reply

@@ -1,0 +1,111 @@
+"""A job, for code that blocks."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from bide.clock import Duration, to_us
+from bide.job import Snapshot
+from bide.ops import inspect, manage, produce
+from bide.ops.produce import Receipt
+from bide.queue.view import ANNOUNCE_US, LOOK_EVERY, JobView, not_found
+
+if TYPE_CHECKING:
+    from bide.queue.blocking import Queue
+
+R = TypeVar("R")
+
+
+class Job(JobView[R]):
+    """A job; what it says of itself is read from the server when first asked, or by `refresh`."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        id: str,
+        receipt: Receipt | None = None,
+        snapshot: Snapshot | None = None,
+    ) -> None:
+        super().__init__(id, receipt, snapshot, allow_pickle=queue.serializer == "pickle")
+        self.queue: Final = queue
+
+    def refresh(self) -> Job[R]:
+        """Read the job again.
+
+        Raises:
+            JobNotFound: it is no more.
+        """
+        self._snapshot = self.queue.fetch(self.id)._snapshot
+        return self
+
+    def wait(self, timeout: Duration | None = None) -> R:
+        """Wait until the job has ended; what the task returned.
+
+        Args:
+            timeout: how long at most; None waits without end.
+
+        Raises:
+            JobFailed: it has failed for good.
+            JobCancelled: it was cancelled.
+            JobNotFinished: it has not ended in time; it goes on.
+            JobNotFound: it is no more.
+        """
+        seconds = None if timeout is None else to_us(timeout, "timeout") / 1e6
+        until = None if seconds is None else time.monotonic() + seconds
+        watch = inspect.watch(self.queue.keys, self.id, ANNOUNCE_US)
+        with self.queue._client.listen(self.queue.keys["waiters"]) as listener:
+            while (state := self.queue._run(watch)) in ("due", "active"):
+                look_at = time.monotonic() + LOOK_EVERY
+                listener.hear(self.id, look_at if until is None else min(look_at, until))
+                if until is not None and time.monotonic() >= until:
+                    if self.refresh()._ended():
+                        return self._outcome()
+                    raise self._late(seconds or 0)
+        if state == "gone":
+            raise not_found(self.id)
+        return self.refresh()._outcome()
+
+    def cancel(self, running: bool = True) -> bool:
+        """Take the job back before it runs; one that runs is asked to end; as `Queue.cancel`."""
+        self._snapshot = None
+        return self.queue.cancel(self.id, running)
+
+    def reschedule(self, delay: Duration | None = None, at: datetime | None = None) -> None:
+        """Give the job another due time.
+
+        Raises:
+            JobStateError: it runs or has ended.
+            JobNotFound: it is no more.
+        """
+        command = manage.reschedule(self.queue.keys, [self.id], produce.when(delay, at))
+        self._moved(self.queue._run(command)[0], "rescheduled", "a delayed or waiting one")
+
+    def promote(self) -> None:
+        """Make the job due now; raises as `reschedule` does."""
+        command = manage.promote(self.queue.keys, [self.id])
+        self._moved(self.queue._run(command)[0], "promoted", "a delayed or waiting one")
+
+    def retry(self, delay: Duration | None = None, at: datetime | None = None) -> None:
+        """Run the job once more, with all its attempts before it.
+
+        Raises:
+            JobStateError: it has not ended.
+            JobNotFound: it is no more.
+        """
+        command = manage.retry(self.queue.keys, [self.id], produce.when(delay, at))
+        self._moved(self.queue._run(command)[0], "retried", "one that has ended")
+
+    def delete(self) -> bool:
+        """Remove every trace of the job; False if there was none.
+
+        Raises:
+            JobStateError: it runs.
+        """
+        return self._removed(self.queue.delete_many([self.id])[0])
+
+    def _seen(self) -> Snapshot:
+        if self._snapshot is None:
+            self.refresh()
+        return super()._seen()

@@ -1,0 +1,146 @@
+"""Tasks as users hold them: a function that can be called, and enqueued.
+
+Everything but the last step is alike in both worlds; `Task` takes it at once, `AsyncTask` returns
+what is to be awaited.
+"""
+
+from __future__ import annotations
+
+import functools
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack
+
+from bide.clock import at_to_us, to_us
+from bide.errors import UsageError
+from bide.options import Options
+from bide.task import register
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bide.ops.produce import Prepared
+    from bide.queue.awaited import AsyncQueue
+    from bide.queue.awaited_job import AsyncJob
+    from bide.queue.blocking import Queue
+    from bide.queue.blocking_job import Job
+
+P = ParamSpec("P")
+C = TypeVar("C")
+"""What calling the function returns: for a coroutine function, a coroutine."""
+R = TypeVar("R")
+"""What the job's result is."""
+Q = TypeVar("Q", bound="Queue | AsyncQueue")
+
+
+class Call(Generic[P, R, Q]):
+    """A task with options: ready to be given its arguments."""
+
+    def __init__(self, function: Callable[P, Any], queue: Q, options: Options) -> None:
+        self.function: Final = function
+        self.queue: Final = queue
+        self._options: Final = options
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.function.__qualname__} on {self.queue.name}>"
+
+    def prepare(self, *args: P.args, **kwargs: P.kwargs) -> Prepared:
+        """Make a job ready for `enqueue_many`."""
+        return self.queue.prepare(self.function, args, kwargs, **self._options)
+
+    def _merged(self, options: Options) -> tuple[Q, Options]:
+        """These options over those before, and the queue that they name."""
+        merged = Options(**{**self._options, **options})
+        if options.get("at") is not None:
+            merged["delay"] = None
+        elif options.get("delay") is not None:
+            merged["at"] = None
+        return self.queue, merged
+
+
+class BlockingCall(Call[P, R, "Queue"]):
+    """A task with options, for code that blocks."""
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Add a job with these arguments; raises as `Queue.enqueue_call` does."""
+        return self.queue.enqueue_call(self.function, args, kwargs, **self._options)
+
+    def later(self, when: float | str | timedelta | datetime) -> BlockingCall[P, R]:
+        """The task, due later: after a delay, or at an aware `datetime`."""
+        return self.options(**as_due(when))
+
+    def options(
+        self, *, queue: Queue | None = None, **options: Unpack[Options]
+    ) -> BlockingCall[P, R]:
+        """The task with other options, which never mix with the function's own arguments."""
+        own, merged = self._merged(options)
+        return BlockingCall(self.function, queue or own, merged)
+
+
+class AwaitedCall(Call[P, R, "AsyncQueue"]):
+    """A task with options, for code on an event loop."""
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> AsyncJob[R]:
+        """Add a job with these arguments; raises as `Queue.enqueue_call` does."""
+        return await self.queue.enqueue_call(self.function, args, kwargs, **self._options)
+
+    def later(self, when: float | str | timedelta | datetime) -> AwaitedCall[P, R]:
+        """The task, due later: after a delay, or at an aware `datetime`."""
+        return self.options(**as_due(when))
+
+    def options(
+        self, *, queue: AsyncQueue | None = None, **options: Unpack[Options]
+    ) -> AwaitedCall[P, R]:
+        """The task with other options, which never mix with the function's own arguments."""
+        own, merged = self._merged(options)
+        return AwaitedCall(self.function, queue or own, merged)
+
+
+class Task(BlockingCall[P, R], Generic[P, C, R]):
+    """A function of a queue: called, it runs here; enqueued, it runs in a worker when it is due."""
+
+    def __init__(self, function: Callable[P, C], queue: Queue, options: Options) -> None:
+        """Register the function; its workers run it without being told to serve its module.
+
+        Raises:
+            UsageError: no worker could find it by its name, or an option cannot be meant.
+        """
+        self.name: Final = register(function, options)
+        super().__init__(function, queue, Options())
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
+        """Call the function, here and now."""
+        result: C = self.function(*args, **kwargs)
+        return result
+
+
+class AsyncTask(AwaitedCall[P, R], Generic[P, C, R]):
+    """A function of a queue for code on an event loop; see `Task`."""
+
+    def __init__(self, function: Callable[P, C], queue: AsyncQueue, options: Options) -> None:
+        """Register the function, as `Task` does."""
+        self.name: Final = register(function, options)
+        super().__init__(function, queue, Options())
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
+        """Call the function, here and now."""
+        result: C = self.function(*args, **kwargs)
+        return result
+
+
+def as_due(when: float | str | timedelta | datetime) -> Options:
+    """The option that says when: a moment, or a delay.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if isinstance(when, datetime):
+        at_to_us(when)
+        return Options(at=when)
+    if not isinstance(when, int | float | str | timedelta):
+        raise UsageError(
+            f"later() wants a delay such as '30m' or an aware datetime, not {type(when).__name__}."
+        )
+    to_us(when)
+    return Options(delay=when)

@@ -1,0 +1,210 @@
+"""A job as it was when last seen: what both kinds of job read alike, without I/O."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final, Generic, TypeVar
+
+from bide.clock import from_us
+from bide.codec import ErrorInfo
+from bide.errors import (
+    JobCancelled,
+    JobFailed,
+    JobNotFinished,
+    JobNotFound,
+    JobStateError,
+    UsageError,
+)
+from bide.job import Snapshot
+from bide.notes import Attempt, LogLine, Progress
+from bide.ops.manage import Moved
+from bide.ops.produce import Receipt
+from bide.states import FINISHED, State
+from bide.task import signature_of
+
+R = TypeVar("R")
+
+
+class JobView(Generic[R]):
+    """A job as it was when last seen."""
+
+    def __init__(
+        self,
+        id: str,
+        receipt: Receipt | None = None,
+        snapshot: Snapshot | None = None,
+        allow_pickle: bool = False,
+    ) -> None:
+        self.id: Final = id
+        self.new: Final = receipt.new if receipt else None
+        """Of an enqueue: False if the id existed and nothing was changed. Else None."""
+        self._due_us = receipt.due_us if receipt else 0
+        self._snapshot = snapshot
+        self._allow_pickle = allow_pickle
+
+    def __repr__(self) -> str:
+        state = f" {self._snapshot.state}" if self._snapshot else ""
+        return f"<{type(self).__name__} {self.id}{state}>"
+
+    def _seen(self) -> Snapshot:
+        if self._snapshot is None:
+            raise UsageError(f"Job {self.id} has not been read yet; await its refresh() first.")
+        return self._snapshot
+
+    @property
+    def status(self) -> State:
+        """The job's state."""
+        return self._seen().state
+
+    @property
+    def due(self) -> datetime:
+        """When the job is due; of one that has started, when it was."""
+        if self._snapshot is None and self._due_us:
+            return from_us(self._due_us)
+        return from_us(self._seen().due_us)
+
+    @property
+    def task(self) -> str:
+        """The task's name."""
+        return self._seen().task
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The positional arguments, as they are stored: plain values.
+
+        Raises:
+            PayloadError: they cannot be read.
+        """
+        return tuple(self._seen().body(self._allow_pickle).args)
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """The keyword arguments, as they are stored: plain values; raises as `args` does."""
+        return dict(self._seen().body(self._allow_pickle).kwargs)
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What the producer noted with `meta=`."""
+        return dict(self._seen().head.meta or {})
+
+    @property
+    def priority(self) -> int | None:
+        """0 to 9; 9 runs first. None where it is not known any more."""
+        return self._seen().priority
+
+    @property
+    def attempt(self) -> int:
+        """How many attempts have begun and counted."""
+        return self._seen().attempt
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """The latest attempts that ended badly, oldest first: errors, and workers that died."""
+        return self._seen().notes.attempts
+
+    @property
+    def result(self) -> R | None:
+        """What the task returned, as its annotation says if this process has the task; else None.
+
+        Raises:
+            PayloadError: what is stored cannot be read.
+        """
+        seen = self._seen()
+        value = seen.result(self._allow_pickle)
+        signature = None if value is None else signature_of(seen.task, seen.task)
+        return value if signature is None else signature.convert_result(value)  # type: ignore[no-any-return]
+
+    @property
+    def error(self) -> ErrorInfo | None:
+        """The last error, also of a job that will be retried."""
+        return self._seen().notes.error
+
+    @property
+    def progress(self) -> Progress | None:
+        """How far the job last said that it was."""
+        return self._seen().notes.progress
+
+    @property
+    def logs(self) -> tuple[LogLine, ...]:
+        """The latest lines that the job logged."""
+        return self._seen().notes.logs
+
+    @property
+    def lateness(self) -> float | None:
+        """Seconds from due to start of the latest attempt; None before the first."""
+        return self._seen().lateness
+
+    @property
+    def started(self) -> datetime | None:
+        """When the latest attempt began; None before the first."""
+        run = self._seen().run
+        return from_us(run.started_us) if run else None
+
+    @property
+    def finished(self) -> datetime | None:
+        """When the job ended; None while it has not."""
+        finished_us = self._seen().finished_us
+        return from_us(finished_us) if finished_us else None
+
+    @property
+    def worker(self) -> str | None:
+        """Who ran the latest attempt; None before the first."""
+        run = self._seen().run
+        return run.worker if run else None
+
+    @property
+    def cancelling(self) -> bool:
+        """Whether the job runs and has been asked to end."""
+        return self._seen().asked
+
+    def _outcome(self) -> R:
+        """What a finished job came to.
+
+        Raises:
+            JobFailed: it has failed.
+            JobCancelled: it was cancelled.
+        """
+        seen = self._seen()
+        if seen.state == State.FAILED:
+            error = self.error
+            what = f": {error.type}: {error.message}" if error else ""
+            failed = JobFailed(f"Job {self.id} ({self.task}) failed{what}")
+            failed.error = error
+            raise failed
+        if seen.state == State.CANCELLED:
+            raise JobCancelled(f"Job {self.id} ({self.task}) was cancelled.")
+        return self.result  # type: ignore[return-value]
+
+    def _ended(self) -> bool:
+        return self._seen().state in FINISHED
+
+    def _late(self, timeout: float) -> JobNotFinished:
+        return JobNotFinished(
+            f"Job {self.id} is {self._seen().state} after {timeout:g} s; it goes on: wait longer, "
+            "or look whether a worker serves its queue."
+        )
+
+    def _moved(self, moved: Moved, verb: str, from_: str) -> None:
+        if moved.word == "gone":
+            raise not_found(self.id)
+        if moved.word != "ok":
+            raise JobStateError(f"Job {self.id} is {moved.word}, and only {from_} can be {verb}.")
+        self._snapshot = None
+        self._due_us = moved.due_us
+
+    def _removed(self, word: str) -> bool:
+        if word == "active":
+            raise JobStateError(f"Job {self.id} is active; wait for its end before deleting it.")
+        return word == "ok"
+
+
+LOOK_EVERY: Final = 2.0
+"""Seconds after which a waiter looks though it heard nothing: what a lost message costs."""
+
+ANNOUNCE_US: Final = 30_000_000
+"""Microseconds for which a wait is noted on the server; each look renews it."""
+
+
+def not_found(id: str) -> JobNotFound:
+    """The error for an id that leads nowhere."""
+    return JobNotFound(f"There is no job {id!r}: it never was, was deleted, or its time is over.")

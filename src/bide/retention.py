@@ -1,0 +1,53 @@
+"""How long, and how many, finished jobs a queue keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from bide.clock import Duration, to_us
+from bide.errors import UsageError
+
+MOST: Final = 1_000_000
+"""Finished jobs of one state that a queue keeps at most."""
+
+
+@dataclass(frozen=True)
+class Retention:
+    """What a queue keeps of finished jobs, set with `queue.configure(retention=...)`.
+
+    What finished in the last 15 seconds is kept whatever is said here, so that a call that is
+    repeated after a lost reply still finds what it did.
+    """
+
+    completed: Duration = "1d"
+    """How long completed jobs, and their results, are kept."""
+    failed: Duration = "30d"
+    """How long failed jobs are kept."""
+    cancelled: Duration = "1d"
+    """How long cancelled jobs are kept."""
+    count: int = 10_000
+    """How many of each are kept at most."""
+
+    def stored(self) -> str:
+        """As the queue's settings hold it: count and age in µs of each state.
+
+        Raises:
+            UsageError: an age is not a duration, or the count is not from 0 to a million.
+        """
+        count = self.count
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MOST:
+            raise UsageError(f"Retention count must be from 0 to {MOST:,}, not {count!r}.")
+        ages = [to_us(getattr(self, state), f"Retention {state}") for state in _STATES]
+        return " ".join(f"{count} {age}" for age in ages)
+
+    @classmethod
+    def read(cls, text: bytes | None) -> Retention:
+        """From the queue's settings; the default where nothing was set."""
+        if not text:
+            return cls()
+        count, completed, _, failed, _, cancelled = map(int, text.split())
+        return cls(completed / 1e6, failed / 1e6, cancelled / 1e6, count)
+
+
+_STATES: Final = ("completed", "failed", "cancelled")

@@ -1,0 +1,137 @@
+"""From a stored body to a call: what runs, with which arguments, surrounded by what.
+
+Arguments become what the function's annotations say, resources are handed in, middlewares are
+entered around the call, and callbacks run after it. A plain function is called in the thread that
+calls `run`, a coroutine function is awaited by `run_async`; middlewares and callbacks of the other
+kind are taken to where they belong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+from bide.codec import Body
+from bide.current import CurrentJob
+from bide.middleware import Middleware
+from bide.task import Policy, Served, Target
+from bide.worker.lifespan import Lifespan
+
+log = logging.getLogger("bide.worker")
+
+
+class Call(NamedTuple):
+    """One run of a task, ready to be made."""
+
+    target: Target
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+    middlewares: Sequence[Middleware]
+
+    async def run_async(self, job: CurrentJob) -> Any:
+        """Await a coroutine function."""
+        if not self.middlewares:
+            return await self.target.function(*self.args, **self.kwargs)
+        async with AsyncExitStack() as stack:
+            for middleware in self.middlewares:
+                around: Any = middleware.running(job)
+                if hasattr(around, "__aenter__"):
+                    await stack.enter_async_context(around)
+                elif around is not None:
+                    stack.enter_context(around)
+            return await self.target.function(*self.args, **self.kwargs)
+
+    def run(self, job: CurrentJob, loop: asyncio.AbstractEventLoop) -> Any:
+        """Call a plain function, in this thread."""
+        if not self.middlewares:
+            return self.target.function(*self.args, **self.kwargs)
+        with ExitStack() as stack:
+            for middleware in self.middlewares:
+                around: Any = middleware.running(job)
+                if hasattr(around, "__aenter__"):
+                    stack.enter_context(_on_loop(around, loop))
+                elif around is not None:
+                    stack.enter_context(around)
+            return self.target.function(*self.args, **self.kwargs)
+
+
+def prepare(
+    body: Body, target: Target, lifespan: Lifespan, middlewares: Sequence[Middleware]
+) -> Call:
+    """Make a call of a body.
+
+    Raises:
+        PayloadError: an argument is missing, too many, or not what the function's annotation says.
+        BideError: a resource is not open.
+    """
+    args, kwargs = target.signature.bind(body.args, body.kwargs, body.task)
+    if target.signature.injected:
+        kwargs = {**lifespan.values_for(target.signature.injected), **kwargs}
+    return Call(target, args, kwargs, middlewares)
+
+
+def policy_for(body: Body, policy: Policy) -> Policy:
+    """What holds for a job: its own options, where it has none its task's."""
+    if body.timeout is not None:
+        policy = policy._replace(timeout=body.timeout)
+    if body.retry is not None:
+        policy = policy._replace(retry=body.retry, has_retry=True)
+    if body.keep is not None:
+        policy = policy._replace(keep=body.keep)
+    if body.on_crash is not None:
+        policy = policy._replace(on_crash=body.on_crash)
+    if body.on_success is not None:
+        policy = policy._replace(on_success=body.on_success)
+    if body.on_failure is not None:
+        policy = policy._replace(on_failure=body.on_failure)
+    return policy
+
+
+async def call_back_async(
+    callback: Callable[..., Any] | str, served: Served, job: CurrentJob, value: Any
+) -> None:
+    """Run a callback of a job that ran on the event loop; what it raises is logged."""
+    try:
+        function = served.function(callback) if isinstance(callback, str) else callback
+        if inspect.iscoroutinefunction(function):
+            await function(job, value)
+        else:
+            await asyncio.to_thread(function, job, value)
+    except Exception:
+        log.exception("job %s: its callback %r raised", job.id, callback)
+
+
+def call_back(
+    callback: Callable[..., Any] | str,
+    served: Served,
+    job: CurrentJob,
+    value: Any,
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    """Run a callback of a job that ran in a thread, there; what it raises is logged."""
+    try:
+        function = served.function(callback) if isinstance(callback, str) else callback
+        if inspect.iscoroutinefunction(function):
+            asyncio.run_coroutine_threadsafe(function(job, value), loop).result()
+        else:
+            function(job, value)
+    except BaseException:
+        log.exception("job %s: its callback %r raised", job.id, callback)
+
+
+@contextmanager
+def _on_loop(around: Any, loop: asyncio.AbstractEventLoop) -> Any:
+    """An async context manager around code in a thread: entered and left on the event loop."""
+    asyncio.run_coroutine_threadsafe(around.__aenter__(), loop).result()
+    try:
+        yield
+    except BaseException as error:
+        leave = around.__aexit__(type(error), error, error.__traceback__)
+        if not asyncio.run_coroutine_threadsafe(leave, loop).result():
+            raise
+    else:
+        asyncio.run_coroutine_threadsafe(around.__aexit__(None, None, None), loop).result()

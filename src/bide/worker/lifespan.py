@@ -1,0 +1,67 @@
+"""Opening resources before the first job, closing them after the last."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from bide.errors import UsageError
+from bide.resource import Resource, resources
+
+log = logging.getLogger("bide.worker")
+
+
+class Lifespan:
+    """The resources that one worker has open."""
+
+    def __init__(self) -> None:
+        self._open: list[tuple[Resource[Any], Any]] = []
+        self._values: dict[Resource[Any], Any] = {}
+
+    async def open(self) -> None:
+        """Open everything that was registered, in order; whatever one raises stops the worker."""
+        for resource in resources():
+            needs = {
+                name: getattr(parameter.default, "__bide_resource__", None)
+                for name, parameter in inspect.signature(resource.function).parameters.items()
+            }
+            given = self.values_for({n: r for n, r in needs.items() if r is not None})
+            generator = resource.function(**given)
+            try:
+                value = await anext(generator) if resource.is_async else next(generator)
+            except (StopIteration, StopAsyncIteration):
+                raise UsageError(f"The resource {resource.name} ended without a yield.") from None
+            self._open.append((resource, generator))
+            self._values[resource] = value
+
+    async def close(self) -> None:
+        """Close what is open, the last first; what one raises is logged, and the others close."""
+        while self._open:
+            resource, generator = self._open.pop()
+            try:
+                if resource.is_async:
+                    await anext(generator, None)
+                    await generator.aclose()
+                else:
+                    next(generator, None)
+                    generator.close()
+            except Exception:
+                log.exception("The resource %s raised when it was closed", resource.name)
+        self._values.clear()
+
+    def values_for(self, injected: Mapping[str, Resource[Any]]) -> dict[str, Any]:
+        """The values of these resources, by the names of the parameters that want them.
+
+        Raises:
+            UsageError: one is not open.
+        """
+        try:
+            return {name: self._values[resource] for name, resource in injected.items()}
+        except KeyError as missing:
+            (resource,) = missing.args
+            raise UsageError(
+                f"The resource {resource.name} is not open; register it in a module that the "
+                "worker imports before it starts, and before what needs it."
+            ) from None
