@@ -1,39 +1,71 @@
-"""What travels: the body of a job, its result, its error; as JSON, encoded once by the client.
+"""What travels: the body of a job, its result, its error; encoded once, by the client.
+
+A body is JSON, so that people and other programs can read what a job is:
+
+    {"task":"app.tasks:send","args":[42],"timeout":30.0}
+
+A queue that chose msgpack or pickle writes the same JSON without the arguments, a newline (which
+JSON written without spaces never holds), and the bytes of `[args, kwargs]`. So the task and the
+options of a job are known even where its arguments cannot be read. A result is JSON too, or has
+one byte in front that JSON cannot begin with.
 
 A script stores a body and hands it out, and never looks inside: `cjson` would turn
-9007199254740993 into 9.007e15 and `[]` into `{}`. A payload is data: decoding it builds nothing
-but plain values, and no class is ever named by one.
+9007199254740993 into 9.007e15 and `[]` into `{}`.
 """
 
 from __future__ import annotations
 
-import math
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from bide.errors import PayloadError
-from bide.retry import NO_RETRY, Retry
+from bide.errors import BideError, PayloadError
+from bide.retry import Retry
+from bide.serializers import Codec, check_finite, pack, reason, simplify, unpack
 
 MAX_BODY: Final = 1_000_000
 """The largest body or result in bytes; a job is a message, not a file."""
 
 DEFAULT_TIMEOUT: Final = 300.0
-"""Seconds that a job may run unless it says otherwise."""
+"""Seconds that a job may run unless it, or its task, says otherwise."""
 
 _MAX_TRACEBACK: Final = 8_000
+_MARKS: Final[dict[Codec, bytes]] = {"msgpack": b"\x01", "pickle": b"\x02"}
+_MARKED: Final = {mark[0]: codec for codec, mark in _MARKS.items()}
 
 
 class Body(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Task, arguments and options of one job, as they are stored."""
+    """Task, arguments and options of one job, as they are stored.
+
+    An option that is None is as the task's own default has it, else as bide's.
+    """
 
     task: str
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = {}
-    timeout: float = DEFAULT_TIMEOUT
-    retry: Retry = NO_RETRY
+    timeout: float | None = None
+    """Seconds."""
+    retry: Retry | None = None
+    keep: float | None = None
+    """Seconds that the finished job is kept."""
+    on_crash: Literal["rerun", "fail"] | None = None
+    meta: dict[str, Any] | None = None
+    on_success: str | None = None
+    """The name of a task."""
+    on_failure: str | None = None
+    """The name of a task."""
+    codec: Codec = "json"
+    """How the arguments, and later the result, are encoded."""
+
+
+class Envelope(NamedTuple):
+    """A stored body whose arguments may not have been read yet."""
+
+    body: Body
+    packed: bytes
+    """Its arguments, where its codec is not JSON; else nothing."""
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -44,70 +76,140 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     traceback: str = ""
 
 
-_encoder: Final = msgspec.json.Encoder()
-_body_decoder: Final = msgspec.json.Decoder(Body)
+def _written(value: Any) -> Any:
+    return value.wire() if isinstance(value, Retry) else simplify(value)
+
+
+def _read(kind: type, value: Any) -> Any:
+    if kind is Retry:
+        return Retry.from_wire(value)
+    raise NotImplementedError(kind)  # pragma: no cover - a body has no other type of ours
+
+
+_encoder: Final = msgspec.json.Encoder(enc_hook=_written)
+_body_decoder: Final = msgspec.json.Decoder(Body, dec_hook=_read)
 _error_decoder: Final = msgspec.json.Decoder(ErrorInfo)
-_plain_decoder: Final = msgspec.json.Decoder()
 
 
-def encode_body(body: Body) -> bytes:
+def encode_body(body: Body, names: Sequence[str] = ()) -> bytes:
     """Encode a body.
 
+    Args:
+        body: what to encode.
+        names: those of the task's positional parameters, where they are known: an error then
+            names the argument rather than its position.
+
     Raises:
-        PayloadError: an argument does not fit JSON, or the whole is over `MAX_BODY` bytes.
+        PayloadError: an argument does not fit the codec, or the whole is over `MAX_BODY` bytes.
+        UsageError: its retry policy has a function that no worker could find.
     """
     try:
-        data = _encoder.encode(body)
-        _check_finite(data, (body.args, body.kwargs), f"The arguments of {body.task}")
-    except PayloadError:
-        raise
+        if body.codec == "json":
+            data = _encoder.encode(body)
+            check_finite(data, (body.args, body.kwargs, body.meta))
+        else:
+            head = _encoder.encode(msgspec.structs.replace(body, args=(), kwargs={}))
+            check_finite(head, body.meta)
+            data = head + b"\n" + pack((body.args, body.kwargs), body.codec)
     except Exception as error:  # properties and time zones of the arguments' own may raise anything
-        raise PayloadError(
-            f"The arguments of {body.task} do not fit JSON: {error}; "
-            "pass plain values (numbers, text, lists, dicts), or an id to look the rest up by."
-        ) from None
-    return _bounded(data, f"The arguments of {body.task}")
+        if isinstance(error, BideError) and not isinstance(error, PayloadError):
+            raise
+        raise PayloadError(_what_does_not_fit(body, names, error)) from None
+    if len(data) > MAX_BODY:
+        raise PayloadError(_too_large(f"The arguments of {body.task}", len(data)))
+    return data
 
 
-def decode_body(data: bytes) -> Body:
-    """Decode a stored body.
+def decode_envelope(data: bytes) -> Envelope:
+    """Read the task and the options of a stored body, and its arguments if they are JSON.
 
     Raises:
         PayloadError: it is not a body.
     """
+    head, newline, packed = data.partition(b"\n")
     try:
-        return _body_decoder.decode(data)
+        body = _body_decoder.decode(head)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise PayloadError(f"The stored body is not one of bide's: {error}.") from None
+    if bool(newline) == (body.codec == "json"):
+        raise PayloadError(
+            "The stored body is not one of bide's: a newline, then the arguments, stand after "
+            "the options where their codec is msgpack or pickle, and only there."
+        )
+    return Envelope(body, packed)
 
 
-def encode_result(task: str, result: object) -> bytes:
+def open_envelope(envelope: Envelope, *, allow_pickle: bool = False) -> Body:
+    """The body with its arguments.
+
+    Raises:
+        PayloadError: they cannot be read, or are pickled and that was not allowed.
+    """
+    body = envelope.body
+    if body.codec == "json":
+        return body
+    if body.codec == "pickle" and not allow_pickle:
+        raise PayloadError(
+            f"The arguments of {body.task} are pickled, and reading them could run any code; where "
+            "all who can write to the queue are trusted, allow it with `bide worker "
+            "--allow-pickle` or Worker(..., allow_pickle=True)."
+        )
+    try:
+        args, kwargs = unpack(envelope.packed, body.codec)
+        if not isinstance(args, list | tuple) or not isinstance(kwargs, dict):
+            raise TypeError("they are no list and dict")
+    except Exception as error:  # what a pickle names may be missing, or raise anything
+        raise PayloadError(
+            f"The arguments of {body.task} cannot be read as {body.codec} "
+            f"({type(error).__name__}: {error}); is the producer's code deployed here?"
+        ) from None
+    return msgspec.structs.replace(body, args=args, kwargs=kwargs)
+
+
+def decode_body(data: bytes, *, allow_pickle: bool = False) -> Body:
+    """Decode a stored body, with its arguments.
+
+    Raises:
+        PayloadError: it is not a body, or its arguments cannot be read, or are pickled and that
+            was not allowed.
+    """
+    return open_envelope(decode_envelope(data), allow_pickle=allow_pickle)
+
+
+def encode_result(task: str, result: object, codec: Codec = "json") -> bytes:
     """Encode what a task returned; None takes no bytes.
 
     Raises:
-        PayloadError: the result does not fit JSON or is too large.
+        PayloadError: the result does not fit the codec or is too large.
     """
     if result is None:
         return b""
     try:
-        data = _encoder.encode(result)
-        _check_finite(data, result, f"The result of {task}")
-    except PayloadError:
-        raise
+        data = pack(result, codec)
     except Exception as error:  # properties and time zones of the result's own may raise anything
-        raise PayloadError(f"The result of {task} does not fit JSON: {error!r}.") from None
-    return _bounded(data, f"The result of {task}")
+        raise PayloadError(f"The result of {task}: {reason(error, codec)}.") from None
+    if len(data) > MAX_BODY:
+        raise PayloadError(_too_large(f"The result of {task}", len(data)))
+    return _MARKS.get(codec, b"") + data
 
 
-def decode_result(data: bytes | None) -> Any:
+def decode_result(data: bytes | None, *, allow_pickle: bool = False) -> Any:
     """Decode a stored result; nothing stored is None.
 
     Raises:
-        PayloadError: it is not JSON.
+        PayloadError: it cannot be read, or is pickled and that was not allowed.
     """
+    if not data:
+        return None
+    codec = _MARKED.get(data[0], "json")
+    if codec == "pickle" and not allow_pickle:
+        raise PayloadError(
+            "The stored result is pickled, and reading it could run any code; where all who can "
+            'write to the queue are trusted, allow it with Queue(..., serializer="pickle").'
+        )
     try:
-        return None if not data else _plain_decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return unpack(data if codec == "json" else data[1:], codec)
+    except Exception as error:  # what a pickle names may be missing, or raise anything
         raise PayloadError(f"The stored result is not one of bide's: {error}.") from None
 
 
@@ -148,28 +250,28 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _check_finite(data: bytes, value: object, what: str) -> None:
-    """Refuse NaN and infinities, which the encoder would turn into null without a word."""
-    if b"null" in data and not _is_finite(msgspec.to_builtins(value)):
-        raise PayloadError(
-            f"{what} hold a NaN or an infinity, which JSON has not; use None or text."
-        )
+def _what_does_not_fit(body: Body, names: Sequence[str], error: Exception) -> str:
+    """A sentence that names the argument; each is tried by itself, which only an error pays for."""
+    for who, value, codec in _values(body, names):
+        try:
+            pack(value, codec)
+        except Exception as own:
+            return f"{who} of {body.task}: {reason(own, codec)}."
+    return f"The arguments of {body.task}: {reason(error, body.codec)}."
 
 
-def _is_finite(value: Any) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, dict):
-        return all(map(_is_finite, value.values()))
-    if isinstance(value, list | tuple):
-        return all(map(_is_finite, value))
-    return True
+def _values(body: Body, names: Sequence[str]) -> list[tuple[str, object, Codec]]:
+    found: list[tuple[str, object, Codec]] = []
+    for i, value in enumerate(body.args):
+        who = f"argument {names[i]!r}" if i < len(names) else f"positional argument {i + 1}"
+        found.append((who, value, body.codec))
+    found += [(f"argument {name!r}", value, body.codec) for name, value in body.kwargs.items()]
+    found += [(f"meta {name!r}", value, "json") for name, value in (body.meta or {}).items()]
+    return found
 
 
-def _bounded(data: bytes, what: str) -> bytes:
-    if len(data) > MAX_BODY:
-        raise PayloadError(
-            f"{what} take {len(data):,} bytes, more than {MAX_BODY:,}; "
-            "store the data elsewhere and pass its id."
-        )
-    return data
+def _too_large(what: str, size: int) -> str:
+    return (
+        f"{what} take {size:,} bytes, more than {MAX_BODY:,}; "
+        "store the data elsewhere and pass its id."
+    )

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from bide.clock import Duration, from_us, to_us
-from bide.codec import DEFAULT_TIMEOUT, Body, ErrorInfo
+from bide.codec import Body, ErrorInfo
 from bide.command import Command
 from bide.connection import resolve_prefix
 from bide.errors import BideError, JobNotFound, JobStateError, ServerUnavailable, UsageError
@@ -60,8 +60,8 @@ class QueueCore:
         retry: Retry | int | None = None,
     ) -> Prepared:
         """Make a job ready for `enqueue_many`; options as for `enqueue_call`."""
-        seconds = DEFAULT_TIMEOUT if timeout is None else to_us(timeout, "timeout") / 1e6
-        if seconds <= 0:
+        seconds = None if timeout is None else to_us(timeout, "timeout") / 1e6
+        if seconds is not None and seconds <= 0:
             raise UsageError("timeout must be more than 0.")
         if not isinstance(args, list | tuple):
             raise UsageError(f"args must be a list or tuple, not {args!r}; (x,) holds one x.")
@@ -72,7 +72,7 @@ class QueueCore:
             args=args,
             kwargs=kwargs or {},
             timeout=seconds,
-            retry=as_retry(retry),
+            retry=None if retry is None else as_retry(retry),
         )
         return produce.prepare(body, delay, at, priority, job_id)
 

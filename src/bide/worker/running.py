@@ -20,7 +20,7 @@ from bide.current import CurrentJob, enter
 from bide.errors import BideError, JobTimeout, PayloadError
 from bide.job import Claimed
 from bide.ops.consume import Outcome, Settle
-from bide.retry import NO_RETRY
+from bide.retry import NO_RETRY, as_retry
 from bide.task import Function, Served
 from bide.worker.deadlines import Deadlines
 from bide.worker.station import Station
@@ -139,13 +139,13 @@ class Running:
         try:
             body = decode_body(run.claimed.body)
             run.task_name = body.task if body.task.isprintable() else repr(body.task)
-            run.retry = body.retry
+            run.retry = as_retry(body.retry)
             function, is_async = self._served.find(body.task)
         except BideError as error:
             self._end(run, self._judge(run, error))
             return
-        run.timeout = body.timeout
-        run.deadline = time.monotonic() + body.timeout
+        run.timeout = DEFAULT_TIMEOUT if body.timeout is None else body.timeout
+        run.deadline = time.monotonic() + run.timeout
         self._deadlines.add(run)
         if is_async:
             run.task = self._loop.create_task(self._run_async(run, function, body))
@@ -207,7 +207,7 @@ class Running:
         if run.timed_out:
             error = _timeout(run)
         attempt = run.claimed.attempt
-        delay = run.retry.delay(attempt)
+        delay = run.retry.decide(attempt, error)
         data = encode_error(error)
         what = f"{run.task_name} (job {run.claimed.id}) attempt {attempt}"
         if run.abandoned:
@@ -256,7 +256,7 @@ class Running:
 
 def _completed(body: Body, result: object) -> _Ended:
     try:
-        return "complete", "", encode_result(body.task, result)
+        return "complete", "", encode_result(body.task, result, body.codec)
     except PayloadError as error:
         log.error("%s", error)
         return "fail", "", encode_error(error)
