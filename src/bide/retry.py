@@ -267,8 +267,9 @@ def _true_name(name: str) -> str:
     module_name, _, attribute = name.rpartition(".")
     module = sys.modules.get(module_name)
     found = vars(module).get(attribute) if module else None
-    is_error = isinstance(found, type) and issubclass(found, BaseException)
-    return _class_name(found) if is_error else name
+    if isinstance(found, type) and issubclass(found, BaseException):
+        return _class_name(found)
+    return name
 
 
 def _class_name(kind: type) -> str:

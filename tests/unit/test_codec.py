@@ -146,7 +146,8 @@ def test_a_none_or_the_word_null_is_not_taken_for_one() -> None:
     ids=["object", "set", "lambda", "complex", "surrogate", "tuple-key"],
 )
 def test_what_does_not_fit_is_refused_with_a_way_out(value: object) -> None:
-    for codec, named in (("json", "JSON"), ("msgpack", "msgpack")):
+    codecs: list[tuple[Codec, str]] = [("json", "JSON"), ("msgpack", "msgpack")]
+    for codec, named in codecs:
         with pytest.raises(PayloadError, match=rf"^positional.* fit {named}.*plain values.*an id"):
             travel(value, codec=codec)
         with pytest.raises(PayloadError, match=rf"The result of app.tasks:send: .* fit {named}"):

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bide.clock import Duration
 from bide.errors import JobTimeout, UsageError
 from bide.retry import NO_RETRY, Retry, as_retry
 
@@ -118,7 +119,7 @@ def test_it_is_drawn_anew_each_time() -> None:
 
 
 def test_a_list_has_a_delay_for_each_and_its_last_repeats() -> None:
-    steps = [1, timedelta(seconds=5), "1m"]
+    steps: list[Duration] = [1, timedelta(seconds=5), "1m"]
     assert delays(Retry(backoff=steps), 4) == [1, 5, 60, None]
     assert delays(Retry(5, steps), 6) == [1, 5, 60, 60, 60, None]
     assert delays(Retry(1, steps), 2) == [1, None]
