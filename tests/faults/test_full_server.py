@@ -105,8 +105,8 @@ def test_what_was_taken_can_be_settled_in_every_way(tank: Tank) -> None:
 def test_what_waits_can_be_moved_cancelled_deleted_and_emptied(tank: Tank) -> None:
     first, second, third, *_ = sorted(tank.fill())
     run = tank.client.run
-    assert run(manage.reschedule(KEYS, first, "+60000000")).word == "ok"
-    assert run(manage.promote(KEYS, first)).word == "ok"
+    assert run(manage.reschedule(KEYS, [first], "+60000000"))[0].word == "ok"
+    assert run(manage.promote(KEYS, [first]))[0].word == "ok"
     assert tank.queue.cancel(second)
     assert tank.queue.fetch(third).delete()
     tank.queue.pause()

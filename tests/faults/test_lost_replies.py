@@ -209,13 +209,13 @@ def test_a_job_is_promoted_rescheduled_and_deleted_in_spite_of_losses(line: Line
         line.arm()
         promoted, moved, _ = line.bad.run_many(
             [
-                manage.promote(KEYS, soon),
-                manage.reschedule(KEYS, later, "+7200000000"),
+                manage.promote(KEYS, [soon]),
+                manage.reschedule(KEYS, [later], "+7200000000"),
                 manage.delete(KEYS, [never]),
             ]
         )
         due = assert_legal(line.direct, QUEUE).due
-        assert due == {soon: promoted.due_us, later: moved.due_us}
+        assert due == {soon: promoted[0].due_us, later: moved[0].due_us}
         assert due[later] - due[soon] > 7_100_000_000
 
 

@@ -14,6 +14,7 @@ from bide.errors import ServerUnavailable
 from bide.keys import keys_of
 from bide.ops import consume, inspect, manage, produce
 from bide.ops.consume import Settle
+from bide.retention import Retention
 from bide.script import TEST_CLOCK, load, names
 from tests.faults.conftest import Connect, Executor
 from tests.faults.legal import assert_legal
@@ -160,17 +161,15 @@ def test_what_has_just_finished_is_remembered_though_retention_keeps_none(scene:
     """Or a repeat would be told of a job that is gone."""
     scene.add(2)
     first, second = scene.claim(scene.bad, "w1").jobs
-    none = consume.Retention(completed_count=0)
-    settles = [
-        consume.settle(KEYS, [Settle(j.id, j.token, "complete")], none) for j in (first, second)
-    ]
+    scene.good.run(manage.configure(KEYS, Retention(count=0)))
+    settles = [consume.settle(KEYS, [Settle(j.id, j.token, "complete")]) for j in (first, second)]
     scene.lose_next_reply(then=lambda: scene.good.run(settles[1]))
     assert scene.bad.run(settles[0]) == ["ok"]
     assert assert_legal(scene.direct, QUEUE).where(first.id) == "completed"
     scene.pass_time(60)
     (third,) = scene.add()
     (job,) = scene.claim(scene.good, "w2").jobs
-    scene.good.run(consume.settle(KEYS, [Settle(third, job.token, "complete")], none))
+    scene.good.run(consume.settle(KEYS, [Settle(third, job.token, "complete")]))
     assert assert_legal(scene.direct, QUEUE).sets["completed"].keys() == {third}
 
 

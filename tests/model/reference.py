@@ -43,35 +43,79 @@ class Queue(Store):
             self.wake_for(earliest, now)
         return reply
 
-    def cancel(self, now: int, ids: Sequence[str], keep: tuple[int, int]) -> Reply:
-        words = []
+    def cancel(self, now: int, ids: Sequence[str], running: bool) -> Reply:
+        words, done = [], []
+        for id in ids:
+            job = self.waits(id)
+            word = "ok" if job else self.state(id, now)
+            if job:
+                priority = job.place.removeprefix("due:")
+                if job.run is None and priority != "5":
+                    job.run = Run(token=0, priority=int(priority), worker="-", due=now)
+                self.finish(job, "cancelled", now)
+                done.append(id)
+            elif word == "active" and running:
+                word = "asked"
+                self.asked[id] = now
+                self.said.append(("asked", id))
+            words.append(word)
+        if done:
+            self.retain("cancelled", now, len(done) + 64)
+            self.tell(now, done)
+        return [b"ok", now, *(word.encode() for word in words)]
+
+    def reschedule(self, now: int, ids: Sequence[str], at: int) -> Reply:
+        reply: Reply = [b"ok", now]
+        moved = False
         for id in ids:
             job = self.waits(id)
             if job:
-                job.place, job.score = "cancelled", now
-            words.append("ok" if job else self.state(id, now))
-        done = words.count("ok")
-        self.count("cancelled", done)
-        if done:
-            self.retain("cancelled", now, keep, done + 64)
-        return [b"ok", now, *(word.encode() for word in words)]
+                job.score = max(at, now)
+                moved = True
+            reply += [b"ok", job.score] if job else [self.state(id, now).encode(), 0]
+        if moved:
+            self.wake_for(max(at, now), now)
+        return reply
 
-    def reschedule(self, now: int, id: str, at: int) -> Reply:
-        job = self.waits(id)
-        if job is None:
-            return [self.state(id, now).encode(), now]
-        job.score = max(at, now)
-        self.wake_for(job.score, now)
-        return [b"ok", now, job.score]
+    def promote(self, now: int, ids: Sequence[str]) -> Reply:
+        reply: Reply = [b"ok", now]
+        for id in ids:
+            job = self.waits(id)
+            if job and job.score > now:
+                job.score = now
+                self.push()
+            reply += [b"ok", job.score] if job else [self.state(id, now).encode(), 0]
+        return reply
 
-    def promote(self, now: int, id: str) -> Reply:
-        job = self.waits(id)
-        if job is None:
-            return [self.state(id, now).encode(), now]
-        if job.score > now:
-            job.score = now
-            self.push()
-        return [b"ok", now, job.score]
+    def retry(self, now: int, ids: Sequence[str], at: int) -> Reply:
+        reply: Reply = [b"ok", now]
+        moved = False
+        for id in ids:
+            job = self.jobs.get(id)
+            if job is None or job.place not in FINISHED:
+                reply += [self.state(id, now).encode(), 0]
+                continue
+            job.place, job.score, job.result = "due:5", max(at, now), None
+            if job.run:
+                job.run.attempt = job.run.crashes = job.run.strikes = job.run.alone = 0
+                job.run.due, job.run.first, job.run.ended = job.score, 0, 0
+                job.place = f"due:{job.run.priority}"
+            moved = True
+            reply += [b"ok", job.score]
+        if moved:
+            self.wake_for(max(at, now), now)
+        return reply
+
+    def watch(self, now: int, id: str, wait: int) -> Reply:
+        state = self.state(id, now)
+        state = "due" if state in ("delayed", "waiting") else state
+        if state in ("due", "active"):
+            self.waiters[id] = now + wait
+        return [b"ok", now, state.encode()]
+
+    def configure(self, retention: str) -> Reply:
+        self.retention = retention
+        return [b"ok"]
 
     def delete(self, ids: Sequence[str]) -> Reply:
         words = []
@@ -123,7 +167,7 @@ class Queue(Store):
             if job is None or job.run is None:
                 words.append(b"gone")
             elif job.place == "active" and (job.run.token, job.run.settled) == (token, "-"):
-                words.append(b"ok")
+                words.append(b"asked" if id in self.asked else b"ok")
                 job.score = now + lease
                 any_ok = True
             else:
@@ -132,16 +176,22 @@ class Queue(Store):
             self.observe(now, lease)
         return [b"ok", now, *words]
 
-    def settle(
-        self,
-        now: int,
-        settles: Sequence[tuple[str, int, str, int, bytes]],
-        keep: dict[str, tuple[int, int]],
-    ) -> Reply:
-        """Each settle is (id, token, outcome, due again, data)."""
+    def note(self, now: int, notes: Sequence[tuple[str, int, str, bytes]]) -> Reply:
+        """Each note is (id, token, kind, text)."""
+        words = []
+        for id, token, kind, text in notes:
+            job = self.jobs.get(id)
+            mine = job is not None and job.run is not None and job.run.token == token
+            if job and mine:
+                job.note(f"{kind} {now} ".encode() + text)
+            words.append(b"ok" if mine else b"lost")
+        return [b"ok", now, *words]
+
+    def settle(self, now: int, settles: Sequence[tuple[str, int, str, int | None, bytes]]) -> Reply:
+        """Each settle is (id, token, outcome, due again or how long to keep, data)."""
         words = []
         earliest = None
-        done: list[str] = []
+        ended: list[Job] = []
         for id, token, outcome, at, data in settles:
             job = self.jobs.get(id)
             if job is None or job.run is None:
@@ -154,37 +204,44 @@ class Queue(Store):
                 words.append(b"lost")
                 continue
             words.append(b"ok")
-            done.append(outcome)
             self._end(job, outcome, at, data, now)
             if job.place.startswith("due:"):
                 earliest = job.score if earliest is None else min(earliest, job.score)
-        for outcome, total in (("complete", "completed"), ("fail", "failed")):
-            self.count(total, done.count(outcome))
-            if outcome in done:
-                self.retain(total, now, keep[total], len(settles) + 64)
-        self.count("retried", done.count("retry"))
+            else:
+                ended.append(job)
+        for place in {job.place for job in ended}:
+            self.retain(place, now, len(settles) + 64)
+        self.tell(now, [job.id for job in ended])
         if earliest is not None:
             self.wake_for(earliest, now)
         return [b"ok", now, *words]
 
-    def _end(self, job: Job, outcome: str, at: int, data: bytes, now: int) -> None:
+    def _end(self, job: Job, outcome: str, at: int | None, data: bytes, now: int) -> None:
         run = job.run
         assert run
         run.settled = STAMPS[outcome]
-        if data and outcome in ("retry", "fail"):
-            job.error = data
+        asked = self.asked.pop(job.id, None) is not None
+        if data and outcome != "complete":
+            job.note_attempt("E", now, data)
         if outcome == "complete":
-            job.place, job.score = "completed", now
+            self.finish(job, "completed", now, at)
             job.result = data or None
         elif outcome == "fail":
-            job.place, job.score = "failed", now
+            self.finish(job, "failed", now, at)
+        elif outcome == "cancel" or asked:
+            self.finish(job, "cancelled", now)
         else:
+            self.count("retried", int(outcome == "retry"))
             run.alone = 0
             if outcome != "retry":
                 run.attempt -= 1
-            if outcome != "release":
-                run.strikes = run.crashes = 0
-            job.again(min(run.due, now) if outcome == "release" else max(at, now))
+            if outcome == "release":
+                job.again(min(run.due, now))
+                return
+            run.strikes = run.crashes = 0
+            run.first = run.first or run.due
+            assert at is not None
+            job.again(max(at, now))
 
     def claim(
         self,
@@ -194,7 +251,6 @@ class Queue(Store):
         count: int,
         lease: int,
         busy: int,
-        limits: dict[str, tuple[int, int]],
     ) -> Reply:
         self.keep.pop(worker, None)
         self.park.pop(worker, None)
@@ -222,7 +278,7 @@ class Queue(Store):
             self.sweep(SWEEP)
         if marked:
             for place in FINISHED:
-                self.retain(place, now, limits[place], TRIM)
+                self.retain(place, now, TRIM)
 
         paused = "paused" in self.meta
         deadlines: list[int] = []
@@ -280,7 +336,9 @@ class Queue(Store):
 
     def _told(self, job: Job) -> list[Any]:
         assert job.run
-        return [job.id.encode(), job.body, job.run.token, job.run.attempt, job.run.due]
+        run = job.run
+        reclaims, first = run.crashes + run.strikes, run.first or run.due
+        return [job.id.encode(), job.body, run.token, run.attempt, reclaims, first, run.due]
 
     def _reclaim(self, now: int, ended_by: int) -> bool:
         expired = [job for job in self.at("active") if job.score <= ended_by][:RECLAIMS]
@@ -291,21 +349,25 @@ class Queue(Store):
                 run.crashes += 1
             else:
                 run.strikes += 1
-            run.attempt -= 1
             run.alone = 0
-            run.due = min(run.due, now)
+            error = b""
             self.count("reclaimed")
-            if run.crashes < CRASHES and run.strikes < MANY_STRIKES:
+            if self.asked.pop(job.id, None) is not None:
+                self.finish(job, "cancelled", now)
+            elif run.crashes < CRASHES and run.strikes < MANY_STRIKES:
+                run.due = min(run.due, now)
                 job.again(run.due)
-                continue
-            job.place, job.score = "failed", now
-            self.count("failed")
-            message = (
-                f"Its worker died or stopped {run.crashes + run.strikes} times under this job, "
-                f"{run.crashes} of them while it ran alone; the last was {run.worker}."
-            )
-            info = {"type": "WorkerCrashed", "message": message}
-            job.error = json.dumps(info, separators=(",", ":")).encode()
+            else:
+                self.finish(job, "failed", now)
+                message = (
+                    f"Its worker died or stopped {run.crashes + run.strikes} times under this job, "
+                    f"{run.crashes} of them while it ran alone; the last was {run.worker}."
+                )
+                info = {"type": "WorkerCrashed", "message": message}
+                error = json.dumps(info, separators=(",", ":")).encode()
+            job.note_attempt("E" if error else "C", now, error)
+            run.attempt -= 1
+        self.tell(now, [job.id for job in expired if job.place in FINISHED])
         return len(expired) == RECLAIMS
 
     def _take(self, job: Job, now: int, worker: str, lease: int, alone: bool) -> None:
