@@ -148,11 +148,13 @@ def test_an_unserved_module_is_never_imported_and_the_error_says_how_to_allow_it
 
 
 def test_wrong_arguments_fail_the_job(queue: Queue) -> None:
-    job = queue.enqueue(jobs.add, 1, 2, 3, 4)
+    """Of a task that the producer does not have; else it would have been told at once."""
+    job = queue.enqueue(f"{MODULE}:add", 1, 2, 3, 4)
     worker(queue).work(burst=True)
     error = job.refresh().error
     assert error is not None
-    assert error.type == "TypeError"
+    assert error.type == "bide.errors.PayloadError"
+    assert "takes 2 arguments" in error.message
 
 
 def test_a_registered_task_runs_without_its_module_being_served(queue: Queue) -> None:
