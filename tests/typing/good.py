@@ -41,8 +41,7 @@ def crunch(numbers: list[float]) -> float:
 # Still plain functions.
 assert_type(add(1), int)
 assert_type(greet("x", loud=True), str)
-coroutine = fetch("x")
-assert_type(coroutine, Coroutine[Any, Any, bytes])
+coroutine = assert_type(fetch("x"), Coroutine[Any, Any, bytes])
 assert_type(crunch([1.0]), float)
 
 # Enqueued, the function's own arguments are checked, and the result is known.
