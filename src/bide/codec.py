@@ -245,7 +245,9 @@ def decode_error(data: bytes | None) -> ErrorInfo | None:
 
 
 def _qualified(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
+    """Where users import it from; bide's own errors from bide itself."""
+    module = "bide" if kind.__module__.startswith("bide.") else kind.__module__
+    return f"{module}.{kind.__qualname__}"
 
 
 def _encodable(text: str) -> str:
