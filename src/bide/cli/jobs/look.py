@@ -15,7 +15,6 @@ from bide.notes import Attempt
 from bide.queue.view import JobView
 from bide.states import FINISHED, State
 
-
 _REMARK: Final = 200
 """Characters of an error that a list shows, even where lines have no end."""
 
