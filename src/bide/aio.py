@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
@@ -125,6 +126,14 @@ class Client:
         idle, self._idle = self._idle, []
         for connection in idle:
             await connection.disconnect()
+
+    def abandon(self) -> None:
+        """Drop all connections without a word; for a client whose event loop may have ended."""
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            writer, connection._writer = connection._writer, None
+            with contextlib.suppress(RuntimeError, AttributeError):  # the event loop has closed
+                writer.transport.abort()
 
     async def _send(self, calls: list[Call]) -> list[Any] | Exception:
         """One round trip, over a connection of its own for as long as it lasts.

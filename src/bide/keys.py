@@ -87,6 +87,7 @@ META: Final[dict[str, str]] = {
     "lease_us": "the longest lease that any claim has asked for",
     "drain_until": "one worker drains for a suspect; no other begins to before this",
     "retention": "count and age in µs of what is kept completed, failed, cancelled, if configured",
+    "own": "1 once a job was to be kept for a time of its own",
     "trash": "1 while `trash` holds what `empty` set aside",
     "emptied": "which emptying was the last, and how many jobs it set aside",
     "completed": "how many jobs ever completed",

@@ -266,13 +266,12 @@ def _lookup(module: Any, module_name: str, qualname: str) -> _Found:
         if not inspect.isclass(holder) or holder.__module__ != module_name:
             break
     else:
-        found = None if last.startswith("_") else getattr(holder, last, None)
+        found: Any = None if last.startswith("_") else getattr(holder, last, None)
         if inspect.isclass(holder):
             static = inspect.getattr_static(holder, last, None)
-            if isinstance(static, staticmethod | classmethod) and callable(found):
-                function: Function = found
-                return _Found(function, None)
-            if inspect.isfunction(static) and found is static:
+            if found is not None and isinstance(static, staticmethod | classmethod):
+                return _Found(found, None)
+            if found is not None and inspect.isfunction(static):
                 return _Found(static, holder)
         elif callable(found) and getattr(found, "__module__", None) == module_name:
             return _Found(found, None)

@@ -10,6 +10,7 @@ import sys
 from datetime import UTC, datetime
 
 from bide import Queue, Retry
+from bide.config import override
 from bide.script import TEST_CLOCK
 
 TASK = "tests.faults.jobs:listed"
@@ -19,7 +20,7 @@ def main(url: str, at_us: int, count: int, seed: int) -> None:
     dice = random.Random(seed)
     numbers = iter(range(count))
     at = datetime.fromtimestamp(at_us // 1_000_000, UTC)
-    queue = Queue("mail", url=url, clock=TEST_CLOCK)
+    queue = Queue("mail", url=url)
     for start in range(0, count, 5_000):
         queue.enqueue_many(
             [
@@ -37,4 +38,5 @@ def main(url: str, at_us: int, count: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    with override(clock=TEST_CLOCK):
+        main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from bide import Queue, Worker
+from bide.config import override
 from bide.keys import DUE_SETS, keys_of
 from bide.script import TEST_CLOCK
 from tests.faults import jobs
@@ -51,9 +52,11 @@ def test_one_worker_runs_them_by_due_time_and_id_within_a_priority(
     caplog.set_level(logging.ERROR, "bide.worker")  # a thousand lines that a job raised
     priorities = due_at_once(one_url, direct, count)
     jobs.listed_runs.clear()
-    queue = Queue("mail", url=one_url, clock=TEST_CLOCK)
-    executed = Worker([queue], modules=[JOBS], concurrency=concurrency, lease=60).work(burst=True)
-    queue.close()
+    with override(clock=TEST_CLOCK):
+        queue = Queue("mail", url=one_url)
+        worker = Worker([queue], modules=[JOBS], concurrency=concurrency, lease=60)
+        executed = worker.work(burst=True)
+        queue.close()
     runs = list(jobs.listed_runs)
     assert len(runs) == executed
     again = sum(run.attempt == 2 for run in runs)

@@ -1,4 +1,4 @@
-"""What travels is JSON that comes back as it went, or is refused with a reason."""
+"""What travels comes back as it went, or is refused with a reason."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from bide.codec import (
     MAX_BODY,
     Body,
     decode_body,
+    decode_envelope,
     decode_error,
     decode_result,
     encode_body,
     encode_error,
     encode_result,
 )
-from bide.errors import PayloadError
+from bide.errors import PayloadError, UsageError
 from bide.retry import Retry
+from bide.serializers import CODECS, Codec
 
 WHOLE = st.integers(-(2**63), 2**64 - 1)
 PLAIN = st.recursive(
@@ -40,27 +42,61 @@ PLAIN = st.recursive(
 )
 
 
-def travel(*args: Any, **kwargs: Any) -> Body:
-    return decode_body(encode_body(Body("app.tasks:send", args, kwargs)))
+ALL_CODECS = pytest.mark.parametrize("codec", CODECS)
+
+
+def travel(*args: Any, codec: Codec = "json", **kwargs: Any) -> Body:
+    data = encode_body(Body("app.tasks:send", args, kwargs, codec=codec))
+    return decode_body(data, allow_pickle=True)
 
 
 # -- bodies
 
 
-@given(st.lists(PLAIN), st.dictionaries(st.text("abc", min_size=1), PLAIN))
-def test_plain_values_come_back_as_they_went(args: list[Any], kwargs: dict[str, Any]) -> None:
-    body = travel(*args, **kwargs)
+@ALL_CODECS
+@given(args=st.lists(PLAIN), kwargs=st.dictionaries(st.text("abc", min_size=1), PLAIN))
+def test_plain_values_come_back_as_they_went(
+    codec: Codec, args: list[Any], kwargs: dict[str, Any]
+) -> None:
+    body = travel(*args, codec=codec, **kwargs)
     assert list(body.args) == args
     assert body.kwargs == kwargs
 
 
-def test_options_travel_with_them() -> None:
-    body = Body("app.tasks:send", [1], {"a": 2}, timeout=7.5, retry=Retry(3, "fixed", 2))
-    assert decode_body(encode_body(body)) == body
+def policy(attempt: int, error: BaseException) -> float:
+    return 1.0
+
+
+@ALL_CODECS
+@pytest.mark.parametrize("retry", [None, Retry(0), Retry(3, "fixed", 2), Retry(9, [1], on=OSError)])
+def test_options_travel_with_them(codec: Codec, retry: Retry | None) -> None:
+    body = Body(
+        "app.tasks:send",
+        [1],
+        {"a": 2},
+        timeout=7.5,
+        retry=retry,
+        keep=0.0,
+        on_crash="fail",
+        meta={"tenant": "é\n", "n": [1, None]},
+        on_success="app.tasks:next",
+        on_failure="app.tasks:undo",
+        codec=codec,
+    )
+    assert decode_body(encode_body(body), allow_pickle=True) == body
 
 
 def test_what_is_usual_takes_no_room() -> None:
     assert encode_body(Body("app.tasks:send")) == b'{"task":"app.tasks:send"}'
+    assert encode_body(Body("a:b", (1,), {"c": 2})) == b'{"task":"a:b","args":[1],"kwargs":{"c":2}}'
+    assert encode_body(Body("a:b", retry=Retry(5))) == b'{"task":"a:b","retry":5}'
+
+
+def test_a_retry_that_no_worker_could_find_is_refused_as_such() -> None:
+    with pytest.raises(UsageError, match="cannot be stored with a job"):
+        encode_body(Body("a:b", retry=Retry(5, lambda attempt, error: 1.0)))
+    stored = encode_body(Body("a:b", retry=Retry(5, policy)))
+    assert decode_body(stored).retry == Retry(5, f"{__name__}:policy")
 
 
 @pytest.mark.parametrize(
@@ -88,11 +124,15 @@ def test_what_lua_or_c_would_mangle_is_kept(value: object) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("wrap", [lambda v: v, lambda v: [v], lambda v: {"a": [1, {"b": v}]}])
 def test_nan_and_infinity_are_refused_wherever_they_are(value: float, wrap: Any) -> None:
-    with pytest.raises(PayloadError, match=r"arguments of app.tasks:send hold a NaN"):
-        travel(wrap(value))
-    with pytest.raises(PayloadError, match="NaN or an infinity"):
-        travel(key=wrap(value))
-    with pytest.raises(PayloadError, match=r"result of app.tasks:send hold"):
+    with pytest.raises(
+        PayloadError, match=r"^positional argument 2 of app.tasks:send: holds a NaN"
+    ):
+        travel(1, wrap(value))
+    with pytest.raises(PayloadError, match=r"^argument 'key' of .*NaN or an infinity"):
+        travel(1, key=wrap(value), other=None)
+    with pytest.raises(PayloadError, match=r"^meta 'tenant' of .*NaN or an infinity"):
+        encode_body(Body("app.tasks:send", meta={"tenant": wrap(value)}))
+    with pytest.raises(PayloadError, match=r"result of app.tasks:send: holds a NaN"):
         encode_result("app.tasks:send", wrap(value))
 
 
@@ -102,20 +142,22 @@ def test_a_none_or_the_word_null_is_not_taken_for_one() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [object(), {1, object()}, lambda: 0, 1 + 2j, "\ud800", {("a", 1): 2}],
+    [object(), {1, object()}, lambda: 0, 1 + 2j, "\ud800", {("a", object()): 2}],
     ids=["object", "set", "lambda", "complex", "surrogate", "tuple-key"],
 )
-def test_what_does_not_fit_json_is_refused_with_a_way_out(value: object) -> None:
-    with pytest.raises(PayloadError, match=r"arguments of app.tasks:send do not fit.*plain values"):
-        travel(value)
-    with pytest.raises(PayloadError, match=r"result of app.tasks:send does not fit JSON"):
-        encode_result("app.tasks:send", value)
+def test_what_does_not_fit_is_refused_with_a_way_out(value: object) -> None:
+    codecs: list[tuple[Codec, str]] = [("json", "JSON"), ("msgpack", "msgpack")]
+    for codec, named in codecs:
+        with pytest.raises(PayloadError, match=rf"^positional.* fit {named}.*plain values.*an id"):
+            travel(value, codec=codec)
+        with pytest.raises(PayloadError, match=rf"The result of app.tasks:send: .* fit {named}"):
+            encode_result("app.tasks:send", value, codec)
 
 
 def test_values_nested_without_end_are_refused() -> None:
     endless: list[Any] = []
     endless.append(endless)
-    with pytest.raises(PayloadError, match="do not fit JSON"):
+    with pytest.raises(PayloadError, match="does not fit JSON"):
         travel(endless)
 
 
@@ -172,6 +214,121 @@ def test_any_bytes_are_a_body_or_an_error_of_ours(data: bytes) -> None:
         decode_body(data)
 
 
+# -- the other codecs
+
+
+NATIVE = [b"\x00\xff", datetime(2030, 1, 1, tzinfo=UTC), {1: 2}, {"a": [b"", {"b": b"\n"}]}]
+
+
+@pytest.mark.parametrize("value", [*NATIVE, float("inf")], ids=repr)
+def test_msgpack_has_more_types_than_json(value: object) -> None:
+    assert travel(value, codec="msgpack", key=value).args == [value]
+
+
+@pytest.mark.parametrize(
+    "value", [*NATIVE, {1, 2}, (1, [2]), 10**30, 1 + 2j, "\ud800", ...], ids=repr
+)
+def test_pickle_has_all(value: object) -> None:
+    body = travel(value, codec="pickle", key=value)
+    assert (body.args, body.kwargs) == ((value,), {"key": value})
+
+
+@ALL_CODECS
+def test_arguments_hold_newlines(codec: Codec) -> None:
+    assert list(travel("a\nb", "\n", codec=codec, key="\n\n").args) == ["a\nb", "\n"]
+
+
+class Bomb:
+    went_off = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Bomb.go_off, ())
+
+    @staticmethod
+    def go_off() -> int:
+        Bomb.went_off += 1
+        return Bomb.went_off
+
+
+def test_a_pickle_is_read_only_by_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Bomb, "went_off", 0)
+    body = encode_body(Body("app.tasks:send", (Bomb(),), timeout=5, codec="pickle"))
+    result = encode_result("app.tasks:send", Bomb(), "pickle")
+    with pytest.raises(
+        PayloadError, match=r"app.tasks:send are pickled.*--allow-pickle` or Worker.*allow_pickle="
+    ):
+        decode_body(body)
+    with pytest.raises(PayloadError, match=r'result is pickled.*Queue\(..., serializer="pickle"'):
+        decode_result(result)
+    envelope = decode_envelope(body)
+    assert (envelope.body.task, envelope.body.timeout) == ("app.tasks:send", 5.0)
+    assert Bomb.went_off == 0
+    assert decode_body(body, allow_pickle=True).args == (1,)
+    assert decode_result(result, allow_pickle=True) == 2
+
+
+@pytest.mark.parametrize("codec", ["msgpack", "pickle"])
+@pytest.mark.parametrize(
+    "packed", [b"", b"\xc1", b"\x05", b"\x92\x05\x05", b"cno.module\nf\n.", b"."]
+)
+def test_arguments_that_cannot_be_read_leave_the_task_known(codec: str, packed: bytes) -> None:
+    data = b'{"task":"app.tasks:send","retry":2,"codec":"%s"}\n%s' % (codec.encode(), packed)
+    assert decode_envelope(data).body == Body("app.tasks:send", retry=Retry(2), codec=codec)  # type: ignore[arg-type]
+    with pytest.raises(
+        PayloadError, match=rf"arguments of app.tasks:send cannot be read as {codec}"
+    ):
+        decode_body(data, allow_pickle=True)
+
+
+def test_a_codec_that_nobody_knows_is_an_error_of_ours() -> None:
+    with pytest.raises(PayloadError, match="stored body is not one"):
+        decode_body(b'{"task":"a:b","codec":"yaml"}\nx')
+
+
+@pytest.mark.parametrize("data", [b'{"task":"a:b"}\nx', b'{"task":"a:b","codec":"msgpack"}'])
+def test_a_body_is_of_one_form(data: bytes) -> None:
+    with pytest.raises(PayloadError, match="stored body is not one"):
+        decode_body(data)
+
+
+@ALL_CODECS
+def test_an_argument_that_does_not_fit_is_named(codec: Codec) -> None:
+    def who(*args: Any, **kwargs: Any) -> str:
+        with pytest.raises(PayloadError) as caught:
+            encode_body(Body("app:send", args, kwargs, codec=codec), ("order", "when"))
+        return str(caught.value).partition(" of app:send: ")[0]
+
+    with open(__file__) as unfit:
+        assert who(unfit) == "argument 'order'"
+        assert who(1, [{"a": unfit}]) == "argument 'when'"
+        assert who(1, 2, unfit, 4) == "positional argument 3"
+        assert who(1, when=unfit) == "argument 'when'"
+
+
+def test_the_type_that_does_not_fit_is_named_as_well() -> None:
+    class Money:
+        pass
+
+    with pytest.raises(
+        PayloadError, match=r"^argument 'm' of app:send: objects of type .*Money do "
+    ):
+        encode_body(Body("app:send", (Money(),)), ("m",))
+
+
+@pytest.mark.parametrize("codec", ["msgpack", "pickle"])
+def test_every_codec_has_the_size_limit(codec: Codec) -> None:
+    with pytest.raises(PayloadError, match="more than 1,000,000; store the"):
+        travel(b"x" * MAX_BODY, codec=codec)
+    with pytest.raises(PayloadError, match=r"result of a:b take .* more than 1,000,000"):
+        encode_result("a:b", b"x" * MAX_BODY, codec)
+
+
+@given(st.binary(max_size=200), st.sampled_from(["msgpack", "pickle", "json"]))
+def test_any_arguments_are_read_or_an_error_of_ours(packed: bytes, codec: str) -> None:
+    with suppress(PayloadError):
+        decode_body(b'{"task":"a:b","codec":"%s"}\n%s' % (codec.encode(), packed))
+
+
 def test_decoding_builds_nothing_but_plain_values() -> None:
     (value,) = travel({"__class__": "os.system", "py/object": "x", "$type": "y"}).args
     assert type(value) is dict
@@ -180,10 +337,11 @@ def test_decoding_builds_nothing_but_plain_values() -> None:
 # -- results
 
 
-@given(PLAIN)
-def test_a_result_comes_back_as_it_went(result: Any) -> None:
-    data = encode_result("app.tasks:send", result)
-    assert decode_result(data) == result
+@ALL_CODECS
+@given(result=PLAIN)
+def test_a_result_comes_back_as_it_went(codec: Codec, result: Any) -> None:
+    data = encode_result("app.tasks:send", result, codec)
+    assert decode_result(data, allow_pickle=True) == result
     assert (data == b"") == (result is None)
 
 
@@ -192,7 +350,9 @@ def test_a_result_has_the_size_limit_of_a_body() -> None:
         encode_result("app.tasks:send", "x" * MAX_BODY)
 
 
-@pytest.mark.parametrize("data", [b"{", b"\xff", b'"\xff"', b"[" * 100_000])
+@pytest.mark.parametrize(
+    "data", [b"{", b"\xff", b'"\xff"', b"[" * 100_000, b"\x01", b"\x01\xc1", b"\x03x"]
+)
 def test_a_stored_result_that_cannot_be_read_is_an_error_of_ours(data: bytes) -> None:
     with pytest.raises(PayloadError, match="stored result is not one of bide's"):
         decode_result(data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from bide import aio
 from bide.clock import Duration, to_us
@@ -25,7 +25,6 @@ from bide.queue.together import Together
 from bide.queue.view import not_found
 from bide.retention import Retention
 from bide.retry import Retry
-from bide.script import SERVER_CLOCK
 from bide.serializers import Codec
 from bide.task import Function
 
@@ -34,7 +33,7 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 
-class AsyncQueue(QueueCore):
+class AsyncQueue(QueueCore[aio.Client]):
     """A queue, for code on an event loop; one object for one loop."""
 
     def __init__(
@@ -45,26 +44,23 @@ class AsyncQueue(QueueCore):
         prefix: str | None = None,
         serializer: Codec = "json",
         patience: float = PATIENCE,
-        clock: str = SERVER_CLOCK,
     ) -> None:
         """Name a queue; nothing is sent before the first call.
 
         Args:
             name: without braces, spaces or control characters.
-            url: of the server; else `$BIDE_URL`, else the local default.
+            url: of the server; else `$BIDE_URL`, else that of `[tool.bide]` in pyproject.toml,
+                else redis://127.0.0.1:6379/0.
             prefix: of all keys: separates applications that share a server; else `$BIDE_PREFIX`,
-                else `bide`.
+                else that of `[tool.bide]`, else `bide`.
             serializer: how arguments and results travel: `"json"`, `"msgpack"`, or `"pickle"`,
                 which runs code when it is read and must be allowed by the worker too.
             patience: seconds for which a call is repeated when the connection breaks.
-            clock: which clock the scripts are built for (the tests have one that can be moved).
 
         Raises:
             UsageError: a name or the URL cannot be meant.
         """
-        super().__init__(name, prefix=prefix, serializer=serializer, clock=clock)
-        self._client = aio.Client(url, patience=patience, clock=clock)
-        self.url: Final = self._client.url
+        super().__init__(name, url, prefix, serializer, patience)
         self._together = Together(self._trip)
 
     @overload
@@ -192,7 +188,7 @@ class AsyncQueue(QueueCore):
 
     async def workers(self) -> list[WorkerSeen]:
         """The workers that serve this queue and were heard of lately."""
-        seen = await self._client.run(registry.workers(self._global_keys))
+        seen = await self._client.run(registry.workers(self._here.everywhere))
         return [worker for worker in seen if self.name in worker.about.queues]
 
     async def cancel(self, id: str, running: bool = True) -> bool:
@@ -275,6 +271,12 @@ class AsyncQueue(QueueCore):
             except BideError as error:
                 return [*receipts, *[error] * (len(jobs) - len(receipts))]
         return receipts
+
+    def _make_client(self, url: str, clock: str) -> aio.Client:
+        return aio.Client(url, patience=self._patience, clock=clock)
+
+    def _leave(self, client: aio.Client) -> None:
+        client.abandon()
 
     async def _run(self, command: Command[T]) -> T:
         return await self._client.run(command)

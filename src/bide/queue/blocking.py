@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from bide import sync
 from bide.clock import Duration, to_us
@@ -24,7 +24,6 @@ from bide.queue.tasks import Task
 from bide.queue.view import not_found
 from bide.retention import Retention
 from bide.retry import Retry
-from bide.script import SERVER_CLOCK
 from bide.serializers import Codec
 from bide.task import Function
 
@@ -33,7 +32,7 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 
-class Queue(QueueCore):
+class Queue(QueueCore[sync.Client]):
     """A queue, for code that blocks; safe to share by threads."""
 
     def __init__(
@@ -44,26 +43,23 @@ class Queue(QueueCore):
         prefix: str | None = None,
         serializer: Codec = "json",
         patience: float = PATIENCE,
-        clock: str = SERVER_CLOCK,
     ) -> None:
         """Name a queue; nothing is sent before the first call.
 
         Args:
             name: without braces, spaces or control characters.
-            url: of the server; else `$BIDE_URL`, else the local default.
+            url: of the server; else `$BIDE_URL`, else that of `[tool.bide]` in pyproject.toml,
+                else redis://127.0.0.1:6379/0.
             prefix: of all keys: separates applications that share a server; else `$BIDE_PREFIX`,
-                else `bide`.
+                else that of `[tool.bide]`, else `bide`.
             serializer: how arguments and results travel: `"json"`, `"msgpack"`, or `"pickle"`,
                 which runs code when it is read and must be allowed by the worker too.
             patience: seconds for which a call is repeated when the connection breaks.
-            clock: which clock the scripts are built for (the tests have one that can be moved).
 
         Raises:
             UsageError: a name or the URL cannot be meant.
         """
-        super().__init__(name, prefix=prefix, serializer=serializer, clock=clock)
-        self._client = sync.Client(url, patience=patience, clock=clock)
-        self.url: Final = self._client.url
+        super().__init__(name, url, prefix, serializer, patience)
 
     @overload
     def task(
@@ -195,7 +191,7 @@ class Queue(QueueCore):
 
     def workers(self) -> list[WorkerSeen]:
         """The workers that serve this queue and were heard of lately."""
-        seen = self._client.run(registry.workers(self._global_keys))
+        seen = self._client.run(registry.workers(self._here.everywhere))
         return [worker for worker in seen if self.name in worker.about.queues]
 
     def cancel(self, id: str, running: bool = True) -> bool:
@@ -267,6 +263,12 @@ class Queue(QueueCore):
     def close(self) -> None:
         """Close the connections; the next call opens new ones."""
         self._client.close()
+
+    def _make_client(self, url: str, clock: str) -> sync.Client:
+        return sync.Client(url, patience=self._patience, clock=clock)
+
+    def _leave(self, client: sync.Client) -> None:
+        client.close()
 
     def _run(self, command: Command[T]) -> T:
         return self._client.run(command)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from typing import Any, Final, TypeVar, Unpack
+from typing import Any, Final, Generic, TypeVar, Unpack
 
 from bide.clock import to_us
 from bide.codec import Body
 from bide.command import Command
-from bide.connection import resolve_prefix
+from bide.connection import resolve_url
+from bide.dialogue import check_patience
 from bide.errors import BideError, ServerUnavailable, UsageError
-from bide.keys import Keys, keys_of
+from bide.ids import check_name
+from bide.keys import Keys
 from bide.middleware import used
 from bide.ops import produce, registry
 from bide.ops.manage import CHUNK
 from bide.ops.produce import Prepared, Receipt
 from bide.options import Options
+from bide.queue.place import Place
 from bide.retry import as_retry
-from bide.script import SERVER_CLOCK
 from bide.serializers import CODECS, Codec
 from bide.task import (
     Function,
@@ -30,36 +32,69 @@ from bide.task import (
     with_owner,
 )
 
-T = TypeVar("T")
+C = TypeVar("C")
 
 
-class QueueCore:
+class QueueCore(Generic[C]):
     """What a queue knows and decides without the server."""
 
     def __init__(
         self,
-        name: str = "default",
-        *,
-        prefix: str | None = None,
-        serializer: Codec = "json",
-        clock: str = SERVER_CLOCK,
+        name: str,
+        url: str | None,
+        prefix: str | None,
+        serializer: Codec,
+        patience: float,
     ) -> None:
         if serializer not in CODECS:
             raise UsageError(
                 f"serializer must be 'json', 'msgpack' or 'pickle', not {serializer!r}."
             )
-        self.name: Final = name
+        self.name: Final = check_name(name, "queue name")
         self.serializer: Final = serializer
-        prefix = resolve_prefix(prefix)
-        self.prefix: Final = prefix
-        self.clock: Final = clock
-        self.keys: Final[Keys] = keys_of(name, prefix)
-        self._global_keys: Final = keys_of(None, prefix)
-        self._allow_pickle: Final = serializer == "pickle"
-        self._known = False
+        self._url = None if url is None else resolve_url(url)
+        self._prefix = None if prefix is None else check_name(prefix, "prefix")
+        self._patience = check_patience(patience)
+        self._place: Place[C] | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
+
+    @property
+    def url(self) -> str:
+        """The server."""
+        return self._here.url
+
+    @property
+    def prefix(self) -> str:
+        """What all keys begin with."""
+        return self._here.prefix
+
+    @property
+    def keys(self) -> Keys:
+        """The names of the queue's keys."""
+        return self._here.keys
+
+    @property
+    def _here(self) -> Place[C]:
+        """Where the queue is now."""
+        place = self._place
+        if place is None or not place.holds:
+            if place is not None:
+                self._leave(place.client)
+            place = self._place = Place(self.name, self._url, self._prefix, self._make_client)
+        return place
+
+    @property
+    def _client(self) -> C:
+        return self._here.client
+
+    def _make_client(self, url: str, clock: str) -> C:
+        raise NotImplementedError
+
+    def _leave(self, client: C) -> None:
+        """Let go of a client that is used no more."""
+        raise NotImplementedError
 
     def prepare(
         self,
@@ -93,10 +128,11 @@ class QueueCore:
 
     def _trips(self, jobs: Sequence[Prepared]) -> Iterator[list[Command[Any]]]:
         """The calls that add jobs, a round trip at a time; the first makes the queue known too."""
-        for trip in produce.enqueue_many(self.keys, jobs):
-            if not self._known:
-                self._known = True
-                yield [*trip, registry.register(self._global_keys, [self.name])]
+        place = self._here
+        for trip in produce.enqueue_many(place.keys, jobs):
+            if not place.known:
+                place.known = True
+                yield [*trip, registry.register(place.everywhere, [self.name])]
             else:
                 yield trip
 

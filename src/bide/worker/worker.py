@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Final
 
-from bide import aio
+from bide import aio, config
 from bide.clock import Duration, to_us
 from bide.connection import resolve_prefix, resolve_url
 from bide.errors import BideError, UsageError
@@ -63,7 +63,6 @@ class Worker:
         grace: Duration = GRACE,
         name: str | None = None,
         allow_pickle: bool = False,
-        clock: str | None = None,
     ) -> None:
         """Set up; nothing is sent before `work`.
 
@@ -80,7 +79,6 @@ class Worker:
                 by default host and process id.
             allow_pickle: read arguments that were pickled, which can run any code; set where a
                 queue is given whose serializer is `"pickle"`.
-            clock: which clock the scripts are built for.
 
         Raises:
             UsageError: an argument cannot be meant, or the queues are on different servers.
@@ -93,7 +91,7 @@ class Worker:
             raise UsageError(f"concurrency must be 1 or more, not {concurrency!r}.")
         self._url = resolve_url(_agreed("url", url, given))
         prefix = resolve_prefix(_agreed("prefix", prefix, given))
-        self._clock = _agreed("clock", clock, given) or SERVER_CLOCK
+        self._clock = config.overridden().clock or SERVER_CLOCK
         label = name or f"{socket.gethostname()}.{os.getpid()}"
         self.name: Final = check_name(f"{label}.{secrets.token_hex(3)}", "worker name")
         self.queues: Final = [q if isinstance(q, str) else q.name for q in given]

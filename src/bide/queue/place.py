@@ -1,0 +1,51 @@
+"""Where a queue is: server, prefix and clock, found out when they are first needed.
+
+A queue is usually made when a module is imported, before a program or a test has set the
+environment; and tests move every queue of a process to a server of their own (`bide.config`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+from bide import config
+from bide.connection import resolve_prefix, resolve_url
+from bide.keys import Keys, keys_of
+from bide.script import SERVER_CLOCK
+
+C = TypeVar("C")
+"""The client: blocking, or awaited."""
+
+
+class Place(Generic[C]):
+    """One server, prefix and clock, with a client of that server."""
+
+    def __init__(
+        self, queue: str, url: str | None, prefix: str | None, make: Callable[[str, str], C]
+    ) -> None:
+        """Find out what holds now.
+
+        Args:
+            queue: the queue's name.
+            url: the server, if the queue was given one.
+            prefix: of the keys, if the queue was given one.
+            make: makes a client from a URL and a clock.
+
+        Raises:
+            UsageError: a name or the URL cannot be meant.
+        """
+        self.generation: Final = config.generation
+        self.url: Final = resolve_url(url)
+        self.prefix: Final = resolve_prefix(prefix)
+        self.clock: Final = config.overridden().clock or SERVER_CLOCK
+        self.keys: Final[Keys] = keys_of(queue, self.prefix)
+        self.everywhere: Final[Keys] = keys_of(None, self.prefix)
+        self.client: Final = make(self.url, self.clock)
+        self.known = False
+        """Whether the queue was made known to the server."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing has changed since."""
+        return self.generation == config.generation
