@@ -34,7 +34,7 @@ P = ParamSpec("P")
 
 
 class AsyncQueue(QueueCore[aio.Client]):
-    """A queue, for code on an event loop; one object for one loop."""
+    """A queue, for code on an event loop; by one loop at a time."""
 
     def __init__(
         self,
