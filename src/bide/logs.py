@@ -74,7 +74,7 @@ def _of_current_job() -> dict[str, Any]:
     return {
         "job_id": job.id,
         "attempt": job.attempt,
-        "task": getattr(job, "task", ""),
+        "task": job.task,
         "queue": job.queue,
     }
 
@@ -91,14 +91,16 @@ class TextFormatter(logging.Formatter):
         """One line, and indented ones for an exception."""
         at = datetime.fromtimestamp(record.created).astimezone()
         level = printable(record.levelname)
-        job = "".join(f" {name}={value}" for name, value in _job_fields(record))
+        ours = record.name.partition(".")[0] == "bide"  # our messages name their job themselves
+        fields = [] if ours else _job_fields(record)
+        job = "".join(f" {name}={value}" for name, value in fields)
         if self._colour:
             head = f"\x1b[2m{at:%H:%M:%S}\x1b[0m {_COLOURS.get(level, '')}{level:<7}\x1b[0m"
             job = f"\x1b[2m{printable(job)}\x1b[0m" if job else ""
         else:
             head = f"{at:%F %T}.{at.microsecond // 1000:03}{at:%z} {level}"
             job = printable(job)
-        name = "" if record.name.partition(".")[0] == "bide" else f"{printable(record.name)}: "
+        name = "" if ours else f"{printable(record.name)}: "
         lines = [f"{head} {name}{printable(_message(record))}{job}"]
         for block in _blocks(self, record):
             lines += ["    " + printable(line) for line in block[1].splitlines()]

@@ -36,8 +36,15 @@ def as_it_was() -> Iterator[None]:
     ours.setLevel(before[2])
 
 
+class Deaf:
+    asked = False
+
+    def say(self, kind: str, text: bytes) -> None: ...
+
+
 def job(id: str = "job-1", attempt: int = 2) -> CurrentJob:
-    return CurrentJob(id, "mail", "worker", Claimed(id, b"", 1, attempt, 0))
+    claimed = Claimed(id, b"", 1, attempt, 0, 0, 0)
+    return CurrentJob("mail", "worker", "shop:greet", claimed, Deaf())
 
 
 def record(message: Any = "hello", *args: Any, **extra: Any) -> logging.LogRecord:
@@ -93,6 +100,7 @@ def test_outside_of_a_job_the_fields_are_empty() -> None:
 def test_within_a_job_every_form_names_it() -> None:
     made = in_a_job(record, job())
     assert (made.job_id, made.attempt, made.queue) == ("job-1", 2, "mail")
+    assert made.task == "shop:greet"
     assert " job_id=job-1 attempt=2 " in KeyValueFormatter().format(made)
     assert " job_id=job-1 attempt=2 " in TextFormatter().format(made)
     assert json.loads(JsonFormatter().format(made))["attempt"] == 2

@@ -172,6 +172,8 @@ def _clock(readings: Readings) -> Iterator[Finding]:
     skew = readings.skew
     way = "ahead of" if skew > 0 else "behind"
     says = f"the server's is {describe(abs(skew))} {way} this machine's"
+    if abs(skew) <= readings.unsure:
+        says = "the server's and this machine's agree"
     says += f" (± {describe(readings.unsure)})"
     if abs(skew) <= max(1.0, 2 * readings.unsure):
         yield Finding("clock", "ok", says)

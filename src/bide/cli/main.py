@@ -17,9 +17,11 @@ from bide.cli.enqueue import enqueue
 from bide.cli.group import Group, PipeClosed
 from bide.cli.health import health
 from bide.cli.info import info
+from bide.cli.jobs import jobs
 from bide.cli.options import server_options
 from bide.cli.queues import queues
 from bide.cli.site import NotFound
+from bide.cli.upcoming import upcoming
 from bide.cli.worker import worker
 from bide.cli.workers import workers
 from bide.errors import BideError, JobNotFound, UsageError
@@ -48,7 +50,19 @@ def group(url: str | None, prefix: str | None) -> None:
     """A task queue on Valkey/Redis in which delay comes first."""
 
 
-for command in (demo, worker, enqueue, info, queues, workers, health, doctor, completion):
+for command in (
+    demo,
+    worker,
+    enqueue,
+    info,
+    jobs,
+    upcoming,
+    queues,
+    workers,
+    health,
+    doctor,
+    completion,
+):
     group.add_command(command)
 
 

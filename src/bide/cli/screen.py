@@ -12,7 +12,9 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple
@@ -20,6 +22,7 @@ from typing import Any, Final, Literal, NamedTuple
 import click
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from bide.clock import describe
 from bide.logs import plain, printable
@@ -45,6 +48,8 @@ STATE_STYLE: Final[dict[str, Style]] = {
 _GAP: Final = "  "
 _LEAST: Final = 8
 """Cells that a cut column keeps, so that something can be read."""
+_A_WHILE: Final = 0.5
+_LONGEST: Final = 2_000
 _WIDEST: Final = 40
 """Cells beyond which a value of a column that is not cut widens its own line, not the column."""
 
@@ -134,6 +139,8 @@ def relative(seconds: float) -> str:
     """How far off: `in 5m`, `now`, `3h2m ago`."""
     if abs(seconds) < 0.0005:
         return "now"
+    if abs(seconds) >= 10:
+        seconds = round(seconds)
     return f"in {describe(seconds)}" if seconds > 0 else f"{describe(-seconds)} ago"
 
 
@@ -147,9 +154,47 @@ def attended() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def bars() -> Console:
-    """Where progress is drawn: standard error; `disable` a bar unless it `is_terminal`."""
-    return Console(stderr=True)
+def aside(text: str) -> None:
+    """Say something to the person only: on standard error, so that what is piped stays clean."""
+    console = Console(stderr=True)
+    colours = console.color_system is not None and not console.no_color
+    click.echo(_paint(printable(text), "dim", colours), err=True)
+
+
+@contextmanager
+def bar(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """Show how far it is, at a terminal and if it takes a while; call the result with steps.
+
+    Args:
+        what: is being done.
+        total: steps that there are; None if that is not known.
+    """
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    progress = Progress(*columns, console=console, transient=True)
+    if not console.is_terminal:
+        yield lambda steps: None
+        return
+    task = progress.add_task(what, total=total)
+    begun = time.monotonic()
+
+    def step(steps: int) -> None:
+        progress.advance(task, steps)
+        if not progress.live.is_started and time.monotonic() - begun > _A_WHILE:
+            progress.start()
+
+    try:
+        yield step
+    finally:
+        if progress.live.is_started:
+            progress.stop()
+
+
+def shortened(text: str) -> str:
+    """A text that may be a megabyte, cut where nobody would read on."""
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:_LONGEST]}… ({len(text):,} characters; --json has them all)"
 
 
 def _colours() -> bool:

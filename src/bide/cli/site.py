@@ -33,10 +33,13 @@ class Site:
         self.where = self.client.where
         self.prefix = check_name(resolve_prefix(prefix), "prefix")
         self._everywhere = keys_of(None, self.prefix)
+        self._queues: dict[str, Queue] = {}
 
     def queue(self, name: str) -> Queue:
         """A queue by name, whether it was ever used or not."""
-        return Queue(name, url=self.client.url, prefix=self.prefix, patience=0)
+        if name not in self._queues:
+            self._queues[name] = Queue(name, url=self.client.url, prefix=self.prefix, patience=0)
+        return self._queues[name]
 
     def queues(self) -> list[str]:
         """The names of all queues that were ever used."""

@@ -27,6 +27,11 @@ CONCURRENCY = 100
 @click.option("--lease", help=f"How long a job is held.  [default: {LEASE:g}s]")
 @click.option("--grace", help=f"To finish, on a signal.  [default: {GRACE:g}s]")
 @click.option("--name", help="In logs and `bide info`.  [default: host and process id]")
+@click.option(
+    "--allow-pickle",
+    is_flag=True,
+    help="Read pickled arguments: whoever can write to a queue can then run any code here.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Log every job.")
 @click.option(
     "--log-format",
@@ -42,6 +47,7 @@ def worker(
     lease: str | None,
     grace: str | None,
     name: str | None,
+    allow_pickle: bool,
     verbose: bool,
     log_format: str | None,
     url: str | None,
@@ -72,6 +78,7 @@ def worker(
         lease=_first(lease, told.worker.lease, LEASE),
         grace=_first(grace, told.worker.grace, GRACE),
         name=name,
+        allow_pickle=allow_pickle,
     ).work(burst)
     _leave_threads_behind()
 

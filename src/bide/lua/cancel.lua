@@ -43,9 +43,8 @@ for i = rest, #ARGV do
   reply[#reply + 1] = word
 end
 if #done > 0 then
-  local limits = retain.limits(meta)
   redis.call('HINCRBY', meta, 'cancelled', #done)
-  retain.trim(cancelled, {jobs, run, results, notes}, now, limits[5], limits[6], #done + 64)
+  retain.trim(cancelled, {jobs, run, results, notes}, now, retain.limits(meta), 3, #done + 64)
   ended.tell(waiters, now, done)
 end
 return reply

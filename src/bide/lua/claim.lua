@@ -21,7 +21,8 @@
 -- @arg   count     integer  how many jobs at most: the worker's free slots
 -- @arg   lease_us  integer  how long they are held without being extended
 -- @arg   busy      integer  how many jobs the worker runs already
--- @reply ok now until deadline more alone drain, then per job: id body token attempt reclaims first due
+-- @reply ok now until deadline more alone drain, then per job: id body token tries due;
+--         tries: attempt, or of a job claimed before: attempt reclaims first
 -- @reply stale     the worker has since sent a later claim
 -- @include clock record hint wait retain sweep noting ended
 
@@ -63,9 +64,7 @@ if last then
         reply[#reply + 1] = id
         reply[#reply + 1] = redis.call('HGET', jobs, id)
         reply[#reply + 1] = tonumber(record.token(line))
-        reply[#reply + 1] = mine.attempt
-        reply[#reply + 1] = mine.crashes + mine.strikes
-        reply[#reply + 1] = mine.first or mine.due
+        reply[#reply + 1] = record.tries(mine)
         reply[#reply + 1] = mine.due
         if mine.alone == 1 then was_alone = 1 end
       end
@@ -139,7 +138,7 @@ if marked then
   -- Once a second, so that a queue in which nothing is settled forgets what is old, too.
   local limits = retain.limits(meta)
   for i, finished in ipairs({completed, failed, cancelled}) do
-    retain.trim(finished, stores, now, limits[2 * i - 1], limits[2 * i], TRIM)
+    retain.trim(finished, stores, now, limits, i, TRIM)
   end
 end
 
@@ -160,13 +159,13 @@ local function take(level, picked)
   for i, id in ipairs(ids) do
     local body, line, at = bodies[i], lines[i], picked[2 * i]
     if body then
-      local token, attempt, reclaims, first = now, 1, 0, tonumber(at)
+      local token, tries = now, 1
       local f = line and record.parse(line)
       if f then
         token = math.max(now, tonumber(record.token(line)) + 1)
         f.attempt, f.started, f.worker, f.alone = f.attempt + 1, now, worker, alone
-        f.due = first
-        attempt, reclaims, first = f.attempt, f.crashes + f.strikes, f.first or first
+        f.due = tonumber(at)
+        tries = record.tries(f)
         line = record.format(record.head(token, record.stamp(line)), f)
       else
         line = fresh_head .. fresh_tail .. at
@@ -177,8 +176,8 @@ local function take(level, picked)
       leases[#leases + 1] = id
       taken[#taken + 1] = id
       local n = #reply
-      reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, body, token, attempt
-      reply[n + 5], reply[n + 6], reply[n + 7] = reclaims, first, tonumber(at)
+      reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, body, token, tries
+      reply[n + 5] = tonumber(at)
     end
   end
   if #leases > 0 then

@@ -45,7 +45,7 @@ local reply = {'ok', now}
 local gone_active, records, results_add, notes_add = {}, {}, {}, {}
 local completed_add, failed_add, cancelled_add, due_add = {}, {}, {}, {}
 local settled, finished = {}, {}
-local earliest
+local earliest, owns
 local counts = {complete = 0, retry = 0, fail = 0, snooze = 0, release = 0, cancel = 0}
 
 local function again(f, id, at)
@@ -98,6 +98,7 @@ local function apply(id, line, stamp, outcome, at, data)
       score = retain.score(now, tonumber(string.sub(at, 2)), age)
       f = f or record.parse(line) or record.unknown(string.sub(line, 1, 34), now)
       f.ended = now
+      owns = true
       line = record.format(f.head, f)
     end
     add[#add + 1] = score
@@ -135,20 +136,21 @@ for set, add in pairs(due_add) do redis.call('ZADD', set, unpack(add)) end
 redis.call('HSET', run, unpack(records))
 if #results_add > 0 then redis.call('HSET', results, unpack(results_add)) end
 if #notes_add > 0 then redis.call('HSET', notes, unpack(notes_add)) end
+if owns and not limits.own then redis.call('HSET', meta, 'own', 1) end
 if counts.retry > 0 then redis.call('HINCRBY', meta, 'retried', counts.retry) end
 
 local stores, limit = {jobs, run, results, notes}, n + 64
 if counts.complete > 0 then
   redis.call('HINCRBY', meta, 'completed', counts.complete)
-  retain.trim(completed, stores, now, limits[1], limits[2], limit)
+  retain.trim(completed, stores, now, limits, 1, limit)
 end
 if counts.fail > 0 then
   redis.call('HINCRBY', meta, 'failed', counts.fail)
-  retain.trim(failed, stores, now, limits[3], limits[4], limit)
+  retain.trim(failed, stores, now, limits, 2, limit)
 end
 if counts.cancel > 0 then
   redis.call('HINCRBY', meta, 'cancelled', counts.cancel)
-  retain.trim(cancelled, stores, now, limits[5], limits[6], limit)
+  retain.trim(cancelled, stores, now, limits, 3, limit)
 end
 ended.tell(waiters, now, finished)
 if earliest then hint.due(wake, keep, earliest, now) end

@@ -60,6 +60,12 @@ function record.unknown(head, now)
     started = now, worker = '?', due = now}
 end
 
+-- How often it was run: the attempt, how many leases ended since the last outcome, and when it
+-- was first due.
+function record.tries(f)
+  return string.format('%d %d %.0f', f.attempt, f.crashes + f.strikes, f.first or f.due)
+end
+
 function record.format(head, f)
   local line = head .. record.tail(f.priority, f.attempt, f.crashes, f.strikes, f.alone, f.started,
     f.worker) .. string.format('%.0f', f.due)

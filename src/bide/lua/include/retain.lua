@@ -9,10 +9,12 @@ local retain = {}
 local SPARE = 15000000
 local DEFAULT = '10000 86400000000 10000 2592000000000 10000 86400000000'
 
--- Count and age of completed, failed and cancelled jobs: six numbers.
+-- Count and age of completed, failed and cancelled jobs: six numbers; and whether any job of the
+-- queue was ever kept for a time of its own.
 function retain.limits(meta)
-  local limits = {}
-  for number in string.gmatch(redis.call('HGET', meta, 'retention') or DEFAULT, '%d+') do
+  local set = redis.call('HMGET', meta, 'retention', 'own')
+  local limits = {own = set[2]}
+  for number in string.gmatch(set[1] or DEFAULT, '%d+') do
     limits[#limits + 1] = tonumber(number)
   end
   return limits
@@ -21,8 +23,10 @@ end
 -- The score of a job that finishes now and is to be kept for `keep`, where others are for `age`.
 function retain.score(now, keep, age) return now + math.max(keep, SPARE) - math.max(age, SPARE) end
 
--- `stores`: every hash with a field per job; the second holds the run records.
-function retain.trim(set, stores, now, count, age_us, limit)
+-- `kind`: 1 for completed, 2 for failed, 3 for cancelled. `stores`: every hash with a field per
+-- job; the second holds the run records.
+function retain.trim(set, stores, now, limits, kind, limit)
+  local count, age_us = limits[2 * kind - 1], limits[2 * kind]
   local excess = redis.call('ZCARD', set) - count
   local oldest = redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')
   if not oldest[2] then return end
@@ -42,12 +46,10 @@ function retain.trim(set, stores, now, count, age_us, limit)
       break
     end
   end
-  if #surplus > 0 then
-    local lines = redis.call('HMGET', stores[2], unpack(surplus))
-    for i, id in ipairs(surplus) do
-      local ended = lines[i] and tonumber(string.match(lines[i], ' (%d+)e$'))
-      if not ended or ended <= spared then ids[#ids + 1] = id end
-    end
+  local lines = limits.own and #surplus > 0 and redis.call('HMGET', stores[2], unpack(surplus))
+  for i, id in ipairs(surplus) do
+    local ended = lines and lines[i] and tonumber(string.match(lines[i], ' (%d+)e$'))
+    if not ended or ended <= spared then ids[#ids + 1] = id end
   end
   if #ids == 0 then return end
   redis.call('ZREM', set, unpack(ids))

@@ -1,0 +1,145 @@
+"""`bide jobs show`: everything that is known of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import click
+
+from bide.cli.jobs.find import locate, read_ids
+from bide.cli.jobs.look import Seen, call, error_line, full, state_cell, written
+from bide.cli.options import json_option, queues_option, server_options
+from bide.cli.screen import (
+    Cell,
+    echo,
+    echo_json,
+    facts,
+    moment_exactly,
+    relative,
+    shortened,
+)
+from bide.cli.site import Site
+from bide.clock import describe, from_us
+from bide.errors import PayloadError
+from bide.notes import Attempt
+from bide.queue.view import not_found
+from bide.states import State
+
+
+@click.command()
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@queues_option("Look only in this queue; again for more.")
+@server_options
+@json_option
+def show(
+    ids: tuple[str, ...],
+    queues: tuple[str, ...],
+    url: str | None,
+    prefix: str | None,
+    as_json: bool,
+) -> None:
+    """Show everything that is known of jobs.
+
+    ID may be -, for ids on standard input.
+    """
+    found, missing = locate(Site(url, prefix), queues, read_ids(ids))
+    if as_json:
+        echo_json({"jobs": [full(seen) for seen in found]})
+    else:
+        for i, seen in enumerate(found):
+            if i:
+                echo()
+            _print(seen)
+    if missing:
+        raise not_found(missing[0])
+
+
+def _print(seen: Seen) -> None:
+    facts((name, value) for name, value in _facts(seen) if value not in ("", Cell("")))
+    job = seen.job
+    if job.attempts:
+        echo()
+        echo("attempts that ended badly", "dim")
+        for attempt in job.attempts:
+            _print_attempt(attempt)
+    if job.logs:
+        echo()
+        echo("log", "dim")
+        for line in job.logs:
+            echo(f"  {moment_exactly(line.at)}  {line.text}")
+
+
+def _facts(seen: Seen) -> Iterator[tuple[str, str | Cell]]:
+    job, now = seen.job, from_us(seen.snapshot.now_us)
+    yield "job", job.id
+    yield "queue", seen.queue
+    state = state_cell(job.status)
+    yield "state", Cell(f"{state.text}, asked to end", "yellow") if job.cancelling else state
+    yield "task", job.task
+    yield "arguments", _arguments(seen)
+    yield "priority", "" if job.priority is None else str(job.priority)
+    yield "due", _at(job.due, now)
+    if job.started:
+        late = "" if job.lateness is None else f", {describe(job.lateness)} after it was due"
+        yield "started", f"{_at(job.started, now)}{late}"
+    if job.finished:
+        took = (
+            f", ran {describe((job.finished - job.started).total_seconds())}" if job.started else ""
+        )
+        yield "finished", f"{_at(job.finished, now)}{took}"
+    yield "attempt", str(job.attempt or "")
+    yield "worker", job.worker or ""
+    if job.progress:
+        progress = job.progress
+        yield "progress", f"{progress.fraction:.0%} {progress.text} ({_ago(progress.at, now)})"
+    if job.error:
+        yield "error", Cell(error_line(job.error), "red")
+    yield "result", _result(seen)
+    yield "meta", _meta(seen)
+
+
+def _arguments(seen: Seen) -> str | Cell:
+    try:
+        if seen.snapshot.head.codec == "pickle":
+            return Cell("pickled, and not read here: reading a pickle can run any code", "dim")
+        return shortened(call(seen.job.args, seen.job.kwargs)) or Cell("none", "dim")
+    except PayloadError as error:
+        return Cell(str(error), "yellow")
+
+
+def _result(seen: Seen) -> str | Cell:
+    if seen.state != State.COMPLETED:
+        return ""
+    try:
+        return shortened(written(seen.job.result))
+    except PayloadError as error:
+        return Cell(str(error), "yellow")
+
+
+def _meta(seen: Seen) -> str:
+    try:
+        meta: dict[str, Any] = seen.job.meta
+    except PayloadError:
+        return ""
+    return shortened(written(meta)) if meta else ""
+
+
+def _print_attempt(attempt: Attempt) -> None:
+    ran = describe((attempt.ended - attempt.started).total_seconds())
+    echo(f"  {attempt.number}  {moment_exactly(attempt.started)}  ran {ran} on {attempt.worker}")
+    if attempt.error is None:
+        echo("     its worker died or stopped, and nobody knows how far it came", "yellow")
+        return
+    echo(f"     {error_line(attempt.error)}", "red")
+    for line in attempt.error.traceback.splitlines():
+        echo(f"     {line}", "dim")
+
+
+def _at(at: datetime, now: datetime) -> str:
+    return f"{moment_exactly(at)} ({_ago(at, now)})"
+
+
+def _ago(at: datetime, now: datetime) -> str:
+    return relative((at - now).total_seconds())
