@@ -88,10 +88,10 @@ class Driver:
         assert reply == self.model.claim(now, worker, seq, count, lease, busy)
         if stale:
             return
-        for id, _body, token, attempt, *_, due_us in zip(*[iter(reply[7:])] * 7, strict=True):
-            assert attempt >= 1
-            claimed = (id.decode(), token)
-            assert claimed in self._held or due_us <= now, "started before it was due"
+        for job in consume.claim(KEYS, worker, seq, count, lease, busy).parse(reply).jobs:
+            assert job.attempt >= 1
+            claimed = (job.id, job.token)
+            assert claimed in self._held or job.due_us <= now, "started before it was due"
             self._held.append(claimed)
         if len(reply) == 7 and reply[2]:
             assert reply[2] > now, "told to come back at a moment that has come"

@@ -306,8 +306,11 @@ class Queue(Store):
                 if overdue:
                     break  # and is seen to before any deadline
                 deadlines += [job.score for job in jobs[len(ripe) :][:1]]
+        told: Reply = []
         for job in taken:
+            is_first = job.run is None
             self._take(job, now, worker, lease, alone)
+            told += self._told(job, is_first)
         self.claims[worker] = (now, seq, [job.id for job in taken])
 
         leases = self.at("active")
@@ -319,7 +322,6 @@ class Queue(Store):
             more = True
         deadline = min(deadlines, default=None)
         until = self._wait(now, worker, count > len(taken), deadline, overdue or more)
-        told = [field for job in taken for field in self._told(job)]
         return [b"ok", now, until, deadline or 0, int(more), int(alone), int(drain), *told]
 
     def _repeat(self, now: int, worker: str, then: int, ids: list[str], lease: int) -> Reply:
@@ -334,11 +336,12 @@ class Queue(Store):
         told = [field for job in held for field in self._told(job)]
         return [b"ok", now, 0, 0, 1, alone, 0, *told]
 
-    def _told(self, job: Job) -> list[Any]:
-        assert job.run
+    def _told(self, job: Job, is_first: bool = False) -> Reply:
         run = job.run
-        reclaims, first = run.crashes + run.strikes, run.first or run.due
-        return [job.id.encode(), job.body, run.token, run.attempt, reclaims, first, run.due]
+        assert run
+        tries = f"{run.attempt} {run.crashes + run.strikes} {run.first or run.due}"
+        told = run.attempt if is_first else tries.encode()
+        return [job.id.encode(), job.body, run.token, told, run.due]
 
     def _reclaim(self, now: int, ended_by: int) -> bool:
         expired = [job for job in self.at("active") if job.score <= ended_by][:RECLAIMS]

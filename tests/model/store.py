@@ -182,6 +182,7 @@ class Store:
             assert job.run
             job.score += max(keep, SPARE) - max(self.limit(place)[1], SPARE)
             job.run.ended = now
+            self.meta["own"] = 1
         self.count(place)
 
     def retain(self, place: str, now: int, limit: int) -> None:
