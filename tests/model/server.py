@@ -10,12 +10,12 @@ from bide import sync
 from bide.command import Command
 from bide.keys import LAYOUT, keys_of
 from bide.script import TEST_CLOCK
+from tests.faults.ear import Ear
 from tests.model.store import DUE, FINISHED, Store, by_score
 
 SECOND = 1_000_000
 QUEUE = "mail"
 KEYS = keys_of(QUEUE)
-CHANNELS = ("asked", "waiters")
 
 
 class Server:
@@ -24,13 +24,10 @@ class Server:
     def __init__(self, url: str) -> None:
         self.raw = redis.Redis.from_url(url)
         self._client = sync.Client(url, clock=TEST_CLOCK)
-        self._ear = self.raw.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
-        self._ear.subscribe(*(KEYS[name] for name in CHANNELS))
-        while not self._ear.subscribed_event.is_set():
-            self._ear.get_message(timeout=1)
+        self.ear = Ear(self.raw, KEYS)
 
     def close(self) -> None:
-        self._ear.close()
+        self.ear.__exit__()
         self._client.close()
         self.raw.close()
 
@@ -39,14 +36,6 @@ class Server:
 
     def move(self, seconds: int) -> None:
         self.raw.hincrby(KEYS["meta"], "test_offset_us", seconds * SECOND)
-
-    def heard(self, count: int) -> list[tuple[str, str]]:
-        """What was said over the channels, once that is so much, and whatever more there is."""
-        names = {KEYS[name]: name for name in CHANNELS}
-        said: list[tuple[str, str]] = []
-        while message := self._ear.get_message(timeout=5 if len(said) < count else 0):
-            said.append((names[message["channel"].decode()], message["data"].decode()))
-        return said
 
     def stored(self) -> dict[str, Any]:
         """Everything, by name; sorted sets as id -> score, in their order."""
