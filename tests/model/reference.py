@@ -110,6 +110,7 @@ class Queue(Store):
         state = self.state(id, now)
         state = "due" if state in ("delayed", "waiting") else state
         if state in ("due", "active"):
+            self.forget_waiters(now)
             self.waiters[id] = now + wait
         return [b"ok", now, state.encode()]
 

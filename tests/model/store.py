@@ -200,13 +200,16 @@ class Store:
                     continue
             del self.jobs[job.id]
 
+    def forget_waiters(self, now: int) -> None:
+        over = [id for id, until in by_score(self.waiters) if until <= now]
+        for id in over[:FORGET]:
+            del self.waiters[id]
+
     def tell(self, now: int, ids: list[str]) -> None:
         """Say that jobs have ended to those who wait for it."""
         if not ids:
             return
-        over = [id for id, until in by_score(self.waiters) if until <= now]
-        for id in over[:FORGET]:
-            del self.waiters[id]
+        self.forget_waiters(now)
         for id in ids:
             if self.waiters.pop(id, None) is not None:
                 self.said.append(("waiters", id))
