@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bide.keys import keys_of
 from bide.ops import inspect, manage
 from bide.ops.produce import Prepared
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe
@@ -147,8 +148,6 @@ def test_a_job_that_is_retried_is_waited_for_anew(q: Probe, ear: Ear) -> None:
 def test_a_queue_and_its_namesake_in_another_prefix_hear_nothing_of_each_other(
     q: Probe, ear: Ear
 ) -> None:
-    from bide.keys import keys_of
-
     other = keys_of(q.queue, "staging")
     with Ear(q.raw, other) as others:
         job = q.take("a")

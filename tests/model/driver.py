@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bide.codec import Body, encode_body
+from bide.command import Command
 from bide.ops import consume, inspect, manage, produce
 from bide.ops.consume import Said, Settle
 from bide.ops.produce import Prepared
@@ -41,6 +42,7 @@ class Driver:
         self._tokens: dict[str, tuple[Job, int]] = {}
         self._enqueued: list[Prepared] = []
         self._settled: list[Settle] = []
+        self._retried: Command[Any] | None = None
 
     def when(self, text: str) -> str:
         return text if text[0] == "+" else f"={self._began + int(text[1:]) * SECOND}"
@@ -175,9 +177,15 @@ class Driver:
         assert reply == self.model.promote(reply[1], ids)
 
     def retry(self, ids: list[str], when: str) -> None:
-        when = self.when(when)
-        reply = self.server.reply(manage.retry(KEYS, ids, when))
-        assert reply == self.model.retry(reply[1], ids, self.at(when, reply[1]))
+        self._retried = manage.retry(KEYS, ids, self.when(when))
+        self.retry_again()
+
+    def retry_again(self) -> None:
+        if self._retried is None:
+            return
+        name, when, *ids = map(str, self._retried.args)
+        reply = self.server.reply(self._retried)
+        assert reply == self.model.retry(reply[1], ids, self.at(when, reply[1]), name)
 
     def watch(self, id: str, seconds: int) -> None:
         reply = self.server.reply(inspect.watch(KEYS, id, seconds * SECOND))

@@ -87,19 +87,21 @@ class Queue(Store):
             reply += [b"ok", job.score] if job else [self.state(id, now).encode(), 0]
         return reply
 
-    def retry(self, now: int, ids: Sequence[str], at: int) -> Reply:
+    def retry(self, now: int, ids: Sequence[str], at: int, name: str) -> Reply:
         reply: Reply = [b"ok", now]
         moved = False
         for id in ids:
             job = self.jobs.get(id)
+            if job and job.run and job.run.retried == name:
+                reply += [b"ok", job.score if job.place.startswith("due:") else 0]
+                continue
             if job is None or job.place not in FINISHED:
                 reply += [self.state(id, now).encode(), 0]
                 continue
-            job.place, job.score, job.result = "due:5", max(at, now), None
-            if job.run:
-                job.run.attempt = job.run.crashes = job.run.strikes = job.run.alone = 0
-                job.run.due, job.run.first, job.run.ended = job.score, 0, 0
-                job.place = f"due:{job.run.priority}"
+            run = job.run = job.run or Run(token=0, priority=5, worker="-", due=now)
+            run.attempt = run.crashes = run.strikes = run.alone = run.first = run.ended = 0
+            run.retried = name
+            job.place, job.score, job.result = f"due:{run.priority}", max(at, now), None
             moved = True
             reply += [b"ok", job.score]
         if moved:

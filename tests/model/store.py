@@ -42,17 +42,20 @@ class Run:
     due: int = 0
     first: int = 0
     """When it was first due, if a retry or snooze has moved that."""
+    retried: str = ""
+    """The name of the call that last made it run again after it had ended."""
     ended: int = 0
     """When it finished, if its score does not say so."""
 
     def line(self) -> str:
         token, how = self.before
         first = f" {self.first}" if self.first else ""
+        retried = f" {self.retried}r" if self.retried else ""
         ended = f" {self.ended}e" if self.ended else ""
         return (
             f"{self.token:016d}{self.settled}{token:016d}{how} {self.priority} {self.attempt} "
             f"{self.crashes} {self.strikes} {self.alone} {self.started} {self.worker} {self.due}"
-            f"{first}{ended}"
+            f"{first}{retried}{ended}"
         )
 
     def remembers(self, token: int, outcome: str) -> bool:

@@ -97,7 +97,7 @@ class Machine(RuleBasedStateMachine):
         self.queue.extend(picks, lease)
 
     @rule(
-        what=st.sampled_from(["enqueue", "claim", "claim", "settle", "settle"]),
+        what=st.sampled_from(["enqueue", "claim", "claim", "settle", "settle", "retry"]),
         worker=WORKERS,
         lease=LEASES,
     )
@@ -107,6 +107,8 @@ class Machine(RuleBasedStateMachine):
             self.queue.enqueue_again()
         elif what == "claim":
             self.queue.claim_again(worker, lease)
+        elif what == "retry":
+            self.queue.retry_again()
         else:
             self.queue.settle_again()
 
