@@ -189,19 +189,24 @@ class Store:
         self.count(place)
 
     def retain(self, place: str, now: int, limit: int) -> None:
-        """Drop the oldest that are over the count or the age, except the youngest of all."""
+        """Drop the oldest that are over the count or the age, except the youngest of all.
+
+        Few enough are kept here that the script looks at all that are to be kept for longer.
+        """
         count, age = self.limit(place)
         jobs = self.at(place)
         excess = len(jobs) - count
-        for i, job in enumerate(jobs[:limit]):
-            if job.score > now - SPARE:
+        found: list[Job] = []
+        for job in jobs[:limit]:
+            aged = job.score <= now - max(age, SPARE)
+            if job.score > now - SPARE or not (aged or len(found) < excess):
                 break
-            if job.score > now - max(age, SPARE):
-                if i >= excess:
-                    break
-                if job.run and job.run.ended > now - SPARE:
-                    continue
-            del self.jobs[job.id]
+            found.append(job)
+        long = [job for job in jobs if job.score > now]
+        found += long[: max(0, excess - len(found))]
+        for job in found:
+            if not (job.run and job.run.ended > now - SPARE):
+                del self.jobs[job.id]
 
     def forget_waiters(self, now: int) -> None:
         over = [id for id, until in by_score(self.waiters) if until <= now]
