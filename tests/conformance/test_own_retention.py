@@ -60,7 +60,7 @@ def test_what_was_configured_is_read_back(q: Probe) -> None:
 def test_the_default_is_what_the_documentation_says(q: Probe) -> None:
     """The script has it in numbers of its own."""
     q.configure()
-    (text,) = q.raw.hmget(q.keys["meta"], "retention")  # type: ignore[misc]
+    (text,) = q.raw.hmget(q.keys["meta"], "retention")
     for _ in range(2):
         jobs = [q.take(f"{state}-{text is None}") for state in ("c", "f")]
         q.settle(jobs[0], "complete", "+60000000")

@@ -120,3 +120,10 @@ async def padded(padding: str) -> int:
 
 async def padded_fails(padding: str) -> None:
     raise RuntimeError(f"{len(padding)} characters")
+
+
+async def talks(padding: str) -> None:
+    """One that says much of itself."""
+    for i in range(20):
+        current_job().log(f"{i} {padding}")
+    current_job().progress(0.5, "half")

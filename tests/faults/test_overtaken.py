@@ -173,6 +173,37 @@ def test_what_has_just_finished_is_remembered_though_retention_keeps_none(scene:
     assert assert_legal(scene.direct, QUEUE).sets["completed"].keys() == {third}
 
 
+def test_a_repeated_retry_runs_nothing_twice_though_the_job_has_run_meanwhile(scene: Scene) -> None:
+    (id,) = scene.add()
+    (job,) = scene.claim(scene.bad, "w1").jobs
+    scene.settle(scene.bad, Settle(id, job.token, "fail"))
+
+    def runs() -> None:
+        (again,) = scene.claim(scene.good, "w2").jobs
+        scene.settle(scene.good, Settle(id, again.token, "complete"))
+
+    scene.lose_next_reply(then=runs)
+    (moved,) = scene.bad.run(manage.retry(KEYS, [id], "+0"))
+    assert scene.proxy.lost == 1
+    assert moved.word == "ok"
+    holding = assert_legal(scene.direct, QUEUE)
+    assert holding.where(id) == "completed"
+    assert [holding.total(name) for name in ("failed", "completed")] == [1, 1]
+
+
+def test_a_repeated_request_to_end_does_not_reach_the_attempt_after_it(scene: Scene) -> None:
+    """The job ended as it was asked to, and was cancelled by that."""
+    (id,) = scene.add()
+    (job,) = scene.claim(scene.good, "w1").jobs
+    scene.lose_next_reply(
+        then=lambda: scene.settle(scene.good, Settle(id, job.token, "retry", "+0"))
+    )
+    assert scene.bad.run(manage.cancel(KEYS, [id])) == ["cancelled"]
+    holding = assert_legal(scene.direct, QUEUE)
+    assert (holding.where(id), holding.asked) == ("cancelled", {})
+    assert holding.total("cancelled") == 1
+
+
 def test_a_settle_of_a_job_that_was_deleted_meanwhile_is_no_error(scene: Scene) -> None:
     (id,) = scene.add()
     (job,) = scene.claim(scene.bad, "w1").jobs
