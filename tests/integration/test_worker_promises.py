@@ -123,7 +123,7 @@ def test_what_one_thread_job_sets_in_its_context_the_next_does_not_see(queue: Qu
 @pytest.mark.parametrize(
     ("task", "args", "kind"),
     [
-        (jobs.nested, (5000,), "bide.errors.PayloadError"),
+        (jobs.nested, (5000,), "bide.PayloadError"),
         (jobs.nested, (800,), None),
         (jobs.raise_unprintable, (), "SyntaxError"),
     ],

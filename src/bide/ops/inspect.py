@@ -13,7 +13,7 @@ from bide.ops.reply import groups, pairs, words
 from bide.retention import Retention
 from bide.states import LISTABLE, State
 
-CHUNK: Final = 50
+CHUNK: Final = 25
 """Jobs read per call: bounds the time one call may take on the server, for notes may be long."""
 
 MAX_PAGE: Final = 1_000

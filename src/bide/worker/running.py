@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
@@ -216,16 +216,21 @@ class Running:
     def _current(self, run: Run, meta: Mapping[str, Any] | None) -> CurrentJob:
         return CurrentJob(run.station.queue, self._worker, run.task_name, run.claimed, run, meta)
 
-    def ask(self, ids: Iterable[str]) -> None:
-        """Someone wants these jobs to end: coroutines are cancelled, plain functions can see it."""
-        wanted = set(ids)
+    def ask(self, channel: str, id: str) -> None:
+        """Someone wants a job to end: a coroutine is cancelled, a plain function can see it.
+
+        Args:
+            channel: that of the job's queue, because another queue may have a job of the same id.
+            id: the job.
+        """
         for run in list(self._held.values()):
-            if run.claimed.id in wanted and not run.asked:
-                run.asked = True
-                if run.task is not None and run.decided is None:
-                    run.task.cancel()
-                    # A task cancelled before its first step (uvloop does so) runs none of ours.
-                    run.task.add_done_callback(partial(self._end_cancelled, run))
+            if run.claimed.id != id or run.station.keys["asked"] != channel or run.asked:
+                continue
+            run.asked = True
+            if run.task is not None and run.decided is None:
+                run.task.cancel()
+                # A task cancelled before its first step (uvloop does so) runs none of ours.
+                run.task.add_done_callback(partial(self._end_cancelled, run))
 
     def abandon(self) -> None:
         """Give all jobs back without using an attempt; cancel those that can be."""
