@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import bide
 from bide import Fail, Retry, RetryLater, Snooze, current_job
+from bide.current import CurrentJob
+from bide.resource import Resource
 from tests.integration.jobs import gate, note
 
 queue = bide.Queue("registers-only", url="redis://127.0.0.1:1")
@@ -206,3 +209,89 @@ class Cart:
     async def total_later(self) -> str:
         await asyncio.sleep(0)
         return self.total()
+
+
+def say_this(text: str) -> None:
+    current_job().log(text.replace("\\ud800", "\ud800"))
+
+
+# -- resources
+
+
+class Pool:
+    """What a resource hands out."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.open = True
+
+
+def open_pool() -> Iterator[Pool]:
+    note("open pool")
+    pool = Pool("pool")
+    yield pool
+    pool.open = False
+    note("close pool")
+
+
+pools: Resource[Pool] = Resource(open_pool)
+
+
+async def open_cache(pool: Pool = pools.injected) -> AsyncIterator[str]:
+    note("open cache", pool.open)
+    await asyncio.sleep(0)
+    yield f"cache over {pool.name}"
+    await asyncio.sleep(0)
+    note("close cache", pool.open)
+
+
+caches: Resource[str] = Resource(open_cache)
+
+
+def use_pool(n: int, pool: Pool = pools.injected) -> str:
+    note("job", n, pool.open)
+    return f"{n} {pool.name}"
+
+
+async def use_cache(n: int, *, cache: str = caches.injected) -> str:
+    note("job", n)
+    return f"{n} {cache}"
+
+
+# -- callbacks
+
+
+def told(job: CurrentJob, value: Any) -> None:
+    note("told", job.id, str(value), current_job() is job)
+
+
+async def told_async(job: CurrentJob, value: Any) -> None:
+    await asyncio.sleep(0)
+    note("told", job.id, str(value), current_job() is job)
+
+
+def told_badly(job: CurrentJob, value: Any) -> None:
+    note("told badly")
+    raise LookupError("the callback's own")
+
+
+async def told_badly_async(job: CurrentJob, value: Any) -> None:
+    told_badly(job, value)
+
+
+async def told_forever(job: CurrentJob, value: Any) -> None:
+    note("told")
+    await asyncio.sleep(3600)
+
+
+@queue.task(on_success=told, on_failure=told_async)
+def with_callbacks(wrong: bool) -> str:
+    if wrong:
+        raise ValueError("wrong")
+    return "right"
+
+
+@queue.task(on_failure="tests.integration.surface:told")
+def fails_twice() -> None:
+    note("attempt", current_job().attempt)
+    raise ValueError("wrong")

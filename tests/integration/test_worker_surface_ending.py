@@ -418,7 +418,9 @@ def test_one_that_took_too_long_is_retried_as_its_policy_says(queue: Queue) -> N
     assert [error.type for error in errors if error] == ["bide.JobTimeout"] * 2
 
 
-def test_a_thread_that_outlasts_its_time_and_raises_changes_nothing(queue: Queue) -> None:
+def test_a_thread_that_outlasts_its_time_and_raises_changes_nothing(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
     job = queue.enqueue(jobs.wait_and_fail, timeout=0.05)
     with at_work(queue):
         eventually(lambda: ended(queue, job.id))
@@ -428,6 +430,7 @@ def test_a_thread_that_outlasts_its_time_and_raises_changes_nothing(queue: Queue
     assert error is not None
     assert error.type == "bide.JobTimeout"
     assert len(job.attempts) == 1
+    assert caplog.text.count("failed: JobTimeout") == 1
 
 
 # -- methods of instances

@@ -111,7 +111,7 @@ class Loop:
     def _finished(self) -> bool:
         if any(s.settles or s.unanswered or s.has_said for s in self._stations):
             return self.cut_off
-        if self._running.busy:
+        if self._running.busy or self._running.calls_back:
             return self.aborted
         return self.stopping or (self._burst and not any(s.check for s in self._stations))
 

@@ -30,6 +30,7 @@ from bide.worker import judging
 from bide.worker.calling import Call, call_back, call_back_async, policy_for, prepare
 from bide.worker.deadlines import Deadlines
 from bide.worker.judging import Ended
+from bide.worker.leases import GRACE
 from bide.worker.lifespan import Lifespan
 from bide.worker.station import Station
 from bide.worker.threads import Threads
@@ -47,7 +48,6 @@ class Run:
     """One job while this worker holds it."""
 
     __slots__ = (
-        "abandoned",
         "asked",
         "claimed",
         "claimed_at",
@@ -85,7 +85,6 @@ class Run:
         self.asked = False
         """Someone has asked for its end."""
         self.timed_out = False
-        self.abandoned = False
 
     def say(self, kind: str, text: bytes) -> None:
         """Gather a note for the next round trip; any thread may call."""
@@ -146,6 +145,11 @@ class Running:
     def busy(self) -> int:
         """How many jobs are held."""
         return len(self._held)
+
+    @property
+    def calls_back(self) -> bool:
+        """Whether callbacks run of jobs that have ended."""
+        return bool(self._callbacks)
 
     def leased(self) -> list[Run]:
         """What must not lose its lease; safe to call in any thread.
@@ -235,7 +239,6 @@ class Running:
     def abandon(self) -> None:
         """Give all jobs back without using an attempt; cancel those that can be."""
         for run in list(self._held.values()):
-            run.abandoned = True
             self._end(run, ("release", "", b""))
             if run.task is not None:
                 run.task.cancel()
@@ -249,7 +252,8 @@ class Running:
         enter(job)
         try:
             result = await call.run_async(job)
-        except BaseException as error:
+        except BaseException as raised:
+            error = judging.meant(run, raised)
             ended = judging.raised(run, error, self._served)
             value: object = error
         else:
@@ -259,14 +263,15 @@ class Running:
         if callback is not None:
             run.decided = ended
             with suppress(asyncio.CancelledError):  # its time is over; the outcome stands
-                await call_back_async(callback, self._served, job, value)
+                await self._call_back(run, callback, job, value)
         self._end(run, ended)
 
     def _run_in_thread(self, run: Run, call: Call, job: CurrentJob) -> None:
         enter(job)
         try:
             result = call.run(job, self._loop)
-        except BaseException as error:
+        except BaseException as raised:
+            error = judging.meant(run, raised)
             ended = judging.raised(run, error, self._served)
             value: object = error
         else:
@@ -281,6 +286,15 @@ class Running:
             self._collecting = True
             with suppress(RuntimeError):  # the loop has closed: nobody waits for this any more
                 self._loop.call_soon_threadsafe(self._collect)
+
+    async def _call_back(
+        self, run: Run, callback: Function | str, job: CurrentJob, value: object
+    ) -> None:
+        """Run a callback within the job's time, and a grace for one that is told of its end."""
+        enter(job)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(run.deadline + GRACE - time.monotonic()):
+                await call_back_async(callback, self._served, job, value)
 
     def _callback(self, run: Run, ended: Ended) -> Function | str | None:
         """What is to be called now that a run has ended so."""
@@ -328,9 +342,13 @@ class Running:
         self._end(run, ended)
         if callback is not None:
             job = run.job or self._current(run, None)
-            task = self._loop.create_task(call_back_async(callback, self._served, job, error))
+            task = self._loop.create_task(self._call_back(run, callback, job, error))
             self._callbacks.add(task)
-            task.add_done_callback(self._callbacks.discard)
+            task.add_done_callback(self._called_back)
+
+    def _called_back(self, task: asyncio.Task[None]) -> None:
+        self._callbacks.discard(task)
+        self._changed()
 
     def _end_cancelled(self, run: Run, task: asyncio.Task[None]) -> None:
         if not run.ended:
