@@ -211,6 +211,11 @@ class Cart:
         return self.total()
 
 
+def say_much() -> None:
+    for i in range(100):
+        current_job().log(f"{i} " + "x" * 1_990)
+
+
 def say_this(text: str) -> None:
     current_job().log(text.replace("\\ud800", "\ud800"))
 
@@ -268,6 +273,11 @@ def told(job: CurrentJob, value: Any) -> None:
 async def told_async(job: CurrentJob, value: Any) -> None:
     await asyncio.sleep(0)
     note("told", job.id, str(value), current_job() is job)
+
+
+async def told_slowly(job: CurrentJob, value: Any) -> None:
+    await asyncio.sleep(0.2)
+    note("told", job.id)
 
 
 def told_badly(job: CurrentJob, value: Any) -> None:
