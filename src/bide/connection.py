@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from redis.backoff import NoBackoff
 
-from bide.config import overridden, url_or_prefix
+from bide.config import url_or_prefix
 from bide.errors import UsageError
 from bide.keys import PREFIX
 
@@ -113,11 +113,6 @@ def resolve_prefix(prefix: str | None) -> str:
         UsageError: the file cannot be meant.
     """
     return url_or_prefix("prefix", prefix)[0] or PREFIX
-
-
-def resolve_clock(clock: str) -> str:
-    """The clock given, unless a test overrides it."""
-    return overridden().clock or clock
 
 
 def hide_password(url: str) -> str:

@@ -19,6 +19,12 @@ def greet(name="you", times=1):
 
 def boom(text):
     raise ValueError(text)
+
+def chatty(text):
+    from bide import current_job
+    current_job().progress(0.5, "half way")
+    current_job().log("said " + text)
+    raise ValueError(text)
 """
 
 DEADLINE = 60.0
