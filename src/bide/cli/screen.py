@@ -73,12 +73,12 @@ class Cell:
 
 def echo(text: str = "", style: Style = "") -> None:
     """Print a line; control characters in it are escaped."""
-    click.echo(_paint(printable(text), style, _colours()))
+    _print(_paint(printable(text), style, _colours()))
 
 
 def echo_json(value: Any) -> None:
     """Print one line of JSON, in ASCII, so that no terminal and no encoding can trip over it."""
-    click.echo(json.dumps(plain(value)))
+    _print(json.dumps(plain(value)))
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> None:
@@ -94,7 +94,7 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> No
     colours = _colours()
     titles = [Cell(column.title, "dim") for column in columns]
     lines = (_line(row, columns, widths, colours) for row in [titles, *cells])
-    click.echo("\n".join(lines))
+    _print("\n".join(lines))
 
 
 def facts(pairs: Iterable[tuple[str, str | Cell]]) -> None:
@@ -103,7 +103,7 @@ def facts(pairs: Iterable[tuple[str, str | Cell]]) -> None:
     known = [(name, _cell(value)) for name, value in pairs]
     width = max((len(name) for name, _ in known), default=0)
     for name, value in known:
-        click.echo(f"{_paint(name.ljust(width), 'dim', colours)}{_GAP}{_painted(value, colours)}")
+        _print(f"{_paint(name.ljust(width), 'dim', colours)}{_GAP}{_painted(value, colours)}")
 
 
 def hanging(head: Sequence[str | Cell], text: str, style: Style = "") -> None:
@@ -116,7 +116,7 @@ def hanging(head: Sequence[str | Cell], text: str, style: Style = "") -> None:
     text = printable(text)
     room = max(20, console.width - indent)
     lines = textwrap.wrap(text, room) if console.is_terminal else [text]
-    click.echo(first + ("\n" + " " * indent).join(_paint(line, style, colours) for line in lines))
+    _print(first + ("\n" + " " * indent).join(_paint(line, style, colours) for line in lines))
 
 
 def moment(at: datetime) -> str:
@@ -158,7 +158,7 @@ def aside(text: str) -> None:
     """Say something to the person only: on standard error, so that what is piped stays clean."""
     console = Console(stderr=True)
     colours = console.color_system is not None and not console.no_color
-    click.echo(_paint(printable(text), "dim", colours), err=True)
+    _print(_paint(printable(text), "dim", colours), err=True)
 
 
 @contextmanager
@@ -195,6 +195,11 @@ def shortened(text: str) -> str:
     if len(text) <= _LONGEST:
         return text
     return f"{text[:_LONGEST]}… ({len(text):,} characters; --json has them all)"
+
+
+def _print(text: str, err: bool = False) -> None:
+    """Print as it is: whether there are colours has been decided, and nothing else is in it."""
+    click.echo(text, err=err, color=True)
 
 
 def _colours() -> bool:
