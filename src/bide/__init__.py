@@ -21,7 +21,7 @@ from bide.errors import (
 )
 from bide.middleware import Middleware, use
 from bide.notes import Attempt, LogLine, Progress
-from bide.options import Options
+from bide.options import Options, TaskOptions
 from bide.outcomes import Fail, RetryLater, Snooze
 from bide.queue import AsyncJob, AsyncQueue, AsyncTask, Job, Queue, Task
 from bide.resource import Resource, resource
@@ -66,6 +66,7 @@ __all__ = [
     "State",
     "Task",
     "TaskNotFound",
+    "TaskOptions",
     "UsageError",
     "Worker",
     "WorkerCrashed",

@@ -1,4 +1,4 @@
-"""The asyncio executor: the same commands, awaited. One client serves one event loop."""
+"""The asyncio executor: the same commands, awaited; by one event loop at a time."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ class Client:
         self._make_connection: Callable[[], Any] = pool.make_connection
         self._idle: list[Any] = []
         self._slots = asyncio.Semaphore(CONNECTIONS)
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self, command: Command[T]) -> T:
         """Run one command.
@@ -141,6 +142,11 @@ class Client:
         The client library's pipeline packs in Python and asks the socket first whether it is sound;
         here the packing is C, and a broken connection shows itself when it is used.
         """
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:  # another `asyncio.run`: connections are of no use across loops
+            self.abandon()
+            self._slots = asyncio.Semaphore(CONNECTIONS)
+            self._loop = loop
         async with self._slots:
             connection = self._idle.pop() if self._idle else self._make_connection()
             return await self._talk(connection, calls)

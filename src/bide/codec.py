@@ -33,7 +33,7 @@ DEFAULT_TIMEOUT: Final = 300.0
 
 _MAX_TRACEBACK: Final = 8_000
 _MARKS: Final[dict[Codec, bytes]] = {"msgpack": b"\x01", "pickle": b"\x02"}
-_MARKED: Final = {mark[0]: codec for codec, mark in _MARKS.items()}
+_MARKED: Final[dict[int, Codec]] = {mark[0]: codec for codec, mark in _MARKS.items()}
 
 
 class Body(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -173,7 +173,10 @@ def decode_body(data: bytes, *, allow_pickle: bool = False) -> Body:
         PayloadError: it is not a body, or its arguments cannot be read, or are pickled and that
             was not allowed.
     """
-    return open_envelope(decode_envelope(data), allow_pickle=allow_pickle)
+    envelope = decode_envelope(data)
+    if envelope.body.codec == "json":
+        return envelope.body
+    return open_envelope(envelope, allow_pickle=allow_pickle)
 
 
 def encode_result(task: str, result: object, codec: Codec = "json") -> bytes:
@@ -201,7 +204,7 @@ def decode_result(data: bytes | None, *, allow_pickle: bool = False) -> Any:
     """
     if not data:
         return None
-    codec = _MARKED.get(data[0], "json")
+    codec: Codec = _MARKED.get(data[0], "json")
     if codec == "pickle" and not allow_pickle:
         raise PayloadError(
             "The stored result is pickled, and reading it could run any code; where all who can "
@@ -242,7 +245,9 @@ def decode_error(data: bytes | None) -> ErrorInfo | None:
 
 
 def _qualified(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
+    """Where users import it from; bide's own errors from bide itself."""
+    module = "bide" if kind.__module__.startswith("bide.") else kind.__module__
+    return f"{module}.{kind.__qualname__}"
 
 
 def _encodable(text: str) -> str:
@@ -265,8 +270,10 @@ def _values(body: Body, names: Sequence[str]) -> list[tuple[str, object, Codec]]
     for i, value in enumerate(body.args):
         who = f"argument {names[i]!r}" if i < len(names) else f"positional argument {i + 1}"
         found.append((who, value, body.codec))
-    found += [(f"argument {name!r}", value, body.codec) for name, value in body.kwargs.items()]
-    found += [(f"meta {name!r}", value, "json") for name, value in (body.meta or {}).items()]
+    for name, value in body.kwargs.items():
+        found.append((f"argument {name!r}", value, body.codec))
+    for name, value in (body.meta or {}).items():
+        found.append((f"meta {name!r}", value, "json"))
     return found
 
 

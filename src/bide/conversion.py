@@ -55,6 +55,7 @@ _LISTS: Final[dict[Any, type]] = {
     abc.MutableSet: set,
 }
 _DICTS: Final = (dict, abc.Mapping, abc.MutableMapping)
+_AS_KEY: Final = " as a key"
 _WHERE: Final = re.compile(r"(.*) - at (`key` in )?`\$\[0\](.*?)`", re.DOTALL)
 
 
@@ -80,10 +81,12 @@ def _scalar(kind: type) -> Convert:
     return lambda value: value if type(value) is kind else slow(value)
 
 
-def _native(hint: Any) -> Convert:
+def _native(hint: Any, whole: bool = False) -> Convert:
+    """By msgspec; what it refuses is then taken apart, unless it is to be seen as a `whole`."""
     # A struct around the hint keeps what msgspec works out about it, which a bare hint would not.
     holder: Any = msgspec.defstruct("Holder", [("value", hint)], array_like=True)
     parts: list[Convert | None] = []
+    whole = whole or typing.get_origin(hint) is typing.Annotated  # parts know of no constraints
 
     def convert(value: Any) -> Any:
         try:
@@ -91,7 +94,7 @@ def _native(hint: Any) -> Convert:
         except msgspec.ValidationError as error:
             # Inside may be objects that are what they should be, which msgspec takes for plain.
             if not parts:
-                parts.append(None if _is_annotated(hint) else _by_parts(hint, known=True))
+                parts.append(None if whole else _by_parts(hint, known=True))
             if parts[0] is not None:
                 with suppress(Unfit):
                     return parts[0](value)
@@ -100,16 +103,12 @@ def _native(hint: Any) -> Convert:
     return convert
 
 
-def _is_annotated(hint: Any) -> bool:
-    return typing.get_origin(hint) is typing.Annotated
-
-
 def _unfit(error: Exception) -> Unfit:
     text = str(error)
     where = _WHERE.fullmatch(text)
     if where is None:
         return Unfit(text)
-    return Unfit(f"{where[1]} as a key" if where[2] else where[1], where[3])
+    return Unfit(where[1] + _AS_KEY if where[2] else where[1], where[3])
 
 
 def _revive(kind: Any, value: Any) -> Any:
@@ -276,14 +275,30 @@ def _list(kind: type, one: Convert | None) -> Convert:
 
 def _dict(args: tuple[Any, ...]) -> Convert:
     key_hint, value_hint = args or (Any, Any)
-    keys = _native(dict[key_hint, Any]) if _msgspec_knows(key_hint) else None  # type: ignore[valid-type]
-    one = converter(value_hint)
+    name, one = _key(key_hint), converter(value_hint)
 
     def convert(value: Any) -> Any:
         if not isinstance(value, abc.Mapping):
             raise _expected(dict, value)
-        named = value if keys is None else keys(dict(value))
-        return {key: _within(f"[{key!r}]", one, item) for key, item in named.items()}
+        return {name(key): _within(f"[{key!r}]", one, item) for key, item in value.items()}
+
+    return convert
+
+
+def _key(hint: Any) -> Convert:
+    """Of a key; JSON has only text for keys, so that text may be a number here."""
+    one = converter(hint)
+    if one is None:
+        return lambda key: key
+    in_text = _native(dict[hint, None], whole=True) if _msgspec_knows(hint) else None
+
+    def convert(key: Any) -> Any:
+        try:
+            if in_text is not None and isinstance(key, str):
+                return next(iter(in_text({key: None})))
+            return one(key)
+        except Unfit as error:
+            raise Unfit(error.reason.removesuffix(_AS_KEY) + _AS_KEY) from None
 
     return convert
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from bide.errors import UsageError
 from bide.ids import check_name
 
 PREFIX: Final = "bide"
@@ -19,6 +20,20 @@ PRIORITIES: Final = 10
 """Priorities are the integers 0 to 9; 9 runs first."""
 
 DEFAULT_PRIORITY: Final = 5
+
+
+def check_priority(priority: int | None) -> int:
+    """The priority; 5 for None.
+
+    Raises:
+        UsageError: it is not an integer from 0 to 9.
+    """
+    if priority is None:
+        return DEFAULT_PRIORITY
+    if isinstance(priority, bool) or priority not in range(PRIORITIES):
+        raise UsageError(f"priority must be an integer from 0 to 9 (9 first), not {priority!r}.")
+    return int(priority)
+
 
 DUE_SETS: Final = (*(str(p) for p in range(PRIORITIES - 1, -1, -1)), "alone")
 """The due sets in the order in which a claim looks at them, and last the one for suspects."""

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Literal, TypedDict
 
 from bide.clock import Duration
+from bide.errors import UsageError
 from bide.retry import Retry
 
 OnCrash = Literal["rerun", "fail"]
 
 
-class Options(TypedDict, total=False):
-    """The options of `enqueue_call`, `prepare` and `Task.options`; all of them have a default."""
+class TaskOptions(TypedDict, total=False):
+    """What a task's decorator may say of all its jobs; a job's own options go first."""
 
     delay: Duration | None
     """From now, on the server's clock: seconds, a `timedelta`, or text such as `"30m"`."""
-    at: datetime | None
-    """An aware `datetime` instead of a delay; one that has passed means now."""
     priority: int | None
     """0 to 9; 9 runs first; 5 by default."""
-    job_id: str | None
-    """Your own id: while a job has it, enqueueing it again changes nothing."""
     timeout: Duration | None
     """How long the job may run; five minutes by default."""
     retry: Retry | int | None
@@ -31,9 +28,33 @@ class Options(TypedDict, total=False):
     """How long the finished job is kept; by default as the queue is configured."""
     on_crash: OnCrash | None
     """Whether a job whose worker died under it is run again (`"rerun"`, the default) or fails."""
-    meta: Mapping[str, Any] | None
-    """Your own notes on the job: plain values, stored with it, never passed to the function."""
     on_success: Callable[..., Any] | str | None
     """Called with the current job and its result, in the worker, once the job has completed."""
     on_failure: Callable[..., Any] | str | None
     """Called with the current job and its error, in the worker, once it has failed for good."""
+
+
+class Options(TaskOptions, total=False):
+    """The options of `enqueue_call`, `prepare` and `Task.options`; all of them have a default."""
+
+    at: datetime | None
+    """An aware `datetime` instead of a delay; one that has passed means now."""
+    job_id: str | None
+    """Your own id: while a job has it, enqueueing it again changes nothing."""
+    meta: Mapping[str, Any] | None
+    """Your own notes on the job: plain values, stored with it, never passed to the function."""
+
+
+def check_names(options: Iterable[str], kind: type = Options) -> None:
+    """Refuse options that do not exist.
+
+    Raises:
+        UsageError: one does not; the message lists those that do.
+    """
+    known = sorted(kind.__annotations__)
+    for name in options:
+        if name not in known:
+            raise UsageError(
+                f"There is no option {name!r} here; there are {', '.join(known)}. A function's own "
+                "arguments are given where it is enqueued."
+            )

@@ -13,6 +13,7 @@ a function is found by whoever decides, an exception is compared by name.
 from __future__ import annotations
 
 import builtins
+import functools
 import logging
 import random
 import sys
@@ -204,11 +205,11 @@ class Retry:
         Raises:
             UsageError: it is not a policy.
         """
-        values = stored if isinstance(stored, list) else [stored]
-        given = {n: v for n, v in zip(_FIELDS, values, strict=False) if v is not None}
-        if not isinstance(given.get("max"), int):
-            raise UsageError(f"A stored retry policy begins with a number, not {stored!r}.")
-        return cls(**given)
+        values = (stored if isinstance(stored, list) else [stored])[: len(_FIELDS)]
+        try:
+            return _from_wire(tuple(tuple(v) if isinstance(v, list) else v for v in values))
+        except TypeError:  # what is no policy may hold what cannot be remembered, such as a dict
+            raise UsageError(f"{stored!r} is not a stored retry policy.") from None
 
 
 def as_retry(retry: Retry | int | None) -> Retry:
@@ -218,12 +219,21 @@ def as_retry(retry: Retry | int | None) -> Retry:
     return retry if isinstance(retry, Retry) else Retry(retry)
 
 
+@functools.lru_cache(maxsize=256)  # a queue's jobs share a few policies
+def _from_wire(values: tuple[Any, ...]) -> Retry:
+    given = {n: v for n, v in zip(_FIELDS, values, strict=False) if v is not None}
+    if not isinstance(given.get("max"), int):
+        raise UsageError(f"A stored retry policy begins with a number, not {values!r}.")
+    return Retry(**given)
+
+
 def _checked_backoff(backoff: Any) -> str | tuple[float, ...] | BackoffFunction:
-    if backoff in ("exponential", "fixed") or (callable(backoff) and not isinstance(backoff, type)):
-        checked: str | BackoffFunction = backoff
-        return checked
-    if isinstance(backoff, str) and _is_path(backoff, colon=True):
-        return backoff
+    if isinstance(backoff, str):
+        if backoff in ("exponential", "fixed") or _is_path(backoff, colon=True):
+            return backoff
+    elif callable(backoff) and not isinstance(backoff, type):
+        function: BackoffFunction = backoff
+        return function
     if isinstance(backoff, list | tuple) and backoff:
         return tuple(_seconds(delay, "backoff") for delay in backoff)
     raise UsageError(

@@ -39,6 +39,7 @@ class Signature:
 
     __slots__ = (
         "_converters",
+        "_floor",
         "_function",
         "_is_loose",
         "_least",
@@ -103,6 +104,7 @@ class Signature:
                 self._most = min(self._most, i)
         required = [i for i, p in enumerate(listed) if p.default is _ANY]
         self._least = required[-1] + 1 if required else 0
+        self._floor = sum(listed[i].kind is kinds.POSITIONAL_ONLY for i in required)
         if any(p.default is _ANY for p in named):
             self._least = _MANY
         # For each number of arguments by position: what must, may and must not come by name.
@@ -120,7 +122,7 @@ class Signature:
 
     def _fits(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         given = len(args)
-        if given > self._most:
+        if not self._floor <= given <= self._most:
             return False
         if not kwargs:
             return given >= self._least
@@ -171,11 +173,10 @@ class Signature:
                     if one is not None:
                         where = name
                         by_name[name] = one(value)
-        except Unfit as error:
+        except Exception as error:  # a type's own code may raise anything
             name = self._position(where) if isinstance(where, int) else where
-            at = f" at {name}{error.path}" if error.path else ""
-            reason = error.reason.rstrip(".")
-            raise PayloadError(f"argument {name!r} of {task_name}: {reason}{at}.") from None
+            reason = _reason(error, name)
+            raise PayloadError(f"argument {name!r} of {task_name}: {reason}.") from None
         return args, by_name
 
     def convert_result(self, value: Any) -> Any:
@@ -185,7 +186,7 @@ class Signature:
             return value
         try:
             return to.result(value)
-        except Unfit:
+        except Exception:  # a type's own code may raise anything
             return value
 
     def _position(self, i: int) -> str:
@@ -200,7 +201,7 @@ class Signature:
         """The kind of misfit, and the rest of a sentence that begins with the task's name."""
         given = len(args)
         must, may, taken = self._names[min(given, len(self.positional))]
-        known = {p.name for p in self._parameters}
+        known = [p.name for p in self._parameters]
         for name in (*self.positional[:given], *kwargs):
             if name in self.injected:
                 return "injected", (
@@ -221,7 +222,11 @@ class Signature:
                     return "by name", f"takes its argument {name!r} by position only"
                 takes = ", ".join([n for n in known if n in may] or ["no other"])
                 return "unknown", f"takes no argument {name!r} (it takes: {takes})"
-        missing = [p.name for p in self._parameters if p.name in must and p.name not in kwargs]
+        if given < self._floor:
+            must = {*self.positional[given : self._floor], *(must - kwargs.keys())}
+        else:
+            must = must - kwargs.keys()
+        missing = [name for name in known if name in must]
         names = ", ".join(map(repr, missing))
         return "missing", f"needs its argument{'s' * (len(missing) > 1)} {names}"
 
@@ -270,6 +275,12 @@ class Signature:
         is_idle = not any((*positional, rest, other, *by_name.values()))
         self._converters = _Converters(positional, rest, by_name, other, result, is_idle)
         return self._converters
+
+
+def _reason(error: Exception, name: str) -> str:
+    if isinstance(error, Unfit):
+        return error.reason.rstrip(".") + (f" at {name}{error.path}" if error.path else "")
+    return f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(".")
 
 
 def _described(function: Any) -> tuple[list[inspect.Parameter], Any, bool]:

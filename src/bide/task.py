@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from bide.clock import to_us
 from bide.codec import DEFAULT_TIMEOUT
 from bide.errors import TaskNotFound, UsageError
-from bide.options import OnCrash, Options
+from bide.keys import check_priority
+from bide.options import OnCrash, TaskOptions, check_names
 from bide.retry import NO_RETRY, Retry, as_retry
 from bide.signature import Signature
 
@@ -47,7 +48,7 @@ class Target(NamedTuple):
 
 class _Registered(NamedTuple):
     function: Function
-    options: Options
+    options: TaskOptions
 
 
 _registered: dict[str, _Registered] = {}
@@ -98,19 +99,23 @@ def with_owner(task: Function | str, args: Sequence[Any]) -> Sequence[Any]:
     return args
 
 
-def register(function: Function, options: Options | None = None) -> str:
+def register(function: Function, options: TaskOptions | None = None) -> str:
     """Let workers of this process run a function; its name.
 
     Raises:
         UsageError: no worker could find it by its name, or an option cannot be meant.
     """
     name = task_name(function)
-    policy_of(options or {})  # so that a mistake shows where it was made
+    if options:  # a mistake is to show where it was made
+        check_names(options, TaskOptions)
+        to_us(options.get("delay") or 0)
+        check_priority(options.get("priority"))
+        policy_of(options)
     _registered[name] = _Registered(function, options or {})
     return name
 
 
-def defaults_of(name: str) -> Options:
+def defaults_of(name: str) -> TaskOptions:
     """What the task's decorator says, if this process has it."""
     known = _registered.get(name)
     return known.options if known else {}
@@ -130,7 +135,7 @@ def signature_of(task: Function | str, name: str) -> Signature | None:
         return None
 
 
-def policy_of(options: Options) -> Policy:
+def policy_of(options: TaskOptions) -> Policy:
     """The part of a task's options that its worker needs.
 
     Raises:
@@ -232,7 +237,7 @@ class Served:
         """The function that a name leads to, under the same rule."""
         return self.find(name).function
 
-    def _find(self, name: str) -> tuple[_Found, Options]:
+    def _find(self, name: str) -> tuple[_Found, TaskOptions]:
         known = _registered.get(name)
         if known is not None:
             return _Found(known.function, None), known.options

@@ -13,9 +13,12 @@ from bide.codec import Body, encode_body
 from bide.command import Command
 from bide.job import Claimed, RunRecord, Snapshot
 from bide.keys import keys_of
-from bide.ops import consume, inspect, produce
-from bide.ops.consume import DEFAULT_RETENTION, Claim, Outcome, Retention, Settle, Verdict
+from bide.notes import Notes, read_notes
+from bide.ops import consume, inspect, manage, produce
+from bide.ops.consume import Claim, Outcome, Renewal, Settle, Verdict
+from bide.ops.manage import Moved
 from bide.ops.produce import Prepared, Receipt
+from bide.retention import Retention
 from bide.script import TEST_CLOCK
 from tests.faults.legal import Holding, assert_legal, hold
 
@@ -120,23 +123,31 @@ class Probe:
         assert job.id == id
         return job
 
-    def settle(
-        self,
-        job: Claimed,
-        outcome: Outcome,
-        when: str = "",
-        data: bytes = b"",
-        retention: Retention = DEFAULT_RETENTION,
-    ) -> Verdict:
-        (verdict,) = self.settle_many(
-            Settle(job.id, job.token, outcome, when, data), keep=retention
-        )
+    def settle(self, job: Claimed, outcome: Outcome, when: str = "", data: bytes = b"") -> Verdict:
+        (verdict,) = self.settle_many(Settle(job.id, job.token, outcome, when, data))
         return verdict
 
-    def settle_many(self, *settles: Settle, keep: Retention = DEFAULT_RETENTION) -> list[Verdict]:
-        return self.run(consume.settle(self.keys, settles, keep))
+    def settle_many(self, *settles: Settle) -> list[Verdict]:
+        return self.run(consume.settle(self.keys, settles))
 
-    def extend(self, *jobs: Claimed, lease: float = LEASE) -> list[Verdict]:
+    def cancel(self, *ids: str, running: bool = True) -> list[str]:
+        return self.run(manage.cancel(self.keys, ids, running))
+
+    def reschedule(self, id: str, when: str) -> Moved:
+        (moved,) = self.run(manage.reschedule(self.keys, [id], when))
+        return moved
+
+    def promote(self, id: str) -> Moved:
+        (moved,) = self.run(manage.promote(self.keys, [id]))
+        return moved
+
+    def retry(self, *ids: str, when: str = "+0") -> list[str]:
+        return [moved.word for moved in self.run(manage.retry(self.keys, ids, when))]
+
+    def configure(self, **retention: Any) -> None:
+        self.run(manage.configure(self.keys, Retention(**retention)))
+
+    def extend(self, *jobs: Claimed, lease: float = LEASE) -> list[Renewal]:
         held = [(job.id, job.token) for job in jobs]
         return self.run(consume.extend(self.keys, round(lease * SECOND), held))
 
@@ -157,6 +168,13 @@ class Probe:
 
     def record(self, id: str) -> RunRecord:
         return self.holding().records[id]
+
+    def notes(self, id: str) -> Notes:
+        return read_notes(self.holding().hashes["notes"].get(id))
+
+    def errors(self, id: str) -> list[str]:
+        """The messages of the job's errors, oldest first."""
+        return [a.error.message for a in self.notes(id).attempts if a.error]
 
     def zset(self, name: str) -> dict[str, int]:
         """A sorted set that stands behind one header name."""

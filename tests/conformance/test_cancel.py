@@ -6,7 +6,7 @@ import pytest
 
 from bide.errors import UsageError
 from bide.ops import manage
-from bide.ops.consume import DEFAULT_RETENTION, Outcome
+from bide.ops.consume import Outcome
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe
 
 
@@ -24,29 +24,31 @@ def test_a_job_that_waits_or_is_delayed_is_cancelled(q: Probe, when: str, priori
 
 def test_a_cancelled_job_never_runs(q: Probe) -> None:
     q.add("a", when=f"+{SECOND}")
-    q.run(manage.cancel(q.keys, ["a"]))
+    q.cancel("a")
     q.move(3600)
     assert q.taken() == []
 
 
 def test_a_repeat_says_that_it_is_cancelled_and_counts_nothing(q: Probe) -> None:
     q.add("a")
-    q.run(manage.cancel(q.keys, ["a"]))
+    q.cancel("a")
     before = q.holding()
-    assert q.run(manage.cancel(q.keys, ["a"])) == ["cancelled"]
-    assert q.run(manage.cancel(q.keys, ["a", "a"])) == ["cancelled", "cancelled"]
+    assert q.cancel("a") == ["cancelled"]
+    assert q.cancel("a", "a") == ["cancelled", "cancelled"]
     assert q.holding() == before
 
 
 def test_twice_in_one_call_counts_once(q: Probe) -> None:
     q.add("a")
-    assert q.run(manage.cancel(q.keys, ["a", "a"])) == ["ok", "cancelled"]
+    assert q.cancel("a", "a") == ["ok", "cancelled"]
     assert q.holding().total("cancelled") == 1
 
 
-def test_a_job_that_runs_is_not_cancelled(q: Probe) -> None:
+def test_a_job_that_runs_is_left_alone_where_that_is_wanted(q: Probe) -> None:
     job = q.take("a")
-    assert q.run(manage.cancel(q.keys, ["a"])) == ["active"]
+    before = q.holding()
+    assert q.cancel("a", running=False) == ["active"]
+    assert q.holding() == before
     assert q.settle(job, "complete") == "ok"
 
 
@@ -54,17 +56,17 @@ def test_a_job_that_runs_is_not_cancelled(q: Probe) -> None:
 def test_a_job_that_has_ended_is_not_cancelled(q: Probe, outcome: Outcome, state: str) -> None:
     q.settle(q.take("a"), outcome)
     before = q.holding()
-    assert q.run(manage.cancel(q.keys, ["a", "nobody"])) == [state, "gone"]
+    assert q.cancel("a", "nobody") == [state, "gone"]
     assert q.holding() == before
 
 
 def test_a_job_that_waits_for_its_retry_keeps_its_error_when_cancelled(q: Probe) -> None:
     q.settle(q.take("a"), "retry", "+60000000", b'{"type":"E","message":"x"}')
-    assert q.run(manage.cancel(q.keys, ["a"])) == ["ok"]
+    assert q.cancel("a") == ["ok"]
     holding = q.holding()
     assert holding.where("a") == "cancelled"
     assert holding.records["a"].attempt == 1
-    assert list(holding.hashes["errors"]) == ["a"]
+    assert q.errors("a") == ["x"]
 
 
 def test_a_suspect_is_cancelled_like_any_other(q: Probe) -> None:
@@ -74,7 +76,7 @@ def test_a_suspect_is_cancelled_like_any_other(q: Probe) -> None:
         q.move(LEASE + 1)
         q.claim("undertaker", 0)
     assert list(q.holding().sets["due:alone"]) == ["a"]
-    assert q.run(manage.cancel(q.keys, ["a"])) == ["ok"]
+    assert q.cancel("a") == ["ok"]
     assert q.where("a") == "cancelled"
 
 
@@ -82,8 +84,8 @@ def test_many_in_one_call_each_with_its_answer(q: Probe) -> None:
     q.add("run", priority=9)
     q.claim()
     q.add("a", "b")
-    words = q.run(manage.cancel(q.keys, ["a", "run", "nobody", "b"], DEFAULT_RETENTION))
-    assert words == ["ok", "active", "gone", "ok"]
+    words = q.cancel("a", "run", "nobody", "b")
+    assert words == ["ok", "asked", "gone", "ok"]
     assert q.zset("cancelled").keys() == {"a", "b"}
 
 

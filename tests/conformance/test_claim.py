@@ -14,7 +14,7 @@ def test_a_job_taken_is_active_under_a_lease_and_in_no_other_set(q: Probe) -> No
     (receipt,) = q.add("a", priority=7)
     claim = q.claim("w1", 1)
     (job,) = claim.jobs
-    assert job == ("a", BODY, claim.now_us, 1, receipt.due_us)
+    assert job == ("a", BODY, claim.now_us, 1, 0, receipt.due_us, receipt.due_us)
     holding = q.holding()
     assert {name: ids for name, ids in holding.sets.items() if ids} == {
         "active": {"a": claim.now_us + LEASE_US}
@@ -22,6 +22,7 @@ def test_a_job_taken_is_active_under_a_lease_and_in_no_other_set(q: Probe) -> No
     assert holding.hashes["jobs"] == {"a": BODY}
     assert holding.records["a"] == (
         *(claim.now_us, "-", 7, 1, 0, 0, False, claim.now_us, "w1", receipt.due_us),
+        *(receipt.due_us, 0),
     )
 
 
@@ -96,7 +97,7 @@ def test_tokens_of_a_job_only_grow_even_when_the_clock_was_set_back(q: Probe) ->
         assert q.settle(job, "retry", "+0") == "ok"
         q.move(seconds)
         if seconds < 0:
-            q.run(manage.reschedule(q.keys, "a", "+0"))
+            q.reschedule("a", "+0")
         (job,) = q.claim().jobs
         tokens.append(job.token)
     assert tokens == sorted(set(tokens))

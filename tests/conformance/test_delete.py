@@ -37,7 +37,7 @@ def test_a_job_that_has_run(q: Probe, outcome: Outcome) -> None:
 
 def test_a_job_that_was_cancelled(q: Probe) -> None:
     q.add("a")
-    q.run(manage.cancel(q.keys, ["a"]))
+    q.cancel("a")
     assert q.run(manage.delete(q.keys, ["a"])) == ["ok"]
     assert_no_trace(q)
 
@@ -83,4 +83,4 @@ def test_its_id_is_free_again_and_starts_from_nothing(q: Probe) -> None:
     (again,) = q.claim().jobs
     assert again.attempt == 1
     assert again.token > job.token
-    assert q.holding().hashes["errors"] == {}
+    assert q.holding().hashes["notes"] == {}

@@ -54,7 +54,7 @@ def test_jobs_that_run_or_have_ended_are_left_alone(q: Probe) -> None:
     q.settle(q.take("completed"), "complete", data=b"1")
     q.settle(q.take("failed"), "fail")
     q.add("cancelled")
-    q.run(manage.cancel(q.keys, ["cancelled"]))
+    q.cancel("cancelled")
     job = q.take("active")
     q.add("waiting")
     assert begin(q) == Emptied(1, True)
@@ -83,9 +83,9 @@ def test_they_are_gone_at_once_for_everyone(q: Probe) -> None:
 def test_a_job_set_aside_cannot_be_changed_any_more(q: Probe) -> None:
     fill(q, 3)
     begin(q)
-    assert q.run(manage.cancel(q.keys, ["j0000"])) == ["gone"]
-    assert q.run(manage.promote(q.keys, "j0000")).word == "gone"
-    assert q.run(manage.reschedule(q.keys, "j0000", "+0")).word == "gone"
+    assert q.cancel("j0000") == ["gone"]
+    assert q.promote("j0000").word == "gone"
+    assert q.reschedule("j0000", "+0").word == "gone"
     assert q.run(manage.delete(q.keys, ["j0000"])) == ["gone"]
 
 
@@ -166,7 +166,7 @@ def test_the_id_of_a_job_set_aside_can_be_used_at_once(q: Probe) -> None:
     body = BODY + b" "
     (receipt,) = q.add_many(Prepared("a", "+0", 9, body))
     assert receipt.new
-    assert q.holding().hashes == {"jobs": {"a": body}, "run": {}, "results": {}, "errors": {}}
+    assert q.holding().hashes == {"jobs": {"a": body}, "run": {}, "results": {}, "notes": {}}
     while go_on(q).more:
         pass
     assert_only(q, "a")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bide.errors import ScriptBug
-from bide.ops import manage, produce
+from bide.ops import produce
 from bide.ops.produce import Prepared
 from tests.conformance.probe import BODY, SECOND, Probe
 
@@ -108,7 +108,7 @@ def test_an_id_that_exists_changes_nothing(q: Probe) -> None:
 def test_an_id_exists_in_every_state_until_its_retention_ends(q: Probe, state: str) -> None:
     if state == "cancelled":
         q.add("a")
-        q.run(manage.cancel(q.keys, ["a"]))
+        q.cancel("a")
     else:
         job = q.take("a")
         if state != "active":

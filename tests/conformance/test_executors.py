@@ -87,7 +87,7 @@ def test_only_what_is_missing_is_sent_again(q: Probe) -> None:
 
 
 def test_a_command_that_fails_leaves_the_others_alone(q: Probe) -> None:
-    bad = manage.reschedule(q.keys, "a", "nonsense")
+    bad = manage.reschedule(q.keys, ["a"], "nonsense")
     good = produce.enqueue(q.keys, [Prepared("a", "+0", 5, BODY)])
     error, receipts = q.executor.attempt_many([bad, good])
     assert isinstance(error, ScriptBug)

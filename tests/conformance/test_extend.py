@@ -61,7 +61,7 @@ def test_one_whose_job_was_taken_by_another_has_lost_it(q: Probe) -> None:
     assert q.zset("active") == before
 
 
-@pytest.mark.parametrize("outcome", ["complete", "retry", "fail", "snooze", "release"])
+@pytest.mark.parametrize("outcome", ["complete", "retry", "fail", "snooze", "release", "cancel"])
 def test_a_job_that_was_settled_cannot_be_extended(q: Probe, outcome: Outcome) -> None:
     job = q.take("a")
     q.settle(job, outcome, "+0")

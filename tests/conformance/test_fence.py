@@ -12,7 +12,7 @@ from bide.ops import manage
 from bide.ops.consume import Outcome, Settle
 from tests.conformance.probe import LEASE, Probe
 
-OUTCOMES: list[Outcome] = ["complete", "retry", "fail", "snooze", "release"]
+OUTCOMES: list[Outcome] = ["complete", "retry", "fail", "snooze", "release", "cancel"]
 WHEN = {"retry": "+60000000", "snooze": "+60000000"}
 
 
@@ -120,7 +120,7 @@ def test_a_job_that_was_cancelled_after_its_lease_ended_is_lost(q: Probe) -> Non
     job = q.take("a")
     q.move(LEASE + 1)
     q.claim("w2", 0)
-    assert q.run(manage.cancel(q.keys, ["a"])) == ["ok"]
+    assert q.cancel("a") == ["ok"]
     assert q.settle(job, "complete") == "lost"
     assert q.where("a") == "cancelled"
 

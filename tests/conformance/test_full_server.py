@@ -57,9 +57,9 @@ def test_what_was_refused_can_be_enqueued_once_there_is_room(q: Probe, memory: M
 
 
 def test_a_backlog_drains_to_its_end(q: Probe, memory: Memory) -> None:
-    q.add("a", "b", "c", "d", "e")
+    q.add(*"abcdef")
     memory.fill()
-    a, b, c, d, e = q.claim().jobs
+    a, b, c, d, e, f = q.claim().jobs
     assert q.extend(a, b) == ["ok", "ok"]
     assert (
         q.settle_many(
@@ -68,11 +68,13 @@ def test_a_backlog_drains_to_its_end(q: Probe, memory: Memory) -> None:
             Settle(c.id, c.token, "retry", "+0", ERROR),
             Settle(d.id, d.token, "snooze", "+0"),
             Settle(e.id, e.token, "release"),
+            Settle(f.id, f.token, "cancel"),
         )
-        == ["ok"] * 5
+        == ["ok"] * 6
     )
     memory.free()
-    assert [q.where(id) for id in "abcde"] == ["completed", "failed", "due", "due", "due"]
+    places = ["completed", "failed", "due", "due", "due", "cancelled"]
+    assert [q.where(id) for id in "abcdef"] == places
     memory.fill()
     for job in q.claim().jobs:
         assert q.settle(job, "complete", data=b"2") == "ok"
@@ -104,10 +106,10 @@ def test_a_claim_may_be_the_first_a_queue_has_seen(q: Probe, memory: Memory) -> 
 def test_jobs_can_be_taken_back_moved_and_deleted(q: Probe, memory: Memory) -> None:
     q.add("a", "b", "c", "d")
     memory.fill()
-    assert q.run(manage.cancel(q.keys, ["a"])) == ["ok"]
+    assert q.cancel("a") == ["ok"]
     assert q.run(manage.delete(q.keys, ["b"])) == ["ok"]
-    assert q.run(manage.reschedule(q.keys, "c", f"+{SECOND}")).word == "ok"
-    assert q.run(manage.promote(q.keys, "c")).word == "ok"
+    assert q.reschedule("c", f"+{SECOND}").word == "ok"
+    assert q.promote("c").word == "ok"
     assert q.run(manage.empty(q.keys, "this")).aside == 2
     assert not q.run(manage.empty(q.keys, None)).more
 

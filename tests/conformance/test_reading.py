@@ -24,7 +24,7 @@ def test_a_job_that_is_delayed_and_then_waits(q: Probe) -> None:
     assert (snapshot.since_us, snapshot.due_us) == (receipt.due_us, receipt.due_us)
     assert snapshot.priority == 3
     assert snapshot.raw_body == BODY
-    assert (snapshot.run, snapshot.raw_result, snapshot.raw_error) == (None, None, None)
+    assert (snapshot.run, snapshot.raw_result, snapshot.raw_notes) == (None, None, None)
     assert (snapshot.attempt, snapshot.lateness) == (0, None)
     q.move(60)
     later = q.fetch("a")
@@ -55,8 +55,8 @@ def test_a_job_that_completed(q: Probe) -> None:
     assert snapshot is not None
     assert snapshot.state is State.COMPLETED
     assert snapshot.since_us == q.zset("completed")["a"]
-    assert snapshot.result == [1]
-    assert snapshot.error is None
+    assert snapshot.result() == [1]
+    assert snapshot.notes.error is None
 
 
 def test_a_job_that_failed(q: Probe) -> None:
@@ -65,18 +65,19 @@ def test_a_job_that_failed(q: Probe) -> None:
     assert snapshot is not None
     assert snapshot.state is State.FAILED
     assert snapshot.since_us == q.zset("failed")["a"]
-    assert snapshot.result is None
-    assert snapshot.error is not None
-    assert (snapshot.error.type, snapshot.error.message) == ("ValueError", "no")
+    assert snapshot.result() is None
+    assert snapshot.notes.error is not None
+    assert (snapshot.notes.error.type, snapshot.notes.error.message) == ("ValueError", "no")
 
 
 def test_a_job_that_was_cancelled(q: Probe) -> None:
     q.add("a")
-    q.run(manage.cancel(q.keys, ["a"]))
+    q.cancel("a")
     snapshot = q.fetch("a")
     assert snapshot is not None
     assert snapshot.state is State.CANCELLED
-    assert snapshot.priority is None, "which set it came from is not remembered"
+    assert snapshot.priority is None, "the usual one, which needs no record"
+    assert (snapshot.run, snapshot.attempt) == (None, 0)
     assert snapshot.since_us == q.zset("cancelled")["a"]
 
 
@@ -87,7 +88,7 @@ def test_a_job_that_waits_for_its_retry_shows_its_last_error(q: Probe) -> None:
     assert snapshot.state is State.DELAYED
     assert snapshot.due_us == q.holding().due["a"]
     assert snapshot.attempt == 1
-    assert snapshot.error is not None
+    assert snapshot.notes.error is not None
 
 
 def test_a_suspect_has_the_priority_it_was_given(q: Probe) -> None:
@@ -123,7 +124,7 @@ def populate(q: Probe) -> dict[str, list[str]]:
         q.settle(q.take(id), "fail", data=ERROR)
     for id in ("x1", "x2", "x3"):
         q.add(id)
-        q.run(manage.cancel(q.keys, [id]))
+        q.cancel(id)
     for id in ("r1", "r2", "r3"):
         q.take(id)
     q.add("w5-1", "w5-2")
@@ -168,9 +169,11 @@ def test_a_page_beyond_the_end_or_of_an_unused_queue_is_empty(q: Probe) -> None:
 
 
 def test_a_page_is_bounded_and_its_state_known(q: Probe) -> None:
-    for start, count in ((-1, 5), (0, -1), (0, inspect.MAX_PAGE + 1)):
-        with pytest.raises(UsageError, match="is no page"):
-            listing(q, "waiting", start, count)
+    for count in (-1, inspect.MAX_PAGE + 1):
+        with pytest.raises(UsageError, match="is no page: give 0 to 1000"):
+            listing(q, "waiting", 0, count)
+    with pytest.raises(UsageError, match="start=-1 is no place in a list"):
+        listing(q, "waiting", -1)
     with pytest.raises(UsageError, match=r"no state 'done'.*delayed, waiting"):
         listing(q, "done")
     command = inspect.listing(q.keys, "waiting", 0, 1)

@@ -130,5 +130,5 @@ def test_a_reclaimed_job_keeps_its_last_error(q: Probe) -> None:
     q.claim("w2")
     snapshot = q.fetch("a")
     assert snapshot is not None
-    assert snapshot.error is not None
-    assert snapshot.error.message == "first"
+    assert snapshot.notes.error is not None
+    assert snapshot.notes.error.message == "first"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from bide.ops import consume, manage
-from bide.ops.consume import Outcome, Retention, Settle
+from bide.ops.consume import Outcome, Settle
 from bide.ops.produce import Prepared
-from tests.conformance.probe import BODY, SECOND, Probe
+from tests.conformance.probe import BODY, Probe
 
 SPARE = 15
 """Seconds for which a job that has finished is kept in any case."""
@@ -20,9 +18,9 @@ YEAR = 365 * 86_400
 Finish = Callable[..., None]
 
 
-def limits(state: str, count: int, age: float) -> Retention:
-    changes: dict[str, Any] = {f"{state}_count": count, f"{state}_age": age}
-    return Retention()._replace(**changes)
+def keep(q: Probe, state: str, count: int, age: float) -> None:
+    """Have the queue keep so many jobs, those of one state for so long, all others for years."""
+    q.configure(**{"completed": YEAR, "failed": YEAR, "cancelled": YEAR, state: age}, count=count)
 
 
 @pytest.fixture(params=["completed", "failed", "cancelled"])
@@ -36,16 +34,17 @@ def finish(q: Probe, state: str) -> Finish:
     """Bring jobs to the state, in one call, keeping so many for so long."""
 
     def finish(*ids: str, count: int = 10_000, age: float = YEAR) -> None:
-        keep = limits(state, count, age)
         q.add(*ids)
         if state == "cancelled":
-            assert q.run(manage.cancel(q.keys, ids, keep)) == ["ok"] * len(ids)
+            keep(q, state, count, age)
+            assert q.cancel(*ids) == ["ok"] * len(ids)
             return
         outcome: Outcome = "complete" if state == "completed" else "fail"
         data = b"1" if state == "completed" else b'{"type":"E","message":""}'
-        jobs = q.claim("w1", len(ids)).jobs
+        jobs = q.claim("w1", len(ids)).jobs  # before, because a claim sees to retention, too
+        keep(q, state, count, age)
         settles = [Settle(job.id, job.token, outcome, "", data) for job in jobs]
-        assert q.settle_many(*settles, keep=keep) == ["ok"] * len(ids)
+        assert q.settle_many(*settles) == ["ok"] * len(ids)
 
     return finish
 
@@ -111,8 +110,8 @@ def test_a_call_removes_a_bounded_number_and_the_next_ones_the_rest(
     ids = [f"j{i:03}" for i in range(200)]
     q.add_many(*(Prepared(id, "+0", 5, BODY) for id in ids))
     if state == "cancelled":
-        q.run(manage.cancel(q.keys, ids[:100]))
-        q.run(manage.cancel(q.keys, ids[100:]))
+        q.cancel(*ids[:100])
+        q.cancel(*ids[100:])
     else:
         outcome: Outcome = "complete" if state == "completed" else "fail"
         q.settle_many(*(Settle(j.id, j.token, outcome) for j in q.claim("w1", 200).jobs))
@@ -129,15 +128,15 @@ def test_claims_see_to_it_too_about_once_a_second(q: Probe, state: str, finish: 
     finish("a", "b")
     q.claim("w1", 0)
     q.move(SPARE + 1)
-    keep = limits(state, 1, YEAR)
-    q.run(consume.claim(q.keys, "w1", 90, 0, SECOND, 0, keep))
+    keep(q, state, 1, YEAR)
+    q.claim("w1", 0)
     assert kept(q, state) == ["b"]
     q.move(0.5)
-    keep = limits(state, 0, 0)
-    q.run(consume.claim(q.keys, "w1", 91, 0, SECOND, 0, keep))
+    keep(q, state, 0, 0)
+    q.claim("w1", 0)
     assert kept(q, state) == ["b"], "not at every claim"
     q.move(0.6)
-    q.run(consume.claim(q.keys, "w1", 92, 0, SECOND, 0, keep))
+    q.claim("w1", 0)
     assert kept(q, state) == []
 
 
@@ -146,7 +145,8 @@ def test_a_repeat_of_a_settle_whose_job_was_removed_is_no_error(q: Probe) -> Non
     q.settle(job, "complete")
     q.move(SPARE + 1)
     other = q.take("b")
-    q.settle(other, "complete", retention=limits("completed", 1, YEAR))
+    q.configure(count=1)
+    q.settle(other, "complete")
     assert q.where("a") is None
     assert q.settle(job, "complete") == "gone"
 
@@ -155,8 +155,8 @@ def test_retention_of_one_state_leaves_the_others_alone(q: Probe) -> None:
     q.settle(q.take("done"), "complete")
     q.settle(q.take("broken"), "fail")
     q.add("unwanted")
-    q.run(manage.cancel(q.keys, ["unwanted"]))
+    q.cancel("unwanted")
     q.move(SPARE + 1)
-    keep = limits("completed", 0, 0)
-    q.settle(q.take("last"), "complete", retention=keep)
+    q.configure(completed=0)
+    q.settle(q.take("last"), "complete")
     assert q.holding().ids == {"broken", "unwanted", "last"}

@@ -6,7 +6,7 @@ import pytest
 
 from bide.errors import ScriptBug
 from bide.ops import consume, manage
-from bide.ops.consume import DEFAULT_RETENTION, Outcome, Settle
+from bide.ops.consume import Outcome, Settle
 from bide.ops.produce import Prepared
 from tests.conformance.probe import BODY, SECOND, Probe
 
@@ -15,7 +15,7 @@ ERROR = b'{"type":"ValueError","message":"no"}'
 
 def now_of(q: Probe, *settles: Settle) -> int:
     """Settle, and the server's time at which that happened."""
-    reply = q.reply(consume.settle(q.keys, settles, DEFAULT_RETENTION))
+    reply = q.reply(consume.settle(q.keys, settles))
     assert reply[2:] == [b"ok"] * len(settles)
     now: int = reply[1]
     return now
@@ -43,8 +43,8 @@ def test_fail_keeps_the_error_and_the_time(q: Probe) -> None:
     now = now_of(q, Settle("a", job.token, "fail", "", ERROR))
     holding = q.holding()
     assert {name: ids for name, ids in holding.sets.items() if ids} == {"failed": {"a": now}}
-    assert holding.hashes["errors"] == {"a": ERROR}
     assert holding.records["a"].settled == "F"
+    assert q.errors("a") == ["no"]
     assert holding.total("failed") == 1
 
 
@@ -56,8 +56,8 @@ def test_retry_is_the_same_job_due_again_with_its_error_kept(q: Probe) -> None:
     assert {name: ids for name, ids in holding.sets.items() if ids} == {
         "due:8": {"a": now + 30 * SECOND}
     }
-    assert holding.hashes["errors"] == {"a": ERROR}
     assert holding.records["a"].settled == "R"
+    assert q.errors("a") == ["no"]
     assert holding.total("retried") == 1
     assert q.taken() == []
     q.move(30)
@@ -114,32 +114,34 @@ def test_the_last_error_stays_whatever_comes_after_it(q: Probe, outcome: Outcome
     q.settle(job, "retry", "+0", ERROR)
     (job,) = q.claim().jobs
     q.settle(job, outcome, "+0", b"7" if outcome == "complete" else b"")
-    assert q.holding().hashes["errors"] == {"a": ERROR}
+    assert q.errors("a") == ["no"]
 
 
-def test_a_later_error_replaces_an_earlier_one(q: Probe) -> None:
+def test_a_later_error_stands_behind_an_earlier_one(q: Probe) -> None:
     job = q.take("a")
     q.settle(job, "retry", "+0", ERROR)
     (job,) = q.claim().jobs
     q.settle(job, "fail", data=ERROR.replace(b"no", b"never"))
-    assert q.holding().hashes["errors"] == {"a": ERROR.replace(b"no", b"never")}
+    assert q.errors("a") == ["no", "never"]
 
 
 def test_one_call_settles_many_each_in_its_own_way(q: Probe) -> None:
-    q.add("a", "b", "c", "d", "e")
-    a, b, c, d, e = q.claim().jobs
+    q.add(*"abcdef")
+    a, b, c, d, e, f = q.claim().jobs
     verdicts = q.settle_many(
         Settle(a.id, a.token, "complete", "", b"1"),
         Settle(b.id, b.token, "retry", "+1000000", ERROR),
         Settle(c.id, c.token, "fail", "", ERROR),
         Settle(d.id, d.token, "snooze", "+2000000"),
         Settle(e.id, e.token, "release"),
+        Settle(f.id, f.token, "cancel"),
     )
-    assert verdicts == ["ok"] * 5
+    assert verdicts == ["ok"] * 6
     holding = q.holding()
-    assert [holding.where(id) for id in "abcde"] == ["completed", "due", "failed", "due", "due"]
+    places = ["completed", "due", "failed", "due", "due", "cancelled"]
+    assert [holding.where(id) for id in "abcdef"] == places
     assert {id: r.settled for id, r in holding.records.items()} == dict(
-        zip("abcde", "CRFSL", strict=True)
+        zip("abcdef", "CRFSLX", strict=True)
     )
 
 
@@ -171,6 +173,8 @@ def test_as_many_as_a_call_may_hold(q: Probe) -> None:
         Settle("b", 1, "retry", ""),
         Settle("b", 1, "retry", "soon"),
         Settle("b", 1, "snooze", "-1"),
+        Settle("b", 1, "complete", "a while"),
+        Settle("b", 1, "fail", "+1.5"),
         Settle("b", 10**16, "complete"),
         Settle("b", 1, "vanish"),  # type: ignore[arg-type]
     ],
@@ -188,6 +192,16 @@ def test_what_no_operation_would_send_is_refused_before_anything_is_written(
 def test_no_settle_at_all_is_refused(q: Probe) -> None:
     with pytest.raises(ScriptBug, match="BADARG settle"):
         q.settle_many()
+
+
+def test_a_job_may_end_as_cancelled(q: Probe) -> None:
+    job = q.take("a")
+    now = now_of(q, Settle("a", job.token, "cancel"))
+    holding = q.holding()
+    assert {name: ids for name, ids in holding.sets.items() if ids} == {"cancelled": {"a": now}}
+    assert holding.records["a"].settled == "X"
+    assert holding.records["a"].attempt == 1
+    assert holding.total("cancelled") == 1
 
 
 def test_a_paused_queue_takes_outcomes(q: Probe) -> None:

@@ -69,7 +69,7 @@ def test_suspects_are_taken_one_at_a_time(q: Probe) -> None:
 def test_a_worker_that_runs_something_does_not_take_a_suspect(q: Probe) -> None:
     suspect(q, "a")
     q.move(11)
-    q.run(manage.reschedule(q.keys, "a", "+0"))
+    q.reschedule("a", "+0")
     q.add("b")
     claim = q.claim("w1", 10, busy=1)
     assert [job.id for job in claim.jobs] == ["b"]
@@ -86,7 +86,7 @@ def test_a_worker_without_a_free_slot_does_not_take_a_suspect(q: Probe) -> None:
 
 def test_a_suspect_that_is_not_due_is_not_taken(q: Probe) -> None:
     suspect(q, "a")
-    q.run(manage.reschedule(q.keys, "a", f"+{SECOND}"))
+    q.reschedule("a", f"+{SECOND}")
     claim = q.claim("w1")
     assert claim.jobs == []
     assert claim.until_us == q.holding().due["a"]
@@ -106,7 +106,7 @@ def test_a_paused_queue_gives_no_suspect(q: Probe) -> None:
 def test_a_suspect_that_waits_long_makes_one_busy_worker_drain(q: Probe) -> None:
     suspect(q, "a")
     q.move(31)
-    q.run(manage.reschedule(q.keys, "a", "+0"))
+    q.reschedule("a", "+0")
     q.add("b")
     q.move(9)
     assert not q.claim("w1", 1, busy=1).drain
@@ -122,7 +122,7 @@ def test_a_suspect_that_waits_long_makes_one_busy_worker_drain(q: Probe) -> None
 def test_if_the_draining_worker_takes_too_long_another_one_drains(q: Probe) -> None:
     suspect(q, "a")
     q.move(31)
-    q.run(manage.reschedule(q.keys, "a", "+0"))
+    q.reschedule("a", "+0")
     q.move(11)
     assert q.claim("w1", busy=1).drain
     assert not q.claim("w2", busy=1).drain
@@ -135,7 +135,7 @@ def test_if_the_draining_worker_takes_too_long_another_one_drains(q: Probe) -> N
 def test_one_that_no_worker_becomes_idle_for_runs_beside_others(q: Probe) -> None:
     """A fleet that is never idle must not hold it up for ever."""
     suspect(q, "a")
-    q.run(manage.reschedule(q.keys, "a", "+0"))
+    q.reschedule("a", "+0")
     q.add("b")
     q.move(61)
     claim = q.claim("w1", 10, busy=1)
@@ -160,8 +160,8 @@ def test_ten_strikes_fail_a_job_that_never_ran_alone(q: Probe) -> None:
     assert q.where("a") == "failed"
     snapshot = q.fetch("a")
     assert snapshot is not None
-    assert snapshot.error is not None
-    assert "10 times under this job, 0 of them while it ran alone" in snapshot.error.message
+    assert snapshot.notes.error is not None
+    assert "10 times under this job, 0 of them while it ran alone" in snapshot.notes.error.message
 
 
 def test_a_claim_of_a_suspect_passes_on_the_news_that_others_are_due(q: Probe) -> None:
@@ -197,11 +197,11 @@ def test_the_third_crash_alone_fails_a_job(q: Probe) -> None:
     assert holding.total("reclaimed") == 5
     snapshot = q.fetch("a")
     assert snapshot is not None
-    assert snapshot.error is not None
-    assert snapshot.error.type == "WorkerCrashed"
-    assert "died or stopped 5 times" in snapshot.error.message
-    assert "3 of them while it ran alone" in snapshot.error.message
-    assert "doomed" in snapshot.error.message
+    assert snapshot.notes.error is not None
+    assert snapshot.notes.error.type == "WorkerCrashed"
+    assert "died or stopped 5 times" in snapshot.notes.error.message
+    assert "3 of them while it ran alone" in snapshot.notes.error.message
+    assert "doomed" in snapshot.notes.error.message
 
 
 def test_its_error_can_be_read_whatever_its_worker_was_called(q: Probe) -> None:
@@ -210,9 +210,9 @@ def test_its_error_can_be_read_whatever_its_worker_was_called(q: Probe) -> None:
         die(q, "a", worker='the"odd\\one')
     snapshot = q.fetch("a")
     assert snapshot is not None
-    assert snapshot.error is not None
-    assert snapshot.error.type == "WorkerCrashed"
-    assert "the?odd?one" in snapshot.error.message
+    assert snapshot.notes.error is not None
+    assert snapshot.notes.error.type == "WorkerCrashed"
+    assert "the?odd?one" in snapshot.notes.error.message
 
 
 def test_a_poisoned_job_has_failed_for_every_token_it_had(q: Probe) -> None:

@@ -10,18 +10,19 @@ from itertools import product
 import pytest
 
 from bide.job import Claimed
-from bide.ops import manage
 from bide.ops.consume import Outcome
 from bide.states import TRANSITIONS, State
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe
 
-NEVER_CLAIMED = Claimed("a", BODY, 1, 1, 0)
+NEVER_CLAIMED = Claimed("a", BODY, 1, 1, 0, 0, 0)
 LATER = f"+{60 * SECOND}"
 
 ALLOWED = [
     (verb, start, end)
     for verb, (starts, ends) in TRANSITIONS.items()
     for start, end in product(starts, ends)
+    # What has ended is retried by whoever wants it: only a running job can have been asked to end.
+    if not (verb == "retry" and start is not State.ACTIVE and end is State.CANCELLED)
 ]
 FORBIDDEN = [
     (verb, state)
@@ -35,7 +36,7 @@ def bring(q: Probe, state: State, end: State | None = None) -> Claimed:
     """Make a job that is in a state, about to go to another; how it was last claimed."""
     if state is State.CANCELLED:
         q.add("a")
-        q.run(manage.cancel(q.keys, ["a"]))
+        q.cancel("a")
         return NEVER_CLAIMED
     if state in (State.DELAYED, State.WAITING):
         q.add("a", when=LATER if state is State.DELAYED else "+0")
@@ -47,6 +48,8 @@ def bring(q: Probe, state: State, end: State | None = None) -> Claimed:
             q.move(LEASE + 1)
             q.claim("undertaker", 0)
     (job,) = q.claim("w1", 1).jobs
+    if end is State.CANCELLED:
+        assert q.cancel("a") == ["asked"]
     if state is not State.ACTIVE:
         q.settle(job, "complete" if state is State.COMPLETED else "fail")
     return job
@@ -56,13 +59,15 @@ def apply(q: Probe, verb: str, job: Claimed, end: State) -> None:
     when = LATER if end is State.DELAYED else "+0"
     outcomes: dict[str, Outcome] = {
         "complete": "complete",
-        "retry": "retry",
         "fail": "fail",
         "snooze": "snooze",
         "release": "release",
     }
     if verb in outcomes:
-        q.settle(job, outcomes[verb], when)
+        q.settle(job, outcomes[verb], when if verb == "snooze" else "")
+    elif verb == "retry":
+        if q.settle(job, "retry", when) != "ok":  # a worker's retry, or a person's
+            q.retry("a", when=when)
     elif verb == "claim":
         q.claim("w2", 1)
     elif verb == "extend":
@@ -71,12 +76,13 @@ def apply(q: Probe, verb: str, job: Claimed, end: State) -> None:
         q.move(LEASE + 1)
         q.claim("w2", 0)
     elif verb == "cancel":
-        q.run(manage.cancel(q.keys, ["a"]))
+        q.cancel("a")
+        q.settle(job, "cancel")
     elif verb == "reschedule":
-        q.run(manage.reschedule(q.keys, "a", when))
+        q.reschedule("a", when)
     else:
         assert verb == "promote"
-        q.run(manage.promote(q.keys, "a"))
+        q.promote("a")
 
 
 def state_of(q: Probe) -> State:

@@ -32,7 +32,7 @@ def make(request: pytest.FixtureRequest, q: Probe) -> Make:
         if verb == "enqueue":
             q.add("a", when=f"+{us}")
         elif verb == "reschedule":
-            q.run(manage.reschedule(q.keys, "a", f"+{us}"))
+            q.reschedule("a", f"+{us}")
         else:
             outcome: Outcome = "retry" if verb == "retry" else "snooze"
             assert q.settle(job, outcome, f"+{us}") == "ok"
@@ -81,7 +81,7 @@ def test_the_list_holds_one_hint_at_most(q: Probe) -> None:
     q.add("a")
     q.add("b")
     q.add("c", when=f"+{SECOND}")
-    q.run(manage.promote(q.keys, "c"))
+    q.promote("c")
     q.run(manage.pause(q.keys))
     q.run(manage.resume(q.keys))
     assert q.hints() == 1
@@ -128,16 +128,16 @@ def test_a_repeated_settle_wakes_nobody(q: Probe) -> None:
 def test_promote_wakes_someone_and_a_job_that_waits_already_does_not(q: Probe) -> None:
     q.add("a", when=f"+{SECOND}")
     q.hear()
-    q.run(manage.promote(q.keys, "a"))
+    q.promote("a")
     assert q.hear()
-    q.run(manage.promote(q.keys, "a"))
+    q.promote("a")
     assert q.hints() == 0
 
 
 def test_cancel_and_delete_wake_nobody(q: Probe) -> None:
     q.add("a", "b")
     q.hear()
-    q.run(manage.cancel(q.keys, ["a"]))
+    q.cancel("a")
     q.run(manage.delete(q.keys, ["b"]))
     assert q.hints() == 0
 

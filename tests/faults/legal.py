@@ -14,12 +14,14 @@ from typing import Any
 
 import redis
 
-from bide.codec import decode_body, decode_error, decode_result
+from bide.codec import decode_body, decode_result
 from bide.job import RunRecord
 from bide.keys import DUE_SETS, LAYOUT, PREFIX, keys_of
+from bide.notes import read_notes
 
 _SETS = ("active", "completed", "failed", "cancelled")
-_HASHES = ("jobs", "run", "results", "errors")
+_ASIDE = ("asked", "waiters")
+_HASHES = ("jobs", "run", "results", "notes")
 _PICTURE = """
 local reply = {}
 for i, key in ipairs(KEYS) do
@@ -33,7 +35,13 @@ for i, key in ipairs(KEYS) do
 end
 return reply
 """
-_OUTCOMES = {"completed": "C", "failed": "F-", "active": "-", "due": "RSL-", "cancelled": "RSL-"}
+_OUTCOMES = {
+    "completed": "C",
+    "failed": "F-",
+    "cancelled": "XRSL-",
+    "active": "-",
+    "due": "RSL-CFX",
+}
 """State -> how the latest claim of a job in it may have been settled (`-`: not at all)."""
 
 
@@ -43,6 +51,10 @@ class Holding:
 
     sets: dict[str, dict[str, int]]
     """Name of the set (`due:5`, `active`, `trash:5`, ...) -> id -> score in microseconds."""
+    asked: dict[str, int]
+    """id -> since when a running job has been asked to end."""
+    waiters: dict[str, int]
+    """id -> until when its end is waited for."""
     hashes: dict[str, dict[str, bytes]]
     records: dict[str, RunRecord]
     meta: dict[str, str]
@@ -73,7 +85,7 @@ def hold(client: redis.Redis, queue: str, prefix: str = PREFIX) -> Holding:
     """What a queue holds now, as one picture."""
     keys = keys_of(queue, prefix)
     fans = [(f"{fan}:{p}", key) for fan in ("due", "trash") for p, key in _fan(keys.names[fan])]
-    zsets = fans + [(name, keys[name]) for name in _SETS]
+    zsets = fans + [(name, keys[name]) for name in (*_SETS, *_ASIDE)]
     names = [*(key for _, key in zsets), *(keys[name] for name in (*_HASHES, "meta", "wake"))]
     replies = client.eval(_PICTURE, len(names), *names, len(zsets), len(zsets) + len(_HASHES) + 1)
     sets = {
@@ -91,7 +103,8 @@ def hold(client: redis.Redis, queue: str, prefix: str = PREFIX) -> Holding:
         record = RunRecord.read(line)
         assert record is not None, f"{id} has the record {line!r}"
         records[id] = record
-    return Holding(sets, hashes, records, meta)
+    asked, waiters = (sets.pop(name) for name in _ASIDE)
+    return Holding(sets, asked, waiters, hashes, records, meta)
 
 
 def assert_legal(client: redis.Redis, queue: str, prefix: str = PREFIX) -> Holding:
@@ -113,6 +126,7 @@ def _each_id_in_one_set(holding: Holding) -> None:
             seen[id] = name
         if name.startswith("trash") and ids:
             assert "trash" in holding.meta, f"{name} would never be swept"
+    assert holding.asked.keys() <= holding.sets["active"].keys(), "asked to end, but does not run"
 
 
 def _bodies_agree(holding: Holding) -> None:
@@ -140,11 +154,20 @@ def _records_agree(holding: Holding) -> None:
     for id, result in holding.hashes["results"].items():
         assert holding.where(id) == "completed", f"{id} has a result"
         decode_result(result)
-    for id, error in holding.hashes["errors"].items():
-        assert id in holding.records, f"{id} has an error, but never ran"
-        info = decode_error(error)
-        assert info is not None
-        assert info.type != "unreadable"
+    for id, text in holding.hashes["notes"].items():
+        assert id in holding.records, f"{id} has notes, but never ran"
+        _notes_can_be_read(id, text)
+
+
+def _notes_can_be_read(id: str, text: bytes) -> None:
+    kinds = [line[:2].decode() for line in text.split(b"\n")]
+    notes = read_notes(text)
+    read = len(notes.attempts) + len(notes.logs) + (notes.progress is not None)
+    assert read == len(kinds), f"{id} has notes that cannot be read: {text!r}"
+    for attempt in notes.attempts:
+        assert attempt.error is None or attempt.error.type != "unreadable", f"{id}: {text!r}"
+    for kind, most in (("E ", 10), ("C ", 10), ("L ", 100), ("P ", 1)):
+        assert kinds.count(kind) <= most, f"{id} has too many notes {kind}"
 
 
 def _no_other_key(client: redis.Redis, queue: str, prefix: str) -> None:

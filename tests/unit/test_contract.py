@@ -21,9 +21,10 @@ from bide.command import Command
 from bide.errors import ScriptBug
 from bide.keys import GLOBAL, LAYOUT, Keys, keys_of
 from bide.ops import consume, inspect, manage, produce, registry
-from bide.ops.consume import Settle
+from bide.ops.consume import Said, Settle
 from bide.ops.produce import Prepared
 from bide.ops.registry import About
+from bide.retention import Retention
 from bide.script import SERVER_CLOCK, TEST_CLOCK, Script, load, names
 from tests.unit.luasource import calls, declared, tokens, undeclared
 from tests.unit.luasource import names as names_in
@@ -189,7 +190,7 @@ def test_a_body_is_never_decoded_on_the_server(name: str) -> None:
 
 
 BOUNDED = """
-TIME LLEN LPUSH DEL RENAME EXISTS
+TIME LLEN LPUSH DEL RENAME EXISTS PUBLISH
 HGET HSET HSETNX HDEL HMGET HLEN HEXISTS HINCRBY HRANDFIELD
 ZADD ZREM ZCARD ZCOUNT ZSCORE ZMSCORE ZPOPMIN ZRANGE ZRANGEBYSCORE ZREVRANGEBYSCORE
 ZREVRANGE ZREMRANGEBYSCORE
@@ -225,6 +226,7 @@ ABOUT = About("host", 1, ["mail"], "auto", 1, 1, "0")
 GLOBALS = keys_of(None)
 MAIL = keys_of("mail")
 SETTLE = Settle("a", 1, "complete", "", b"1")
+SAID = Said("a", 1, "L", b'"said"')
 JOB = Prepared("a", "+0", 5, b"{}")
 
 OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
@@ -232,16 +234,21 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "consume.claim": [(0, consume.claim(MAIL, "w1", 1, 10, 1_000_000, 0))],
     "consume.settle": [(n, consume.settle(MAIL, [SETTLE] * n)) for n in (1, 3)],
     "consume.extend": [(n, consume.extend(MAIL, 1, [("a", 1)] * n)) for n in (1, 3)],
+    "consume.note": [(n, consume.note(MAIL, [SAID] * n)) for n in (1, 3)],
     "consume.leave": [(0, consume.leave(MAIL, "w1"))],
     "manage.cancel": [(n, manage.cancel(MAIL, ["a"] * n)) for n in (1, 3)],
-    "manage.reschedule": [(0, manage.reschedule(MAIL, "a", "+0"))],
-    "manage.promote": [(0, manage.promote(MAIL, "a"))],
+    "manage.reschedule": [(n, manage.reschedule(MAIL, ["a"] * n, "+0")) for n in (1, 3)],
+    "manage.promote": [(n, manage.promote(MAIL, ["a"] * n)) for n in (1, 3)],
+    "manage.retry": [(n, manage.retry(MAIL, ["a"] * n, "+0")) for n in (1, 3)],
     "manage.delete": [(n, manage.delete(MAIL, ["a"] * n)) for n in (1, 3)],
     "manage.pause": [(0, manage.pause(MAIL))],
     "manage.resume": [(0, manage.resume(MAIL))],
+    "manage.configure": [(0, manage.configure(MAIL, Retention()))],
     "manage.empty": [(0, manage.empty(MAIL, "this")), (0, manage.empty(MAIL, None))],
     "inspect.fetch": [(n, inspect.fetch(MAIL, ["a"] * n)) for n in (1, 3)],
     "inspect.counts": [(0, inspect.counts(MAIL))],
+    "inspect.upcoming": [(0, inspect.upcoming(MAIL, 0, 10))],
+    "inspect.watch": [(0, inspect.watch(MAIL, "a", 1_000_000))],
     "inspect.listing": [(0, inspect.listing(MAIL, "waiting", 0, 10))],
     "registry.register": [(n, registry.register(GLOBALS, ["mail"] * n)) for n in (1, 3)],
     "registry.heartbeat": [

@@ -128,7 +128,7 @@ def test_outcomes_gather_until_they_are_sent(station: Station) -> None:
     assert [s.id for s in taken] == ["a", "b"]
     assert station.settles == []
     command = station.settle(taken)
-    assert command.args[4:9] == ["a", f"{NOW:016d}", "retry", "+5", b"{}"]
+    assert command.args[:5] == ["a", f"{NOW:016d}", "retry", "+5", b"{}"]
 
 
 def test_as_many_are_sent_as_fit_one_call_by_count(station: Station) -> None:

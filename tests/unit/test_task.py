@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from bide import Queue, task
+from bide import AsyncQueue, Queue, Retry, task
 from bide.errors import TaskNotFound, UsageError
-from bide.task import Served, import_task, register, task_name
+from bide.task import Served, import_task, register, task_name, with_owner
 
 MODULE = """
 import functools
@@ -35,6 +35,7 @@ class Mailer:
     @classmethod
     def pull(cls, n): return n
     def _hidden(self): return 1
+    def send(self, n): return n
 
 class AsyncMailer:
     async def __call__(self, n): return n
@@ -95,6 +96,20 @@ def test_a_function_goes_by_its_module_and_name() -> None:
     assert task_name(plain) == f"{__name__}:plain"
     assert task_name(Sender.make) == f"{__name__}:Sender.make"
     assert task_name(Sender.push) == f"{__name__}:Sender.push"
+    assert task_name(Sender.send) == f"{__name__}:Sender.send"
+
+
+class Heir(Sender):
+    """Inherits its methods."""
+
+
+def test_a_method_goes_by_the_class_of_its_instance_which_travels_with_the_arguments() -> None:
+    sender, heir = Sender(), Heir()
+    assert task_name(sender.send) == f"{__name__}:Sender.send"
+    assert task_name(heir.send) == f"{__name__}:Heir.send"
+    assert with_owner(sender.send, [1, 2]) == (sender, 1, 2)
+    for alone in (plain, Sender.make, Sender.push, "a:b"):
+        assert with_owner(alone, [1]) == [1]
 
 
 @pytest.mark.parametrize("name", ["app.tasks:send", "a:b", "a.b.c:Mailer.push", "größe:f"])
@@ -143,12 +158,10 @@ def test_a_function_of_the_program_itself_is_refused_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    "bound",
-    [functools.partial(plain, 1), Sender(), Sender().send],
-    ids=["partial", "object", "method"],
+    ("bound", "kind"), [(functools.partial(plain, 1), "partial"), (Sender(), "Sender")]
 )
-def test_what_carries_an_object_is_refused(bound: Any) -> None:
-    with pytest.raises(UsageError, match="carries an object that a worker does not have"):
+def test_what_has_no_name_is_refused(bound: Any, kind: str) -> None:
+    with pytest.raises(UsageError, match=f"A {kind} has no name by which a worker could find it"):
         task_name(bound)
 
 
@@ -167,7 +180,9 @@ def test_a_worker_runs_the_functions_of_the_modules_it_serves(app: str) -> None:
     assert served.find(f"{app}:wrapped").function(7) == 7
     assert served.find(f"{app}:Mailer.push").function(7) == 7
     assert served.find(f"{app}:Mailer.pull").function(7) == 7
-    assert served.find(f"{app}:mailer").function(7) == 7
+    mailer = served.find(f"{app}:mailer").function
+    assert mailer(7) == 7
+    assert served.find(f"{app}:Mailer.send").function(mailer, 7) == 7
 
 
 def test_it_knows_which_are_coroutine_functions(app: str) -> None:
@@ -239,8 +254,50 @@ def test_a_registered_function_is_run_wherever_its_module_is(app: str) -> None:
 
 def test_a_decorated_function_is_still_itself() -> None:
     queue = Queue("mail", url="unix:///nonexistent/bide.sock")
-    assert queue.task(plain) is plain
-    assert Served().find(f"{__name__}:plain").function is plain
+    decorated = queue.task(plain)
+    assert decorated(7) == 7
+    assert (decorated.name, decorated.__name__) == (f"{__name__}:plain", "plain")
+    assert Served().find(decorated.name).function is plain
+    assert task_name(decorated) == decorated.name
+
+
+@pytest.mark.parametrize("kind", [Queue, AsyncQueue])
+def test_what_a_decorator_says_holds_for_the_task_wherever_it_runs(
+    kind: type[Queue] | type[AsyncQueue],
+) -> None:
+    options: Any = {"timeout": "2m", "retry": 2, "retention": "1h", "on_success": "a:b"}
+    kind("mail").task(on_crash="fail", **options)(plain)
+    policy = Served().find(f"{__name__}:plain").policy
+    assert (policy.timeout, policy.keep, policy.on_crash) == (120.0, 3600.0, "fail")
+    assert (policy.retry, policy.has_retry) == (Retry(2), True)
+    assert (policy.on_success, policy.on_failure) == ("a:b", None)
+
+
+def test_without_options_a_task_has_the_usual_ones() -> None:
+    register(plain)
+    policy = Served().find(f"{__name__}:plain").policy
+    assert (policy.timeout, policy.keep, policy.on_crash) == (300.0, None, "rerun")
+    assert (policy.retry.max, policy.has_retry) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"timeout": 0}, "timeout must be more than 0"),
+        ({"timeout": "soon"}, "timeout"),
+        ({"on_crash": "explode"}, "on_crash must be 'rerun' or 'fail'"),
+        ({"retention": -1}, "retention"),
+    ],
+)
+def test_an_option_that_cannot_be_meant_is_an_error_where_it_is_written(
+    options: Any, text: str
+) -> None:
+    with pytest.raises(UsageError, match=text):
+        Queue("mail").task(**options)(plain)
+    with pytest.raises(UsageError, match=text):
+        Queue("mail").prepare(plain, [1], **options)
+    with pytest.raises(TaskNotFound):
+        Served().find(f"{__name__}:plain")
 
 
 def test_a_function_that_could_not_be_found_cannot_be_registered() -> None:

@@ -84,7 +84,7 @@ class Desk:
 
     def _pay(self, number: str) -> None:
         asked_us = now_us()
-        in_time = self._queue.cancel(cancellation_of(number))
+        in_time = self._queue.cancel(cancellation_of(number), running=False)
         self._journal.write(Paid(number, asked_us, now_us(), in_time))
 
 

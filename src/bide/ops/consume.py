@@ -123,14 +123,16 @@ def leave(keys: Keys, worker: str) -> Command[None]:
 def _read_claim(reply: list[Any]) -> Claim:
     if reply[0] == b"stale":
         return Claim(0, 0, 0, True, False, False, [], stale=True)
-    jobs = [
-        Claimed(id.decode(), body, token, tries, 0, due_us, due_us)
-        if type(tries) is int
-        else Claimed(id.decode(), body, token, *map(int, tries.split()), due_us)
-        for id, body, token, tries, due_us in groups(reply, 7, 5)
-    ]
+    jobs = [_read_claimed(*fields) for fields in groups(reply, 7, 5)]
     now_us, until_us, deadline_us, more, alone, drain = reply[1:7]
     return Claim(now_us, until_us, deadline_us, bool(more), bool(alone), bool(drain), jobs)
+
+
+def _read_claimed(id: bytes, body: bytes, token: int, tries: int | bytes, due_us: int) -> Claimed:
+    if isinstance(tries, int):
+        return Claimed(id.decode(), body, token, tries, 0, due_us, due_us)
+    attempt, reclaims, first_us = map(int, tries.split())
+    return Claimed(id.decode(), body, token, attempt, reclaims, first_us, due_us)
 
 
 def _read_verdicts(reply: list[Any]) -> list[Verdict]:

@@ -11,7 +11,7 @@ from bide.codec import Body, encode_body
 from bide.command import Arg, Command, command
 from bide.errors import UsageError
 from bide.ids import check_name, new_id
-from bide.keys import DEFAULT_PRIORITY, PRIORITIES, Keys
+from bide.keys import Keys, check_priority
 from bide.ops.reply import groups
 
 CHUNK: Final = 250
@@ -68,12 +68,9 @@ def prepare(
         UsageError: an option cannot be meant.
         PayloadError: the arguments do not fit the encoding.
     """
-    if priority is None:
-        priority = DEFAULT_PRIORITY
-    elif isinstance(priority, bool) or priority not in range(PRIORITIES):
-        raise UsageError(f"priority must be an integer from 0 to 9 (9 first), not {priority!r}.")
+    level = check_priority(priority)
     id = new_id() if job_id is None else check_name(job_id, "job_id")
-    return Prepared(id, when(delay, at), int(priority), encode_body(body, names))
+    return Prepared(id, when(delay, at), level, encode_body(body, names))
 
 
 def enqueue(keys: Keys, jobs: Sequence[Prepared]) -> Command[list[Receipt]]:

@@ -17,7 +17,7 @@ from bide.ops.inspect import Counts
 from bide.ops.manage import Moved
 from bide.ops.produce import Prepared, Receipt
 from bide.ops.registry import WorkerSeen
-from bide.options import OnCrash, Options
+from bide.options import OnCrash, Options, TaskOptions
 from bide.queue.awaited_job import AsyncJob
 from bide.queue.core import QueueCore, chunks, read_cancel, read_receipts
 from bide.queue.tasks import AsyncTask
@@ -34,7 +34,7 @@ P = ParamSpec("P")
 
 
 class AsyncQueue(QueueCore[aio.Client]):
-    """A queue, for code on an event loop; one object for one loop."""
+    """A queue, for code on an event loop; by one loop at a time."""
 
     def __init__(
         self,
@@ -70,8 +70,8 @@ class AsyncQueue(QueueCore[aio.Client]):
     @overload
     def task(self, function: Callable[P, R], /) -> AsyncTask[P, R, R]: ...
     @overload
-    def task(self, /, **options: Unpack[Options]) -> _Decorator: ...
-    def task(self, function: Any = None, /, **options: Unpack[Options]) -> Any:
+    def task(self, /, **options: Unpack[TaskOptions]) -> _Decorator: ...
+    def task(self, function: Any = None, /, **options: Unpack[TaskOptions]) -> Any:
         """Register a function as a task of this queue, with options that its jobs have by default.
 
         Workers that import the function's module run it without being told to serve the module.
@@ -86,6 +86,7 @@ class AsyncQueue(QueueCore[aio.Client]):
     async def enqueue(
         self,
         task: Callable[..., Any] | str,
+        /,
         *args: Any,
         delay: Duration | None = None,
         at: datetime | None = None,

@@ -17,7 +17,7 @@ from bide.ops.inspect import Counts
 from bide.ops.manage import Moved
 from bide.ops.produce import Prepared, Receipt
 from bide.ops.registry import WorkerSeen
-from bide.options import OnCrash, Options
+from bide.options import OnCrash, Options, TaskOptions
 from bide.queue.blocking_job import Job
 from bide.queue.core import QueueCore, chunks, first_error, read_cancel, read_receipts
 from bide.queue.tasks import Task
@@ -68,8 +68,8 @@ class Queue(QueueCore[sync.Client]):
     @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
     @overload
-    def task(self, /, **options: Unpack[Options]) -> _Decorator: ...
-    def task(self, function: Any = None, /, **options: Unpack[Options]) -> Any:
+    def task(self, /, **options: Unpack[TaskOptions]) -> _Decorator: ...
+    def task(self, function: Any = None, /, **options: Unpack[TaskOptions]) -> Any:
         """Register a function as a task of this queue, with options that its jobs have by default.
 
         Workers that import the function's module run it without being told to serve the module.
@@ -84,6 +84,7 @@ class Queue(QueueCore[sync.Client]):
     def enqueue(
         self,
         task: Callable[..., Any] | str,
+        /,
         *args: Any,
         delay: Duration | None = None,
         at: datetime | None = None,
@@ -149,13 +150,14 @@ class Queue(QueueCore[sync.Client]):
         """
         receipts: list[Receipt] = []
         for trip in self._trips(jobs):
+            came: list[Receipt | BideError]
             try:
                 came = read_receipts(trip, self._client.attempt_many(trip))
             except BideError as failed:
                 came = [failed]
             if error := first_error(came, jobs):
                 raise error
-            receipts += came
+            receipts += [receipt for receipt in came if isinstance(receipt, Receipt)]
         return [Job(self, r.id, receipt=r) for r in receipts]
 
     def fetch(self, id: str) -> Job[Any]:

@@ -18,7 +18,7 @@ from bide.middleware import used
 from bide.ops import produce, registry
 from bide.ops.manage import CHUNK
 from bide.ops.produce import Prepared, Receipt
-from bide.options import Options
+from bide.options import Options, check_names
 from bide.queue.place import Place
 from bide.retry import as_retry
 from bide.serializers import CODECS, Codec
@@ -117,14 +117,14 @@ class QueueCore(Generic[C]):
         body = Body(name, args, kwargs, codec=self.serializer, **_stored(options))
         for middleware in used():
             body = middleware.enqueuing(self.name, body)
-        delay, at, priority = (options.get(key) for key in ("delay", "at", "priority"))
+        delay, at, priority = options.get("delay"), options.get("at"), options.get("priority")
         defaults = defaults_of(name)
         if delay is None and at is None:
-            delay, at = defaults.get("delay"), defaults.get("at")
+            delay = defaults.get("delay")
         if priority is None:
             priority = defaults.get("priority")
         names = signature.positional if signature else ()
-        return produce.prepare(body, delay, at, priority, options.get("job_id"), names)  # type: ignore[arg-type]
+        return produce.prepare(body, delay, at, priority, options.get("job_id"), names)
 
     def _trips(self, jobs: Sequence[Prepared]) -> Iterator[list[Command[Any]]]:
         """The calls that add jobs, a round trip at a time; the first makes the queue known too."""
@@ -157,6 +157,7 @@ def _stored(options: Options) -> dict[str, Any]:
         UsageError: one cannot be meant.
     """
     stored: dict[str, Any] = {}
+    check_names(options)
     for name, value in options.items():
         if value is None or name in ("delay", "at", "priority", "job_id"):
             continue
@@ -172,11 +173,6 @@ def _stored(options: Options) -> dict[str, Any]:
             stored["meta"] = _checked_meta(value)
         elif name in ("on_success", "on_failure"):
             stored[name] = task_name(value)  # type: ignore[arg-type]
-        else:
-            raise UsageError(
-                f"There is no option {name!r}; the function's own arguments go into args and "
-                f"kwargs, and options are {', '.join(sorted(Options.__annotations__))}."
-            )
     return stored
 
 

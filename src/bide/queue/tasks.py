@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpac
 
 from bide.clock import at_to_us, to_us
 from bide.errors import UsageError
-from bide.options import Options
+from bide.options import Options, TaskOptions, check_names
 from bide.task import register
 
 if TYPE_CHECKING:
@@ -47,14 +47,14 @@ class Call(Generic[P, R, Q]):
         """Make a job ready for `enqueue_many`."""
         return self.queue.prepare(self.function, args, kwargs, **self._options)
 
-    def _merged(self, options: Options) -> tuple[Q, Options]:
-        """These options over those before, and the queue that they name."""
-        merged = Options(**{**self._options, **options})
-        if options.get("at") is not None:
-            merged["delay"] = None
-        elif options.get("delay") is not None:
-            merged["at"] = None
-        return self.queue, merged
+    def _over(self, options: Options) -> Options:
+        """These options over those before; a new moment or delay replaces either."""
+        check_names(options)
+        merged = self._options.copy()
+        if options.get("at") is not None or options.get("delay") is not None:
+            merged["at"] = merged["delay"] = None
+        merged.update(options)
+        return merged
 
 
 class BlockingCall(Call[P, R, "Queue"]):
@@ -72,8 +72,7 @@ class BlockingCall(Call[P, R, "Queue"]):
         self, *, queue: Queue | None = None, **options: Unpack[Options]
     ) -> BlockingCall[P, R]:
         """The task with other options, which never mix with the function's own arguments."""
-        own, merged = self._merged(options)
-        return BlockingCall(self.function, queue or own, merged)
+        return BlockingCall(self.function, queue or self.queue, self._over(options))
 
 
 class AwaitedCall(Call[P, R, "AsyncQueue"]):
@@ -91,14 +90,13 @@ class AwaitedCall(Call[P, R, "AsyncQueue"]):
         self, *, queue: AsyncQueue | None = None, **options: Unpack[Options]
     ) -> AwaitedCall[P, R]:
         """The task with other options, which never mix with the function's own arguments."""
-        own, merged = self._merged(options)
-        return AwaitedCall(self.function, queue or own, merged)
+        return AwaitedCall(self.function, queue or self.queue, self._over(options))
 
 
 class Task(BlockingCall[P, R], Generic[P, C, R]):
     """A function of a queue: called, it runs here; enqueued, it runs in a worker when it is due."""
 
-    def __init__(self, function: Callable[P, C], queue: Queue, options: Options) -> None:
+    def __init__(self, function: Callable[P, C], queue: Queue, options: TaskOptions) -> None:
         """Register the function; its workers run it without being told to serve its module.
 
         Raises:
@@ -117,7 +115,7 @@ class Task(BlockingCall[P, R], Generic[P, C, R]):
 class AsyncTask(AwaitedCall[P, R], Generic[P, C, R]):
     """A function of a queue for code on an event loop; see `Task`."""
 
-    def __init__(self, function: Callable[P, C], queue: AsyncQueue, options: Options) -> None:
+    def __init__(self, function: Callable[P, C], queue: AsyncQueue, options: TaskOptions) -> None:
         """Register the function, as `Task` does."""
         self.name: Final = register(function, options)
         super().__init__(function, queue, Options())

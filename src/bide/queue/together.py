@@ -34,6 +34,8 @@ class Together:
         """
         self._send = send
         self._waiting: list[_Caller] = []
+        self._busy = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._sender: asyncio.Task[None] | None = None
 
     async def add(self, jobs: Sequence[Prepared]) -> list[Receipt]:
@@ -45,18 +47,49 @@ class Together:
         if not jobs:
             return []
         loop = asyncio.get_running_loop()
+        if loop is not self._loop:  # what waited in one that has ended waits no more
+            self._loop, self._waiting, self._busy = loop, [], False
         caller = _Caller(jobs, loop.create_future())
         self._waiting.append(caller)
-        if self._sender is None or self._sender.done():
-            self._sender = loop.create_task(self._send_all())
+        if not self._busy:
+            self._busy = True
+            try:
+                await asyncio.sleep(0)  # others of this tick
+                if len(self._waiting) == 1:
+                    return await self._add_alone(jobs)
+            except asyncio.CancelledError:
+                caller.answer.cancel()
+                raise
+            finally:
+                self._go_on(loop)
         return await caller.answer
 
     async def settled(self) -> None:
         """Wait until nothing is being added."""
-        if self._sender is not None and not self._sender.done():
+        if self._sender is not None and self._sender.get_loop() is asyncio.get_running_loop():
             await asyncio.wait([self._sender])
 
+    async def _add_alone(self, jobs: Sequence[Prepared]) -> list[Receipt]:
+        """Nobody else is concerned, so it needs no task of its own."""
+        self._waiting = []
+        receipts = await self._send(jobs)
+        failed = first_error(receipts, jobs)
+        if failed is not None:
+            raise failed
+        return [receipt for receipt in receipts if isinstance(receipt, Receipt)]
+
+    def _go_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._busy = bool(self._waiting)
+        if self._busy:
+            self._sender = loop.create_task(self._send_all())
+
     async def _send_all(self) -> None:
+        try:
+            await self._send_waiting()
+        finally:
+            self._busy = False
+
+    async def _send_waiting(self) -> None:
         while self._waiting:
             callers, self._waiting = self._waiting, []
             jobs = [job for caller in callers for job in caller.jobs]

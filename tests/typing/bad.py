@@ -1,0 +1,41 @@
+"""What type checkers must refuse: each line that ends in `# refused`, and no other. Never run."""
+
+from __future__ import annotations
+
+from bide import AsyncQueue, Queue, RetryLater
+
+queue = Queue("mail")
+async_queue = AsyncQueue("mail")
+
+
+@queue.task
+def add(a: int, b: int = 2) -> int:
+    return a + b
+
+
+@async_queue.task
+async def fetch(url: str) -> bytes:
+    return b""
+
+
+add("x")  # refused
+add.enqueue("x")  # refused
+add.enqueue()  # refused
+add.enqueue(1, c=3)  # refused
+add.enqueue(1, delay=3)  # refused
+add.later("30m").enqueue("x")  # refused
+add.later(None).enqueue(1)  # refused
+add.options(prioritty=9).enqueue(1)  # refused
+add.options(priority="9").enqueue(1)  # refused
+add.options(queue=async_queue)  # refused
+add.prepare("x")  # refused
+queue.task(tmieout=3)  # refused
+queue.enqueue_call(add, (1,), on_crash="ignore")  # refused
+queue.enqueue(add, 1, priority="high")  # refused
+RetryLater(3)  # refused
+text: str = add.enqueue(1).wait(1)  # refused
+
+
+async def awaited() -> None:
+    await fetch.enqueue(3)  # refused
+    await fetch.later("1m").enqueue(url=3)  # refused
