@@ -75,6 +75,17 @@ def test_a_terminal_that_is_too_narrow_for_all_still_shows_ids(
     assert lines(capsys)[1] == f"{'i' * 30}  …{'t' * 7}       1  {'e' * 7}…"
 
 
+def test_what_can_be_spared_is_left_out_the_last_first(
+    capsys: pytest.CaptureFixture[str], terminal: pytest.MonkeyPatch
+) -> None:
+    terminal.setenv("NO_COLOR", "1")
+    columns = [Column("id"), *(Column(name, spare=True) for name in "ab"), Column("c")]
+    for width, titles in ((80, "id a b c"), (69, "id a c"), (40, "id c")):
+        terminal.setenv("COLUMNS", str(width))
+        table(columns, [["i" * 20, "a" * 20, "b" * 20, "c" * 5]])
+        assert lines(capsys)[0].split() == titles.split()
+
+
 def test_one_long_id_does_not_push_all_lines_apart(capsys: pytest.CaptureFixture[str]) -> None:
     table(COLUMNS, [["i" * 128, "t", "1", "e"], ["j", "t", "1", "e"]])
     long, short = lines(capsys)[1:]

@@ -61,6 +61,8 @@ class Column(NamedTuple):
     right: bool = False
     cut: Literal["", "end", "start"] = ""
     """Which end of a value goes first where the terminal is too narrow; empty: none."""
+    spare: bool = False
+    """Left out, the last first, where the terminal is too narrow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +91,16 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> No
         for i, column in enumerate(columns)
     ]
     console = Console()
+    kept = list(range(len(columns)))
     if console.is_terminal:
-        _shrink(widths, columns, console.width)
+        kept = _spare(widths, columns, console.width)
+    shown = [columns[i] for i in kept]
+    widths = [widths[i] for i in kept]
+    if console.is_terminal:
+        _shrink(widths, shown, console.width)
     colours = _colours()
     titles = [Cell(column.title, "dim") for column in columns]
-    lines = (_line(row, columns, widths, colours) for row in [titles, *cells])
+    lines = (_line([row[i] for i in kept], shown, widths, colours) for row in [titles, *cells])
     _print("\n".join(lines))
 
 
@@ -225,9 +232,22 @@ def _width_of(cell: Cell, column: Column) -> int:
     return width if column.cut or width <= _WIDEST else 0
 
 
+def _needed(widths: Sequence[int]) -> int:
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
+
+
+def _spare(widths: list[int], columns: Sequence[Column], room: int) -> list[int]:
+    """The columns that stay."""
+    kept = list(range(len(columns)))
+    for i in reversed(range(len(columns))):
+        if columns[i].spare and _needed([widths[j] for j in kept]) > room:
+            kept.remove(i)
+    return kept
+
+
 def _shrink(widths: list[int], columns: Sequence[Column], room: int) -> None:
     """Take from the widest of the columns that may be cut until all fit, or none can give more."""
-    excess = sum(widths) + len(_GAP) * (len(widths) - 1) - room
+    excess = _needed(widths) - room
     while excess > 0:
         givers = [i for i, c in enumerate(columns) if c.cut and widths[i] > _LEAST]
         if not givers:

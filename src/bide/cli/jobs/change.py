@@ -103,7 +103,9 @@ def choosing(function: F) -> F:
             click.argument("ids", nargs=-1, metavar="[ID]..."),
             filter_options,
             click.option("--all-queues", is_flag=True, help="In all queues there are."),
-            click.option("-n", "--limit", type=click.IntRange(1), help="So many at most."),
+            click.option(
+                "-n", "--limit", metavar="N", type=click.IntRange(1), help="So many at most."
+            ),
             click.option("--dry-run", is_flag=True, help="Only show which jobs are meant."),
             click.option("-y", "--yes", is_flag=True, help="Do not ask."),
             server_options,

@@ -90,8 +90,9 @@ def filter_options(function: F) -> F:
                 "--state",
                 "states",
                 multiple=True,
+                metavar="STATE",
                 type=click.Choice([state.value for state in ORDER]),
-                help="In this state; again for more.",
+                help=f"In this state; again for more: {', '.join(ORDER)}.",
             ),
             click.option(
                 "--task", metavar="PATTERN", help="Whose task's name is, or fits, this: 'shop:*'."
