@@ -60,7 +60,8 @@ class Client:
         self._make_connection: Callable[[], Any] = pool.make_connection
         self._idle: list[Any] = []
         self._slots = asyncio.Semaphore(CONNECTIONS)
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The event loop that used it last."""
 
     async def run(self, command: Command[T]) -> T:
         """Run one command.
@@ -133,8 +134,14 @@ class Client:
         idle, self._idle = self._idle, []
         for connection in idle:
             writer, connection._writer = connection._writer, None
-            with contextlib.suppress(RuntimeError, AttributeError):  # the event loop has closed
-                writer.transport.abort()
+            transport = getattr(writer, "transport", None)
+            if transport is None:
+                continue
+            try:
+                transport.abort()
+            except RuntimeError:  # the event loop has closed, and does no more of what this needs
+                with contextlib.suppress(Exception):
+                    transport._call_connection_lost(None)
 
     async def _send(self, calls: list[Call]) -> list[Any] | Exception:
         """One round trip, over a connection of its own for as long as it lasts.
@@ -143,10 +150,10 @@ class Client:
         here the packing is C, and a broken connection shows itself when it is used.
         """
         loop = asyncio.get_running_loop()
-        if loop is not self._loop:  # another `asyncio.run`: connections are of no use across loops
+        if loop is not self.loop:  # another `asyncio.run`: connections are of no use across loops
             self.abandon()
             self._slots = asyncio.Semaphore(CONNECTIONS)
-            self._loop = loop
+            self.loop = loop
         async with self._slots:
             connection = self._idle.pop() if self._idle else self._make_connection()
             return await self._talk(connection, calls)

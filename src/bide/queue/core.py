@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, Final, Generic, TypeVar, Unpack
+from weakref import WeakSet
 
+from bide import config
 from bide.clock import to_us
 from bide.codec import Body
 from bide.command import Command
@@ -83,6 +86,8 @@ class QueueCore(Generic[C]):
             if place is not None:
                 self._leave(place.client)
             place = self._place = Place(self.name, self._url, self._prefix, self._make_client)
+            if config.overridden() != config.Override():
+                _moved.add(self)
         return place
 
     @property
@@ -135,6 +140,25 @@ class QueueCore(Generic[C]):
                 yield [*trip, registry.register(place.everywhere, [self.name])]
             else:
                 yield trip
+
+
+_moved: Final[WeakSet[QueueCore[Any]]] = WeakSet()
+"""The queues that an override has moved."""
+
+
+def leave_overridden(loop: asyncio.AbstractEventLoop | None = None) -> None:
+    """Have the queues that an override has moved close what they opened there.
+
+    Args:
+        loop: only connections of this event loop, because it is about to end.
+    """
+    for queue in list(_moved):
+        place = queue._place
+        if place is None or (loop is not None and getattr(place.client, "loop", None) is not loop):
+            continue
+        _moved.discard(queue)
+        queue._place = None
+        queue._leave(place.client)
 
 
 def first_error(
