@@ -60,8 +60,7 @@ class Client:
         self._make_connection: Callable[[], Any] = pool.make_connection
         self._idle: list[Any] = []
         self._slots = asyncio.Semaphore(CONNECTIONS)
-        self.loop: asyncio.AbstractEventLoop | None = None
-        """The event loop that used it last."""
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self, command: Command[T]) -> T:
         """Run one command.
@@ -150,10 +149,10 @@ class Client:
         here the packing is C, and a broken connection shows itself when it is used.
         """
         loop = asyncio.get_running_loop()
-        if loop is not self.loop:  # another `asyncio.run`: connections are of no use across loops
+        if loop is not self._loop:  # another `asyncio.run`: connections are of no use across loops
             self.abandon()
             self._slots = asyncio.Semaphore(CONNECTIONS)
-            self.loop = loop
+            self._loop = loop
         async with self._slots:
             connection = self._idle.pop() if self._idle else self._make_connection()
             return await self._talk(connection, calls)

@@ -152,11 +152,10 @@ class AsyncQueue(QueueCore[aio.Client]):
         Where the server becomes full in the middle, those before are added; enqueueing the same
         prepared jobs again adds the rest.
         """
-        stand_in = self._here.stand_in
-        if stand_in is not None:
-            receipts = await stand_in.enqueue_async(self.name, jobs)
-        else:
-            receipts = await self._together.add(jobs)
+        if (stand_in := self._here.stand_in) is not None:
+            taken = await stand_in.enqueue_async(self.name, jobs)
+            return [AsyncJob(self, r.id, receipt=r, snapshot=s) for r, s in taken]
+        receipts = await self._together.add(jobs)
         return [AsyncJob(self, r.id, receipt=r) for r in receipts]
 
     async def fetch(self, id: str) -> AsyncJob[Any]:

@@ -149,10 +149,10 @@ class Queue(QueueCore[sync.Client]):
         Where the server becomes full in the middle, those before are added; enqueueing the same
         prepared jobs again adds the rest.
         """
-        receipts: list[Receipt] = []
         if (stand_in := self._here.stand_in) is not None:
-            receipts = stand_in.enqueue(self.name, jobs)
-            return [Job(self, r.id, receipt=r) for r in receipts]
+            taken = stand_in.enqueue(self.name, jobs)
+            return [Job(self, r.id, receipt=r, snapshot=s) for r, s in taken]
+        receipts: list[Receipt] = []
         for trip in self._trips(jobs):
             came: list[Receipt | BideError]
             try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, Final, Generic, TypeVar, Unpack
@@ -146,19 +145,13 @@ _moved: Final[WeakSet[QueueCore[Any]]] = WeakSet()
 """The queues that an override has moved."""
 
 
-def leave_overridden(loop: asyncio.AbstractEventLoop | None = None) -> None:
-    """Have the queues that an override has moved close what they opened there.
-
-    Args:
-        loop: only connections of this event loop, because it is about to end.
-    """
-    for queue in list(_moved):
-        place = queue._place
-        if place is None or (loop is not None and getattr(place.client, "loop", None) is not loop):
-            continue
-        _moved.discard(queue)
-        queue._place = None
-        queue._leave(place.client)
+def leave_overridden() -> None:
+    """Have all queues that an override has moved close what they opened there, now it is over."""
+    while _moved:
+        queue = _moved.pop()
+        place, queue._place = queue._place, None
+        if place is not None:
+            queue._leave(place.client)
 
 
 def first_error(

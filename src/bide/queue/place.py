@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from bide import config
 from bide.connection import resolve_prefix, resolve_url
+from bide.job import Snapshot
 from bide.keys import Keys, keys_of
 from bide.ops.produce import Prepared, Receipt
 from bide.script import SERVER_CLOCK
@@ -22,20 +23,28 @@ C = TypeVar("C")
 """The client: blocking, or awaited."""
 
 
+Taken = list[tuple[Receipt, Snapshot]]
+"""What came of each job that was enqueued, and how it is now."""
+
+
 class StandIn(Protocol):
     """What queues use in place of a server (`bide.testing.eager`)."""
 
     def blocking(self, queue: str) -> sync.Client:
         """What answers a blocking queue of this name."""
+        raise NotImplementedError
 
     def awaited(self, queue: str) -> aio.Client:
         """What answers an awaited queue of this name."""
+        raise NotImplementedError
 
-    def enqueue(self, queue: str, jobs: Sequence[Prepared]) -> list[Receipt]:
+    def enqueue(self, queue: str, jobs: Sequence[Prepared]) -> Taken:
         """Take jobs from a blocking queue; whatever it raises reaches the caller."""
+        raise NotImplementedError
 
-    async def enqueue_async(self, queue: str, jobs: Sequence[Prepared]) -> list[Receipt]:
+    async def enqueue_async(self, queue: str, jobs: Sequence[Prepared]) -> Taken:
         """Take jobs from an awaited queue."""
+        raise NotImplementedError
 
 
 class Place(Generic[C]):

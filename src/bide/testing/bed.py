@@ -113,7 +113,8 @@ class TestBed:
 
         Jobs run one at a time, in the order in which they are due; plain functions in the calling
         thread, coroutines in an event loop that lasts as long as this call. Resources are open
-        that long, too.
+        that long, too. Meanwhile the bed's clock stands still, so that a job takes no time: an
+        hour after an hour is two hours.
 
         Args:
             until: move the clock on as well, from one due time to the next, for this long or until
@@ -170,16 +171,19 @@ class TestBed:
 
     def _begin(self, until: Duration | datetime | None, limit: int) -> Work:
         self._check()
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise UsageError(f"limit must be a whole number, 1 or more, not {limit!r}.")
-        if self._runs:
-            raise UsageError("run() is under way; what its jobs enqueue runs in it without a call.")
         until_us = None
         if isinstance(until, datetime):
             until_us = at_to_us(until)
         elif until is not None:
-            until_us = self._store.now_us() + to_us(until, "until")
+            until_us = to_us(until, "until")
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise UsageError(f"limit must be a whole number, 1 or more, not {limit!r}.")
+        if self._runs:
+            raise UsageError("run() is under way; what its jobs enqueue runs in it without a call.")
         self._runs = True
+        self._store.hold()
+        if until_us is not None and not isinstance(until, datetime):
+            until_us += self._store.now_us()
         return Work(self._client, self._store, self.prefix, until_us, limit)
 
     def _judge(self, seen: JobSeen | None, raise_failures: bool) -> None:
@@ -189,6 +193,7 @@ class TestBed:
 
     def _end(self, work: Work) -> None:
         self._runs = False
+        self._store.release()
         work.leave()
 
     # -- looking

@@ -21,6 +21,7 @@ from bide.job import Claimed, RunRecord, Snapshot
 from bide.keys import keys_of
 from bide.ops.produce import Prepared, Receipt
 from bide.queue.core import leave_overridden
+from bide.queue.place import Taken
 from bide.states import FINISHED, State
 from bide.task import Served
 from bide.testing import answers
@@ -109,38 +110,38 @@ class Eager:
         """What answers an awaited queue."""
         return cast("aio.Client", answers.Awaited(self._shelves[queue]))
 
-    def enqueue(self, queue: str, jobs: Sequence[Prepared]) -> list[Receipt]:
+    def enqueue(self, queue: str, jobs: Sequence[Prepared]) -> Taken:
         """Run jobs, one after another; raises what the first that fails raises."""
         if is_in_loop():
             return _outside_of_loops(lambda: self._enqueue_apart(queue, jobs))
         return self._enqueue(queue, jobs, self._stage)
 
-    async def enqueue_async(self, queue: str, jobs: Sequence[Prepared]) -> list[Receipt]:
+    async def enqueue_async(self, queue: str, jobs: Sequence[Prepared]) -> Taken:
         """Run jobs, one after another; raises what the first that fails raises."""
         loop = asyncio.get_running_loop()
         stage = self._stages.get(loop)
         if stage is None:
             stage = self._stages[loop] = AsyncStage()
-        receipts = []
+        taken = []
         for job in jobs:
             receipt, run = self._begin(queue, job)
-            receipts.append(receipt)
             if run is not None:
                 steps = perform(run, self._served, stage, retries=False)
                 self._end(run, await stage.play(steps))
-        return receipts
+            taken.append((receipt, self._shelves[queue].jobs[job.id]))
+        return taken
 
-    def _enqueue(self, queue: str, jobs: Sequence[Prepared], stage: Stage) -> list[Receipt]:
-        receipts = []
+    def _enqueue(self, queue: str, jobs: Sequence[Prepared], stage: Stage) -> Taken:
+        taken = []
         for job in jobs:
             receipt, run = self._begin(queue, job)
-            receipts.append(receipt)
             if run is not None:
                 steps = perform(run, self._served, stage, retries=False)
                 self._end(run, stage.play(steps))
-        return receipts
+            taken.append((receipt, self._shelves[queue].jobs[job.id]))
+        return taken
 
-    def _enqueue_apart(self, queue: str, jobs: Sequence[Prepared]) -> list[Receipt]:
+    def _enqueue_apart(self, queue: str, jobs: Sequence[Prepared]) -> Taken:
         """On a stage of its own, because the one there is may be what waits for these jobs."""
         stage = Stage()
         try:

@@ -115,11 +115,14 @@ def _current(run: Run, head: Body | None) -> CurrentJob:
 
 
 async def _in_time(run: Run, call: Call, job: CurrentJob) -> Any:
+    limit = asyncio.timeout(run.policy.timeout)
     try:
-        async with asyncio.timeout(run.policy.timeout) as limit:
+        async with limit:
             return await call.run_async(job)
-    finally:
-        run.timed_out = limit.expired()
+    except BaseException as error:
+        if limit.expired():
+            raise judging.overrun(run) from error
+        raise
 
 
 def _misfit(run: Run, value: object) -> PayloadError | None:

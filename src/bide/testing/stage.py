@@ -14,7 +14,6 @@ from contextvars import Context, copy_context
 from typing import Any, NamedTuple, TypeVar
 
 from bide.errors import UsageError
-from bide.queue.core import leave_overridden
 from bide.resource import Resource
 from bide.worker.calling import Wait, from_thread
 from bide.worker.lifespan import Lifespan
@@ -98,7 +97,8 @@ class AsyncStage:
         if isinstance(step, Awaited):
             return await self._loop.create_task(step.coroutine, context=step.context)
         wait = from_thread(self._loop)
-        return await self._loop.run_in_executor(None, step.context.run, step.function, wait)
+        function = step.function
+        return await self._loop.run_in_executor(None, lambda: step.context.run(function, wait))
 
     async def open(self) -> None:
         """Open all resources, as a worker does when it starts."""
@@ -193,7 +193,6 @@ class Stage:
         """Close what is open, then the event loop."""
         if self._inner is not None:
             self._runner.run(self._inner.close())
-            self._runner.run(_part())
         self._runner.close()
 
     def _stage(self) -> AsyncStage:
@@ -204,12 +203,6 @@ class Stage:
 
 async def _make() -> AsyncStage:
     return AsyncStage()
-
-
-async def _part() -> None:
-    """Close the connections of this event loop, which is about to end."""
-    leave_overridden(asyncio.get_running_loop())
-    await asyncio.sleep(0)  # for that to happen
 
 
 def is_in_loop() -> bool:
