@@ -27,7 +27,14 @@ from bide.ops.consume import Said, Settle
 from bide.serializers import Codec
 from bide.task import Function, Policy, Served
 from bide.worker import judging
-from bide.worker.calling import Call, call_back, call_back_async, policy_for, prepare
+from bide.worker.calling import (
+    Call,
+    call_back,
+    call_back_async,
+    from_thread,
+    policy_for,
+    prepare,
+)
 from bide.worker.deadlines import Deadlines
 from bide.worker.judging import Ended
 from bide.worker.leases import GRACE
@@ -126,6 +133,7 @@ class Running:
         self._allow_pickle = allow_pickle
         self._changed = changed
         self._loop = asyncio.get_running_loop()
+        self._wait = from_thread(self._loop)
         self._threads = Threads(f"bide-{worker}")
         self._deadlines: Deadlines[Run] = Deadlines(self._loop, self._expire)
         self._held: dict[int, Run] = {}
@@ -269,7 +277,7 @@ class Running:
     def _run_in_thread(self, run: Run, call: Call, job: CurrentJob) -> None:
         enter(job)
         try:
-            result = call.run(job, self._loop)
+            result = call.run(job, self._wait)
         except BaseException as raised:
             error = judging.meant(run, raised)
             ended = judging.raised(run, error, self._served)
@@ -280,7 +288,7 @@ class Running:
         callback = self._callback(run, ended)
         if callback is not None:
             run.decided = ended
-            call_back(callback, self._served, job, value, self._loop)
+            call_back(callback, self._served, job, value, self._wait)
         self._from_threads.append((run, ended))
         if not self._collecting:
             self._collecting = True
