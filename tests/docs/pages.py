@@ -10,8 +10,8 @@ A page is Markdown. Its fenced blocks are steps, in the order in which they stan
 - `output` is what the block before it prints.
 
 HTML comments, which readers do not see, say the rest: `<!-- python: ... -->` and
-`<!-- run: bide ... -->` are steps that the page does not show, and `<!-- skip: why -->` lets the
-next block be.
+`<!-- run: bide ... -->` are steps that the page does not show; `<!-- skip: why -->` lets the next
+block be; `<!-- needs: package -->` runs the next block, or hidden step, only where that is installed.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ class BadPage(Exception):
 
 @dataclass
 class Step:
-    """Something to do."""
+    """Something to do; `needs` is a package without which it is left out."""
 
     line: int
+    needs: str = field(default="", kw_only=True)
 
 
 @dataclass
@@ -66,6 +67,8 @@ class Command(Step):
 
     text: str
     output: str | None = None
+    may_fail: bool = False
+    """Whether the page shows its exit code, with `echo $?`."""
 
     @property
     def words(self) -> list[str]:
@@ -102,21 +105,33 @@ def steps(text: str) -> list[Step]:
         BadPage: it has a comment or a block that cannot be meant.
     """
     found: list[Step] = []
-    reason: str | None = None
+    reason, needs = "", ""
     for part in _parts(text):
-        if isinstance(part, Skipped):
-            reason = part.reason
-        elif isinstance(part, Step):
+        before = len(found)
+        if isinstance(part, _Mark):
+            reason, needs = (part.text, "") if part.word == "skip" else ("", part.text)
+            continue
+        if isinstance(part, Step):
             found.append(part)
-        elif reason is not None:
+        elif reason:
             found.append(Skipped(part.line, reason))
-            reason = None
         else:
             _add(found, part)
+        for step in found[before:]:
+            step.needs = needs
+        reason, needs = "", ""
     return found
 
 
-def _parts(text: str) -> Iterator[Step | _Block]:
+@dataclass
+class _Mark:
+    """What a comment says of the block after it."""
+
+    word: str
+    text: str
+
+
+def _parts(text: str) -> Iterator[Step | _Block | _Mark]:
     block: _Block | None = None
     indent, fence = "", ""
     lines = text.splitlines()
@@ -143,16 +158,16 @@ def _parts(text: str) -> Iterator[Step | _Block]:
         raise BadPage(f"line {block.line}: a block that does not end")
 
 
-def _said(comment: str, line: int) -> Iterator[Step]:
+def _said(comment: str, line: int) -> Iterator[Step | _Mark]:
     word, colon, rest = comment.strip().partition(":")
-    if not colon or word not in ("python", "run", "skip"):
-        raise BadPage(f"line {line}: a comment is `python:`, `run:` or `skip:`, not {comment!r}")
+    if not colon or word not in ("python", "run", "skip", "needs"):
+        raise BadPage(f"line {line}: a comment is python:, run:, skip: or needs:, not {comment!r}")
     if word == "python":
         yield Python(line, rest.strip("\n") if "\n" in rest else rest.strip())
     elif word == "run":
         yield from (Command(line, text.strip()) for text in rest.strip().splitlines())
     else:
-        yield Skipped(line, rest.strip())
+        yield _Mark(word, rest.strip())
 
 
 def _add(found: list[Step], block: _Block) -> None:
@@ -178,6 +193,7 @@ def _commands(block: _Block) -> Iterator[Step]:
     for number, line in enumerate(block.lines, block.line + 1):
         if line.startswith("$ "):
             if command is not None:
+                command.may_fail = line == "$ echo $?"
                 yield _with_output(command, shown)
             command, shown = Command(number, line[2:]), []
             if command.words[0] not in RUNNABLE:
