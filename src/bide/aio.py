@@ -133,8 +133,14 @@ class Client:
         idle, self._idle = self._idle, []
         for connection in idle:
             writer, connection._writer = connection._writer, None
-            with contextlib.suppress(RuntimeError, AttributeError):  # the event loop has closed
-                writer.transport.abort()
+            transport = getattr(writer, "transport", None)
+            if transport is None:
+                continue
+            try:
+                transport.abort()
+            except RuntimeError:  # the event loop has closed, and does no more of what this needs
+                with contextlib.suppress(Exception):
+                    transport._call_connection_lost(None)
 
     async def _send(self, calls: list[Call]) -> list[Any] | Exception:
         """One round trip, over a connection of its own for as long as it lasts.

@@ -117,6 +117,7 @@ class Override(NamedTuple):
     url: str | None = None
     prefix: str | None = None
     clock: str | None = None
+    stand_in: Any = None
 
 
 generation: int = 0
@@ -129,7 +130,11 @@ _lock = threading.Lock()
 
 @contextmanager
 def override(
-    *, url: str | None = None, prefix: str | None = None, clock: str | None = None
+    *,
+    url: str | None = None,
+    prefix: str | None = None,
+    clock: str | None = None,
+    stand_in: Any = None,
 ) -> Iterator[None]:
     """While it holds, these win over everything, explicit arguments included; for tests.
 
@@ -140,8 +145,9 @@ def override(
         url: of the server.
         prefix: of the keys.
         clock: which clock the scripts are built for.
+        stand_in: what queues use in place of a server (`bide.queue.place.StandIn`).
     """
-    ours = Override(url or None, prefix or None, clock or None)
+    ours = Override(url or None, prefix or None, clock or None, stand_in)
     _change(lambda held: (*held, ours))
     try:
         yield

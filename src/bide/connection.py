@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from redis.backoff import NoBackoff
 
-from bide.config import overridden, url_or_prefix
+from bide.config import url_or_prefix
 from bide.errors import UsageError
 from bide.keys import PREFIX
 
@@ -43,7 +43,10 @@ _SCHEMES: Final = ("redis", "rediss", "unix")
 _FORMS: Final = "redis://HOST:PORT/DB, rediss://... for TLS, or unix:///PATH?db=0"
 
 _PASSWORD: Final = re.compile(r"(://[^:@/]*:).*@", re.DOTALL)
-_QUERY_PASSWORD: Final = re.compile(r"([?&]password=)[^&]*")
+# To the next option that there is: a password may hold a & that should have been written as %26.
+_QUERY_PASSWORD: Final = re.compile(
+    r"([?&]password=).*?(?=&(?:db|username|password|ssl_[a-z_]+)=|$)", re.DOTALL
+)
 
 
 def resolve_url(url: str | None) -> str:
@@ -87,8 +90,9 @@ def _check_query(parts: SplitResult, shown: str) -> None:
         if name in _TLS and parts.scheme != "rediss":
             raise UsageError(f"{shown} sets {name!r}, which is for TLS; write rediss://HOST:PORT.")
         if name not in _QUERY and name not in _TLS:
+            option = "an option" if "password=" in parts.query else repr(name)  # may be part of it
             raise UsageError(
-                f"{shown} sets {name!r}, which bide does not take from a URL; it takes "
+                f"{shown} sets {option}, which bide does not take from a URL; it takes "
                 f"{', '.join(_QUERY)} and, for TLS, {', '.join(_TLS)}."
             )
         if name == "db" and not value.isdigit():
@@ -113,11 +117,6 @@ def resolve_prefix(prefix: str | None) -> str:
         UsageError: the file cannot be meant.
     """
     return url_or_prefix("prefix", prefix)[0] or PREFIX
-
-
-def resolve_clock(clock: str) -> str:
-    """The clock given, unless a test overrides it."""
-    return overridden().clock or clock
 
 
 def hide_password(url: str) -> str:

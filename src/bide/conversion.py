@@ -86,7 +86,6 @@ def _native(hint: Any, whole: bool = False) -> Convert:
     # A struct around the hint keeps what msgspec works out about it, which a bare hint would not.
     holder: Any = msgspec.defstruct("Holder", [("value", hint)], array_like=True)
     parts: list[Convert | None] = []
-    whole = whole or typing.get_origin(hint) is typing.Annotated  # parts know of no constraints
 
     def convert(value: Any) -> Any:
         try:

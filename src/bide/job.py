@@ -53,6 +53,8 @@ class RunRecord(NamedTuple):
             head, rest = line[:34].decode(), line[35:].decode().split(" ")
             priority, attempt, crashes, strikes, alone, started, worker, due, *more = rest
             ended = more.pop()[:-1] if more and more[-1].endswith("e") else "0"
+            if more and more[-1].endswith("r"):  # the name of the call that retried it
+                more.pop()
             (first,) = more or (due,)
             return cls(
                 token=int(head[:16]),

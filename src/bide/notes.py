@@ -17,6 +17,9 @@ from bide.codec import ErrorInfo, decode_error
 LONGEST_LOG: Final = 2_000
 """Characters of one log line; the rest is cut."""
 
+MAX_LINES: Final = 100
+"""Log lines that are kept of one job."""
+
 LONGEST_PROGRESS: Final = 500
 """Characters of the text that goes with a progress."""
 

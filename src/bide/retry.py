@@ -18,7 +18,7 @@ import logging
 import random
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 from bide.clock import Duration, to_us
 from bide.errors import UsageError
@@ -232,8 +232,7 @@ def _checked_backoff(backoff: Any) -> str | tuple[float, ...] | BackoffFunction:
         if backoff in ("exponential", "fixed") or _is_path(backoff, colon=True):
             return backoff
     elif callable(backoff) and not isinstance(backoff, type):
-        function: BackoffFunction = backoff
-        return function
+        return cast(BackoffFunction, backoff)
     if isinstance(backoff, list | tuple) and backoff:
         return tuple(_seconds(delay, "backoff") for delay in backoff)
     raise UsageError(
@@ -298,7 +297,7 @@ def _is_named(kind: type, name: str) -> bool:
     if full == name:
         return True
     module, _, attribute = name.rpartition(".")
-    return bool(module) and attribute == kind.__qualname__ and full.startswith(f"{module}.")
+    return attribute == kind.__qualname__ and full.startswith(f"{module}.")
 
 
 def _is_path(text: str, *, colon: bool = False) -> bool:

@@ -29,6 +29,9 @@ from bide.keys import GLOBAL, LAYOUT
 
 SERVER_CLOCK: Final = "server"
 TEST_CLOCK: Final = "testing"
+"""One that a test can move, queue by queue."""
+SHARED_CLOCK: Final = "shared"
+"""One that a test can move for all queues of a prefix (`bide.testing`)."""
 
 _LINE: Final = re.compile(r"-- @(key|arg|rest|reply|include)\s+(.*)")
 _CHECKS: Final = {"integer": "tonumber(ARGV[{i}])", "text": "ARGV[{i}]"}
@@ -59,7 +62,7 @@ def load(name: str, clock: str = SERVER_CLOCK) -> Script:
 
     Args:
         name: the verb, which is also the file's name.
-        clock: `SERVER_CLOCK`, or `TEST_CLOCK`, which a test can move.
+        clock: `SERVER_CLOCK`, `TEST_CLOCK` or `SHARED_CLOCK`.
     """
     source = _read(f"{name}.lua")
     lines = source.split("\n")

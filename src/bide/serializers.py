@@ -34,6 +34,8 @@ def simplify(value: Any) -> Any:
         TypeError: it has none.
     """
     kind = type(value)
+    if kind is str:  # msgspec before 0.22 brings the text of an enum's member that is a key
+        return value
     if isinstance(value, PurePath):
         return str(value)
     if isinstance(value, deque):

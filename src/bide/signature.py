@@ -255,11 +255,7 @@ class Signature:
         self.unresolved = tuple(name for name in written if name not in hints)
         if self._owner is not None and self._parameters:
             hints.setdefault(self._parameters[0].name, self._owner)
-        one = {
-            p.name: _maybe(hints.get(p.name, Any), p.default)
-            for p in self._parameters
-            if p.name not in self.injected
-        }
+        one = {p.name: _maybe(hints.get(p.name, Any), p.default) for p in self._parameters}
         rest = other = None
         by_name: dict[str, Convert | None] = {}
         for p in self._parameters:

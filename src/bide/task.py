@@ -212,8 +212,18 @@ class Served:
         Raises:
             TaskNotFound: one cannot be imported.
         """
-        self._modules = {name: import_module(name) for name in modules}
+        self._modules: dict[str, Any] = {}
         self._targets: dict[str, Target] = {}
+        for name in modules:
+            self.serve(name)
+
+    def serve(self, module: str) -> None:
+        """Import a module, and serve it too.
+
+        Raises:
+            TaskNotFound: it cannot be imported.
+        """
+        self._modules[module] = import_module(module)
 
     def find(self, name: str) -> Target:
         """What a name leads to.

@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from tests.conformance.probe import Executor, Probe, open_executor
+from tests.faults.ear import Ear
 
 
 @pytest.fixture(params=["sync", "aio"])
@@ -40,3 +41,10 @@ def q(executor: Executor, raw: redis.Redis) -> Iterator[Probe]:
     probe = Probe(executor, raw)
     yield probe
     probe.check()
+
+
+@pytest.fixture
+def ear(q: Probe) -> Iterator[Ear]:
+    """What the scripts of that queue say over its channels."""
+    with Ear(q.raw, q.keys) as ear:
+        yield ear

@@ -15,7 +15,7 @@ from bide.job import Claimed, RunRecord, Snapshot
 from bide.keys import keys_of
 from bide.notes import Notes, read_notes
 from bide.ops import consume, inspect, manage, produce
-from bide.ops.consume import Claim, Outcome, Renewal, Settle, Verdict
+from bide.ops.consume import Claim, Outcome, Renewal, Said, Settle, Verdict
 from bide.ops.manage import Moved
 from bide.ops.produce import Prepared, Receipt
 from bide.retention import Retention
@@ -143,6 +143,17 @@ class Probe:
 
     def retry(self, *ids: str, when: str = "+0") -> list[str]:
         return [moved.word for moved in self.run(manage.retry(self.keys, ids, when))]
+
+    def note(self, job: Claimed, *lines: tuple[str, str | bytes]) -> list[str]:
+        """Have a job say things: kind and JSON of each. For each `ok` or `lost`."""
+        said = [
+            Said(job.id, job.token, kind, text.encode() if isinstance(text, str) else text)
+            for kind, text in lines
+        ]
+        return [word.decode() for word in self.reply(consume.note(self.keys, said))[2:]]
+
+    def watch(self, id: str, seconds: float = 30) -> str:
+        return self.run(inspect.watch(self.keys, id, round(seconds * SECOND)))
 
     def configure(self, **retention: Any) -> None:
         self.run(manage.configure(self.keys, Retention(**retention)))

@@ -33,7 +33,8 @@ for i = 1, count do
       '%016.0f%s0000000000000000- 5 1 0 0 0 %.0f dead %.0f', at, stamp, at, at))
   end
   if stamp == 'C' then redis.call('HSET', KEYS[4], id, '{"ok":true}') end
-  if stamp == 'F' then redis.call('HSET', KEYS[5], id, '{"type":"E","message":"no"}') end
+  if stamp == 'F' then redis.call('HSET', KEYS[5], id, string.format(
+    'E 1 %.0f %.0f dead {"type":"E","message":"no"}', at, at)) end
 end
 """
 
@@ -49,7 +50,7 @@ def fill(client: redis.Redis, keys: Keys, due: int, history: int, workers: int) 
     for first in range(0, due, 50_000):
         add([*keys.names["due"], keys["jobs"]], [now, first, min(50_000, due - first)])
     for kind, stamp in _STAMPS.items():
-        names = [keys[name] for name in (kind, "jobs", "run", "results", "errors")]
+        names = [keys[name] for name in (kind, "jobs", "run", "results", "notes")]
         client.register_script(_HISTORY)(names, [now, history, kind, stamp])
     taken = " ".join(f"gone-{i:020d}" for i in range(500))
     pipe = client.pipeline(transaction=False)

@@ -27,7 +27,7 @@ def note(what: str) -> int:
         "id": job.id,
         "attempt": job.attempt,
         "token": job.token,
-        "due_us": job.claimed.due_us,
+        "due_us": job._claimed.due_us,
         "worker": job.worker,
         "pid": os.getpid(),
         "clock_us": time.time_ns() // 1000,  # this process's, which a test may have shifted
@@ -107,7 +107,7 @@ listed_runs: list[Listed] = []
 
 async def listed(raises: bool, producer: int, number: int) -> None:
     job = current_job()
-    listed_runs.append(Listed(job.claimed.due_us, job.id, job.attempt, producer, number))
+    listed_runs.append(Listed(job._claimed.due_us, job.id, job.attempt, producer, number))
     if raises and job.attempt == 1:
         raise RuntimeError("not yet")
 
@@ -120,3 +120,10 @@ async def padded(padding: str) -> int:
 
 async def padded_fails(padding: str) -> None:
     raise RuntimeError(f"{len(padding)} characters")
+
+
+async def talks(padding: str) -> None:
+    """One that says much of itself."""
+    for i in range(20):
+        current_job().log(f"{i} {padding}")
+    current_job().progress(0.5, "half")

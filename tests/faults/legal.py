@@ -38,7 +38,7 @@ return reply
 _OUTCOMES = {
     "completed": "C",
     "failed": "F-",
-    "cancelled": "XRSL-",
+    "cancelled": "XRSL-CF",
     "active": "-",
     "due": "RSL-CFX",
 }

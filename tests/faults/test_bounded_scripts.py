@@ -22,12 +22,15 @@ from bide.ids import new_id
 from bide.job import Claimed
 from bide.keys import DEFAULT_PRIORITY, keys_of
 from bide.ops import consume, inspect, manage, produce, registry
-from bide.ops.consume import Settle
+from bide.ops.consume import Said, Settle
+from bide.retention import Retention
 from bide.script import load, names
+from bide.worker.station import MAX_SAID_BYTES
 from tests.conftest import BINARIES
 from tests.faults.fill import fill
 from tests.faults.legal import assert_legal
 from tests.faults.look import members
+from tests.faults.verbs import settle_calls
 
 KEYS = keys_of("mail")
 DUE, HISTORY, WORKERS = 1_000_000, 20_000, 300
@@ -80,11 +83,18 @@ class Full:
 
     def settle(self, jobs: Sequence[Claimed], *rest: Any) -> None:
         settles = [Settle(job.id, job.token, *rest) for job in jobs]
-        words = self.client.run(consume.settle(KEYS, settles))
-        assert words == ["ok"] * len(jobs)
+        replies = self.client.run_many(settle_calls(KEYS, settles))
+        assert [word for words in replies for word in words] == ["ok"] * len(jobs)
 
     def enqueue(self, jobs: Sequence[produce.Prepared]) -> None:
         self.client.run(produce.enqueue(KEYS, jobs))
+
+    def stuff(self, ids: Sequence[str]) -> None:
+        """Give jobs all the notes that they may have."""
+        errors = [b'E 1 5 6 w {"type":"E","message":"%s"}' % (b"x" * 4_850)] * 10
+        lines = [b'L 7 "%s"' % (b"x" * 310)] * 100
+        notes = b"\n".join([*errors, *[b"C 1 5 6 w"] * 10, *lines, b'P 1 [0.5,""]'])
+        self.direct.hset(KEYS["notes"], mapping=dict.fromkeys(ids, notes))
 
     def ids(self, key: str, count: int, start: int = 0) -> list[str]:
         return members(self.direct, key, start, start + count - 1)
@@ -126,6 +136,10 @@ def test_no_script_takes_long(full: Full) -> None:
 def _time_reading(full: Full) -> None:
     most = inspect.MAX_PAGE
     full.time("counts", full.queue.counts)
+    ahead = [produce.prepare(Body("app:task"), 3600, priority=i % 10) for i in range(10 * most)]
+    full.queue.enqueue_many(ahead)
+    full.time("upcoming", lambda: full.queue.upcoming(inspect.MAX_UPCOMING))
+    full.time("watch", lambda: full.client.run(inspect.watch(KEYS, ahead[0].id, 1)))
     for state in ("waiting", "active", "completed"):
         full.time(f"a page of the {state}", partial(full.queue.jobs, state, count=most))
     deep = DUE * 9 // 10
@@ -155,21 +169,62 @@ def _time_consuming(full: Full) -> None:
     full.time("complete", lambda: full.settle(full.claim(), "complete", "", RESULT))
     full.time("fail", lambda: full.settle(full.claim(), "fail", "", ERROR))
     full.time("retry", lambda: full.settle(full.claim(), "retry", "+0", ERROR))
+    full.time("cancel", lambda: full.settle(full.claim(), "cancel"))
+    full.time("fail, kept for long", lambda: full.settle(full.claim(), "fail", "+99999999", ERROR))
     full.time("release", lambda: full.settle(full.claim(), "release"))
     full.settle(held, "complete", "", RESULT)
     full.time("settle again", lambda: full.settle(held, "complete", "", RESULT))
+    _time_noting(full)
     full.time("leave", lambda: full.client.run(consume.leave(KEYS, "w")))
     about = registry.About("host", 1, ["mail"], "auto", 1, 1, "0")
     beat = registry.heartbeat(keys_of(None), "w", about)
     full.time("heartbeat", lambda: full.client.run(beat))
 
 
+def _time_noting(full: Full) -> None:
+    """Jobs whose notes are full already, so that older lines must go."""
+    line = Said("", 0, "L", b'"' + b"x" * 2_000 + b'"')
+    error = b'{"type":"E","message":"' + b"x" * 8_000 + b'"}'
+
+    def claimed() -> list[Claimed]:
+        jobs = full.claim()
+        full.stuff([job.id for job in jobs])
+        return jobs
+
+    def note(jobs: Sequence[Claimed], count: int) -> None:
+        said = [line._replace(id=job.id, token=job.token) for job in jobs] * count
+        full.client.run(consume.note(KEYS, said))
+
+    held = claimed()[: consume.MAX_NOTED]
+    full.time("a note of each", lambda: note(held, 1))
+    full.time(
+        "all the notes of a round trip",
+        lambda: note(held, MAX_SAID_BYTES // (2_000 * consume.MAX_NOTED)),
+    )
+    talkative = [job.id for job in claimed()[: inspect.CHUNK]]
+    full.time("fetch full jobs", lambda: full.queue.fetch_many(talkative))
+    full.time("errors of full jobs", lambda: full.settle(claimed(), "retry", "+0", error))
+
+
 def _time_managing(full: Full) -> None:
     lowest = KEYS.names["due"][9]
     run = full.client.run
-    full.time("promote", lambda: run(manage.promote(KEYS, full.ids(lowest, 1)[0])))
-    full.time("reschedule", lambda: run(manage.reschedule(KEYS, full.ids(lowest, 1)[0], "+1")))
     most = manage.CHUNK
+
+    def revive(key: str) -> None:
+        ids = full.ids(key, most)
+        assert {moved.word for moved in run(manage.retry(KEYS, ids, "+0"))} == {"ok"}
+
+    def move() -> None:
+        ids = full.ids(lowest, most)
+        run(manage.reschedule(KEYS, ids, "+3600000000"))
+        run(manage.promote(KEYS, ids))
+
+    full.time("move to and fro", move)
+    for state in ("completed", "failed", "cancelled"):
+        full.time(f"retry {state}", partial(revive, KEYS[state]))
+    full.time("ask", lambda: run(manage.cancel(KEYS, [job.id for job in full.claim(most)])))
+    full.time("configure", lambda: run(manage.configure(KEYS, Retention())))
     full.time("cancel", lambda: run(manage.cancel(KEYS, full.ids(lowest, most))))
     full.time("delete", lambda: run(manage.delete(KEYS, full.ids(KEYS["cancelled"], most))))
     full.time("pause", full.queue.pause)

@@ -85,7 +85,11 @@ def test_every_prefix_of_the_log_is_the_state_between_two_scripts(
         "claim",
         "settle",
         "extend",
+        "note",
         "cancel",
+        "revive",
+        "watch",
+        "configure",
         "empty",
     }
     assert holdings[-1].total("reclaimed") > 0

@@ -11,8 +11,9 @@ from bide import Queue, ServerFull, sync
 from bide.codec import Body
 from bide.embedded import Server
 from bide.keys import keys_of
-from bide.ops import consume, manage, produce
+from bide.ops import consume, inspect, manage, produce
 from bide.ops.consume import Settle
+from bide.retention import Retention
 from tests.conftest import BINARIES
 from tests.faults.crew import JOBS, Crew
 from tests.faults.legal import assert_legal, hold
@@ -105,8 +106,8 @@ def test_what_was_taken_can_be_settled_in_every_way(tank: Tank) -> None:
 def test_what_waits_can_be_moved_cancelled_deleted_and_emptied(tank: Tank) -> None:
     first, second, third, *_ = sorted(tank.fill())
     run = tank.client.run
-    assert run(manage.reschedule(KEYS, first, "+60000000")).word == "ok"
-    assert run(manage.promote(KEYS, first)).word == "ok"
+    assert run(manage.reschedule(KEYS, [first], "+60000000"))[0].word == "ok"
+    assert run(manage.promote(KEYS, [first]))[0].word == "ok"
     assert tank.queue.cancel(second)
     assert tank.queue.fetch(third).delete()
     tank.queue.pause()
@@ -116,6 +117,33 @@ def test_what_waits_can_be_moved_cancelled_deleted_and_emptied(tank: Tank) -> No
     assert holding.where(third) is None
     assert tank.queue.empty() == len(holding.due)
     assert assert_legal(tank.direct, "mail").ids == {second}
+
+
+def test_what_runs_can_be_asked_to_end_and_what_has_ended_retried(tank: Tank) -> None:
+    tank.fill()
+    run = tank.client.run
+    jobs = run(consume.claim(KEYS, "w", 1, 30, LEASE_US, 0)).jobs
+    ids = [job.id for job in jobs]
+    asked = ids[:10]
+    assert tank.queue.cancel_many(asked) == ["asked"] * 10
+    assert [run(inspect.watch(KEYS, id, LEASE_US)) for id in ids] == ["active"] * 30
+    settles = [Settle(job.id, job.token, "fail", "+60000000") for job in jobs[10:]]
+    settles += [Settle(job.id, job.token, "retry", "+60000000") for job in jobs[:10]]
+    assert run(consume.settle(KEYS, settles)) == ["ok"] * 30
+    assert assert_legal(tank.direct, "mail").sets["cancelled"].keys() == set(asked)
+    tank.queue.configure(retention=Retention(count=5))
+    assert tank.queue.retry_many(ids) == ["ok"] * 30
+    holding = assert_legal(tank.direct, "mail")
+    assert set(ids) <= holding.due.keys()
+    assert holding.waiters == {}
+
+
+def test_what_jobs_say_of_themselves_is_refused_and_they_run_on(tank: Tank, crew: Crew) -> None:
+    """Nobody's job fails because its log lines had no room."""
+    ids = tank.fill(f"{JOBS}:talks")
+    worker = crew.worker(tank.url, "-q", "mail", "--burst")
+    assert worker.wait() == 0
+    assert assert_legal(tank.direct, "mail").sets["completed"].keys() == ids
 
 
 def test_expired_leases_are_reclaimed(tank: Tank) -> None:

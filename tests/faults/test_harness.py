@@ -98,7 +98,12 @@ ILLEGAL: dict[str, Spoil] = {
         r.zadd(KEYS["completed"], {id: 1_795_000_000_000_000}),
     ),
     "has a result": lambda r, id: r.hset(KEYS["results"], id, b"1"),
-    "but never ran": lambda r, id: r.hset(KEYS["errors"], "other", b"{}"),
+    "but never ran": lambda r, id: r.hset(KEYS["notes"], "other", b"C 1 2 3 w"),
+    "has notes that cannot be read": lambda r, id: r.hset(KEYS["notes"], id, b"C 1 2 3 w\nX 1"),
+    "has too many notes C": lambda r, id: r.hset(
+        KEYS["notes"], id, b"C 1 2 3 w\n" * 10 + b"C 1 2 3 w"
+    ),
+    "asked to end, but does not run": lambda r, id: r.zadd(KEYS["asked"], {"other": 1}),
     "has the score": lambda r, id: r.zadd(KEYS["active"], {id: 1_795}),
     "never be swept": lambda r, id: r.rename(KEYS["active"], KEYS.names["trash"][0]),
     "more than one wake hint": lambda r, id: r.lpush(KEYS["wake"], "-", "-", "-"),

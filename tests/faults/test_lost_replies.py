@@ -14,9 +14,11 @@ import redis
 from bide.codec import Body
 from bide.errors import ServerUnavailable
 from bide.keys import keys_of
+from bide.notes import read_notes
 from bide.ops import consume, inspect, manage, produce
-from bide.ops.consume import Settle
+from bide.ops.consume import Said, Settle
 from bide.ops.produce import Prepared
+from bide.retention import Retention
 from tests.faults.conftest import Connect, Executor
 from tests.faults.legal import assert_legal
 from tests.faults.proxy import Proxy
@@ -209,14 +211,71 @@ def test_a_job_is_promoted_rescheduled_and_deleted_in_spite_of_losses(line: Line
         line.arm()
         promoted, moved, _ = line.bad.run_many(
             [
-                manage.promote(KEYS, soon),
-                manage.reschedule(KEYS, later, "+7200000000"),
+                manage.promote(KEYS, [soon]),
+                manage.reschedule(KEYS, [later], "+7200000000"),
                 manage.delete(KEYS, [never]),
             ]
         )
         due = assert_legal(line.direct, QUEUE).due
-        assert due == {soon: promoted.due_us, later: moved.due_us}
+        assert due == {soon: promoted[0].due_us, later: moved[0].due_us}
         assert due[later] - due[soon] > 7_100_000_000
+
+
+def test_running_jobs_are_asked_to_end(line: Line) -> None:
+    for _ in line.each_round():
+        add(line.good, jobs(3))
+        held = take(line.good, 3).jobs
+        line.arm()
+        assert line.bad.run(manage.cancel(KEYS, [job.id for job in held])) == ["asked"] * 3
+        holding = assert_legal(line.direct, QUEUE)
+        assert holding.asked.keys() == {job.id for job in held}
+        settles = [Settle(job.id, job.token, "retry", "+0") for job in held]
+        assert line.bad.run(consume.settle(KEYS, settles)) == ["ok"] * 3
+        holding = assert_legal(line.direct, QUEUE)
+        assert holding.sets["cancelled"].keys() == {job.id for job in held}
+        assert holding.total("cancelled") == 3
+
+
+def test_ended_jobs_are_retried_once(line: Line) -> None:
+    for _ in line.each_round():
+        add(line.good, jobs(2))
+        done, failed = take(line.good, 2).jobs
+        (unwanted,) = add(line.good, jobs(1))
+        line.good.run(manage.cancel(KEYS, [unwanted]))
+        settles = [Settle(done.id, done.token, "complete"), Settle(failed.id, failed.token, "fail")]
+        line.good.run(consume.settle(KEYS, settles))
+        line.arm()
+        ids = [done.id, failed.id, unwanted]
+        moved = line.bad.run(manage.retry(KEYS, ids, "+0"))
+        assert [m.word for m in moved] == ["ok"] * 3
+        assert assert_legal(line.direct, QUEUE).due == {
+            m_id: m.due_us for m_id, m in zip(ids, moved, strict=True)
+        }
+
+
+def test_what_jobs_say_is_noted_once_or_once_more(line: Line) -> None:
+    """The executor repeats as ever; the worker does not repeat notes, so that none is doubled."""
+    for _ in line.each_round():
+        add(line.good, jobs(1))
+        (job,) = take(line.good, 1).jobs
+        line.arm()
+        said = [Said(job.id, job.token, "L", b'"hello"'), Said(job.id, job.token, "P", b'[0.5,""]')]
+        line.bad.run(consume.note(KEYS, said))
+        notes = read_notes(assert_legal(line.direct, QUEUE).hashes["notes"][job.id])
+        assert [text for _, text in notes.logs] in (["hello"], ["hello"] * 2)
+        assert notes.progress is not None
+
+
+def test_waiting_is_noted_and_retention_set(line: Line) -> None:
+    for _ in line.each_round():
+        (id,) = add(line.good, jobs(1))
+        line.arm()
+        keep = Retention(60, 60, 60, 5)
+        state, _ = line.bad.run_many([inspect.watch(KEYS, id, 10**7), manage.configure(KEYS, keep)])
+        assert state == "due"
+        holding = assert_legal(line.direct, QUEUE)
+        assert holding.waiters.keys() == {id}
+        assert holding.meta["retention"] == keep.stored()
 
 
 def test_a_queue_is_emptied_in_spite_of_losses(line: Line) -> None:

@@ -14,6 +14,7 @@ from bide.errors import ServerUnavailable
 from bide.keys import keys_of
 from bide.ops import consume, inspect, manage, produce
 from bide.ops.consume import Settle
+from bide.retention import Retention
 from bide.script import TEST_CLOCK, load, names
 from tests.faults.conftest import Connect, Executor
 from tests.faults.legal import assert_legal
@@ -160,18 +161,47 @@ def test_what_has_just_finished_is_remembered_though_retention_keeps_none(scene:
     """Or a repeat would be told of a job that is gone."""
     scene.add(2)
     first, second = scene.claim(scene.bad, "w1").jobs
-    none = consume.Retention(completed_count=0)
-    settles = [
-        consume.settle(KEYS, [Settle(j.id, j.token, "complete")], none) for j in (first, second)
-    ]
+    scene.good.run(manage.configure(KEYS, Retention(count=0)))
+    settles = [consume.settle(KEYS, [Settle(j.id, j.token, "complete")]) for j in (first, second)]
     scene.lose_next_reply(then=lambda: scene.good.run(settles[1]))
     assert scene.bad.run(settles[0]) == ["ok"]
     assert assert_legal(scene.direct, QUEUE).where(first.id) == "completed"
     scene.pass_time(60)
     (third,) = scene.add()
     (job,) = scene.claim(scene.good, "w2").jobs
-    scene.good.run(consume.settle(KEYS, [Settle(third, job.token, "complete")], none))
+    scene.good.run(consume.settle(KEYS, [Settle(third, job.token, "complete")]))
     assert assert_legal(scene.direct, QUEUE).sets["completed"].keys() == {third}
+
+
+def test_a_repeated_retry_runs_nothing_twice_though_the_job_has_run_meanwhile(scene: Scene) -> None:
+    (id,) = scene.add()
+    (job,) = scene.claim(scene.bad, "w1").jobs
+    scene.settle(scene.bad, Settle(id, job.token, "fail"))
+
+    def runs() -> None:
+        (again,) = scene.claim(scene.good, "w2").jobs
+        scene.settle(scene.good, Settle(id, again.token, "complete"))
+
+    scene.lose_next_reply(then=runs)
+    (moved,) = scene.bad.run(manage.retry(KEYS, [id], "+0"))
+    assert scene.proxy.lost == 1
+    assert moved.word == "ok"
+    holding = assert_legal(scene.direct, QUEUE)
+    assert holding.where(id) == "completed"
+    assert [holding.total(name) for name in ("failed", "completed")] == [1, 1]
+
+
+def test_a_repeated_request_to_end_does_not_reach_the_attempt_after_it(scene: Scene) -> None:
+    """The job ended as it was asked to, and was cancelled by that."""
+    (id,) = scene.add()
+    (job,) = scene.claim(scene.good, "w1").jobs
+    scene.lose_next_reply(
+        then=lambda: scene.settle(scene.good, Settle(id, job.token, "retry", "+0"))
+    )
+    assert scene.bad.run(manage.cancel(KEYS, [id])) == ["cancelled"]
+    holding = assert_legal(scene.direct, QUEUE)
+    assert (holding.where(id), holding.asked) == ("cancelled", {})
+    assert holding.total("cancelled") == 1
 
 
 def test_a_settle_of_a_job_that_was_deleted_meanwhile_is_no_error(scene: Scene) -> None:

@@ -15,17 +15,20 @@ from bide.ids import new_id
 from bide.job import Claimed
 from bide.keys import keys_of
 from bide.ops import consume, inspect, manage, produce, registry
-from bide.ops.consume import Outcome, Retention, Settle
+from bide.ops.consume import Outcome, Said, Settle
+from bide.retention import Retention
 from bide.script import TEST_CLOCK
 
 LEASE_US = 5_000_000
-SHORT = Retention(20, 60, 20, 60, 20, 60)
+SHORT = Retention(60, 60, 60, count=20)
 """So that the workload meets trimming by count and by age."""
 
 WORKERS = ("w1", "w2", "w3")
-OUTCOMES: tuple[Outcome, ...] = ("complete", "complete", "retry", "fail", "snooze", "release")
-CHANGES = ("cancel", "delete", "promote", "reschedule")
-RARITIES = ("pause", "empty", "sweep", "leave", "heartbeat", "counts")
+OUTCOMES: tuple[Outcome, ...] = (
+    *("complete", "complete", "retry", "fail", "snooze", "release", "cancel"),
+)
+CHANGES = ("cancel", "delete", "promote", "reschedule", "revive", "watch")
+RARITIES = ("pause", "empty", "sweep", "leave", "heartbeat", "counts", "configure", "upcoming")
 ERROR = b'{"type":"ValueError","message":"no"}'
 
 
@@ -42,6 +45,7 @@ class Workload:
         self._seqs = dict.fromkeys(WORKERS, 0)
         self._clock_us = 0
         self._paused = False
+        self._run(manage.configure(self.keys, SHORT))
 
     def close(self) -> None:
         self.client.close()
@@ -54,6 +58,7 @@ class Workload:
             self._claim: 8,
             self._settle: 6,
             self._extend: 2,
+            self._note: 3,
             self._change: 4,
             self._pass_time: 5,
             self._rare: 3,
@@ -101,10 +106,12 @@ class Workload:
         for job in batch:
             outcome = self._dice.choice(OUTCOMES)
             when = "+2000000" if outcome in ("retry", "snooze") else ""
+            if outcome in ("complete", "fail"):  # some are kept for a time of their own
+                when = self._dice.choice(["", "", "+20000000", "+90000000"])
             data = ERROR if outcome in ("retry", "fail") else b"7" if outcome == "complete" else b""
             settles.append(Settle(job.id, job.token, outcome, when, data))
         if settles:
-            self._run(consume.settle(self.keys, settles, SHORT))
+            self._run(consume.settle(self.keys, settles))
         return "settle"
 
     def _extend(self) -> str:
@@ -114,13 +121,25 @@ class Workload:
             self._run(consume.extend(self.keys, LEASE_US, tokens))
         return "extend"
 
+    def _note(self) -> str:
+        """What jobs say of themselves, now and then so much that older lines must go."""
+        held = self._held[self._dice.choice(WORKERS)]
+        line = b'"' + b"x" * self._dice.choice([10, 5_000]) + b'"'
+        said = [Said(job.id, job.token, "L", line) for job in held]
+        said += [Said(job.id, job.token, "P", b'[0.5,"half"]') for job in held[:2]]
+        if said:
+            self._run(consume.note(self.keys, said))
+        return "note"
+
     def _change(self, verb: str | None = None) -> str:
         ids = self._dice.choices(self._ids, k=4)
         commands: dict[str, Command[Any]] = {
-            "cancel": manage.cancel(self.keys, ids, SHORT),
+            "cancel": manage.cancel(self.keys, ids),
             "delete": manage.delete(self.keys, ids),
-            "promote": manage.promote(self.keys, ids[0]),
-            "reschedule": manage.reschedule(self.keys, ids[0], "+3000000"),
+            "promote": manage.promote(self.keys, ids[:2]),
+            "reschedule": manage.reschedule(self.keys, ids[:2], "+3000000"),
+            "revive": manage.retry(self.keys, ids, "+1000000"),
+            "watch": inspect.watch(self.keys, ids[0], 20_000_000),
         }
         verb = verb or self._dice.choice(CHANGES)
         self._run(commands[verb])
@@ -150,6 +169,10 @@ class Workload:
         elif verb == "heartbeat":
             about = registry.About("host", 1, ["mail"], "auto", 1, 1, "0")
             self._run(registry.heartbeat(keys_of(None), worker, about))
+        elif verb == "configure":
+            self._run(manage.configure(self.keys, SHORT))
+        elif verb == "upcoming":
+            self._run(inspect.upcoming(self.keys, 0, 100))
         else:
             self._run(inspect.counts(self.keys))
         return verb

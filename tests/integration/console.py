@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import pty
 import select
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
+
+from bide import config
+from bide.cli.main import run
 
 TASKS = """
 import sys
@@ -19,9 +26,17 @@ def greet(name="you", times=1):
 
 def boom(text):
     raise ValueError(text)
+
+def chatty(text):
+    from bide import current_job
+    current_job().progress(0.5, "half way")
+    current_job().log("said " + text)
+    raise ValueError(text)
 """
 
 DEADLINE = 60.0
+IMPATIENCE = 2.0
+CTRL_C = b"\x03"
 
 
 def environment(url: str | None, **more: str) -> dict[str, str]:
@@ -35,7 +50,13 @@ def environment(url: str | None, **more: str) -> dict[str, str]:
 def bide(
     home: Path, *args: str, url: str | None = None, stdin: str = "", **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the program to its end, its output taken."""
+    """Run one command line to its end, its output taken.
+
+    In this process where that makes no difference: it is ten times as fast. A command that imports
+    modules or handles signals, and a variable that other code reads, need a process of their own.
+    """
+    if not env.keys() - config.VARIABLES.keys() and not {"worker", "enqueue", "demo"} & {*args}:
+        return _here(home, args, environment(url, **env), stdin)
     return subprocess.run(
         [sys.executable, "-m", "bide", *args],
         cwd=home,
@@ -46,6 +67,22 @@ def bide(
         timeout=DEADLINE,
         check=False,
     )
+
+
+def _here(
+    home: Path, args: tuple[str, ...], env: dict[str, str], stdin: str
+) -> subprocess.CompletedProcess[str]:
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(home),
+        patch.dict(os.environ, env, clear=True),
+        patch.object(sys, "stdin", io.StringIO(stdin)),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        config._read_nearest.cache_clear()
+        code = run(args)
+    return subprocess.CompletedProcess(args, code, out.getvalue(), err.getvalue())
 
 
 def said(done: subprocess.CompletedProcess[str], code: int = 0) -> str:
@@ -111,8 +148,15 @@ def at_terminal(
     os.close(theirs)
     waits = dict(types or {})
     shown = b""
+    typed = b""
+    until = time.monotonic() + DEADLINE
     try:
-        while select.select([terminal], [], [], DEADLINE)[0]:
+        while time.monotonic() < until:
+            if not select.select([terminal], [], [], IMPATIENCE)[0]:
+                # Python may miss a signal just before it waits for input; people try again.
+                if typed.endswith(CTRL_C):
+                    os.write(terminal, CTRL_C)
+                continue
             try:
                 piece = os.read(terminal, 65536)
             except OSError:  # the other end has closed
@@ -121,7 +165,8 @@ def at_terminal(
                 break
             shown += piece
             for text in [text for text in waits if text.encode() in shown]:
-                os.write(terminal, waits.pop(text).encode())
+                typed = waits.pop(text).encode()
+                os.write(terminal, typed)
     finally:
         os.close(terminal)
         code = program.wait(DEADLINE)

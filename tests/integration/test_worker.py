@@ -115,11 +115,11 @@ def test_a_job_that_will_be_retried_is_delayed_and_keeps_its_error(queue: Queue)
     [
         (jobs.quit_process, "SystemExit"),
         (jobs.cancel_itself, "asyncio.exceptions.CancelledError"),
-        (jobs.unfit, "bide.errors.PayloadError"),
-        (f"{MODULE}:nothing_here", "bide.errors.TaskNotFound"),
-        (f"{MODULE}:_private", "bide.errors.TaskNotFound"),
-        (f"{MODULE}:threading.Event", "bide.errors.TaskNotFound"),
-        ("os:getcwd", "bide.errors.TaskNotFound"),
+        (jobs.unfit, "bide.PayloadError"),
+        (f"{MODULE}:nothing_here", "bide.TaskNotFound"),
+        (f"{MODULE}:_private", "bide.TaskNotFound"),
+        (f"{MODULE}:threading.Event", "bide.TaskNotFound"),
+        ("os:getcwd", "bide.TaskNotFound"),
     ],
 )
 def test_what_cannot_run_or_end_well_fails_that_job_alone(
@@ -148,11 +148,13 @@ def test_an_unserved_module_is_never_imported_and_the_error_says_how_to_allow_it
 
 
 def test_wrong_arguments_fail_the_job(queue: Queue) -> None:
-    job = queue.enqueue(jobs.add, 1, 2, 3, 4)
+    """Of a task that the producer does not have; else it would have been told at once."""
+    job = queue.enqueue(f"{MODULE}:add", 1, 2, 3, 4)
     worker(queue).work(burst=True)
     error = job.refresh().error
     assert error is not None
-    assert error.type == "TypeError"
+    assert error.type == "bide.PayloadError"
+    assert "takes 2 arguments" in error.message
 
 
 def test_a_registered_task_runs_without_its_module_being_served(queue: Queue) -> None:
@@ -207,7 +209,7 @@ def test_a_coroutine_that_runs_too_long_is_cancelled(queue: Queue) -> None:
     worker(queue).work(burst=True)
     error = job.refresh().error
     assert error is not None
-    assert (job.status, error.type) == (State.FAILED, "bide.errors.JobTimeout")
+    assert (job.status, error.type) == (State.FAILED, "bide.JobTimeout")
     assert "0.05 s" in error.message
 
 

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from bide import Queue, State, UsageError, Worker
+from bide.keys import keys_of
 from bide.ops import consume, registry
 from bide.sync import Client
 from tests.integration import jobs
@@ -122,7 +123,7 @@ def test_what_one_thread_job_sets_in_its_context_the_next_does_not_see(queue: Qu
 @pytest.mark.parametrize(
     ("task", "args", "kind"),
     [
-        (jobs.nested, (5000,), "bide.errors.PayloadError"),
+        (jobs.nested, (5000,), "bide.PayloadError"),
         (jobs.nested, (800,), None),
         (jobs.raise_unprintable, (), "SyntaxError"),
     ],
@@ -187,9 +188,10 @@ def test_an_enqueue_succeeds_though_the_queue_cannot_be_made_known(one_url: str)
 def test_a_worker_of_another_version_is_still_listed(one_url: str) -> None:
     client = Client(one_url)
     queue = Queue("x", url=one_url)
-    now_us = client.run(registry.register(queue._global_keys, ["x"])) or queue.counts().now_us
+    everywhere = keys_of(None)
+    now_us = client.run(registry.register(everywhere, ["x"])) or queue.counts().now_us
     queue._client._redis.hset("bide:workers", "odd", f'{now_us} {{"colour": "red"}}')
-    (seen,) = client.run(registry.workers(queue._global_keys))
+    (seen,) = client.run(registry.workers(everywhere))
     assert (seen.name, seen.about.host) == ("odd", "?")
     client.close()
     queue.close()

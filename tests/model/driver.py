@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from bide.codec import Body, encode_body
+from bide.command import Command
 from bide.ops import consume, inspect, manage, produce
-from bide.ops.consume import Retention, Settle
+from bide.ops.consume import Said, Settle
 from bide.ops.produce import Prepared
+from bide.retention import Retention
 from bide.states import State
 from tests.faults.legal import assert_legal
 from tests.model.reference import Queue
@@ -17,16 +19,8 @@ from tests.model.store import DUE, Job
 
 ERROR = b'{"type":"E","message":"no"}'
 LEASE = 10 * SECOND
-KEEP_ALL = Retention()
-
-
-def limits(keep: Retention) -> dict[str, tuple[int, int]]:
-    """State -> how many are kept, and for how many microseconds."""
-    return {
-        "completed": (keep.completed_count, round(keep.completed_age * SECOND)),
-        "failed": (keep.failed_count, round(keep.failed_age * SECOND)),
-        "cancelled": (keep.cancelled_count, round(keep.cancelled_age * SECOND)),
-    }
+LONG_TEXT = b'"' + b"x" * 14_000 + b'"'
+"""Two of these fit into the notes of a kind, three do not."""
 
 
 class Driver:
@@ -48,6 +42,7 @@ class Driver:
         self._tokens: dict[str, tuple[Job, int]] = {}
         self._enqueued: list[Prepared] = []
         self._settled: list[Settle] = []
+        self._retried: Command[Any] | None = None
 
     def when(self, text: str) -> str:
         return text if text[0] == "+" else f"={self._began + int(text[1:]) * SECOND}"
@@ -77,16 +72,9 @@ class Driver:
 
     # -- consuming
 
-    def claim(
-        self,
-        worker: str,
-        count: int,
-        lease: int = LEASE,
-        busy: int = 0,
-        keep: Retention = KEEP_ALL,
-    ) -> None:
+    def claim(self, worker: str, count: int, lease: int = LEASE, busy: int = 0) -> None:
         self._seq[worker] = self._seq.get(worker, 0) + 1
-        self._claim(worker, self._seq[worker], count, lease, busy, keep)
+        self._claim(worker, self._seq[worker], count, lease, busy)
 
     def claim_again(self, worker: str, lease: int = LEASE) -> None:
         self._claim(worker, self._seq.setdefault(worker, 1), 2, lease, 0)
@@ -94,56 +82,69 @@ class Driver:
     def claim_late(self, worker: str) -> None:
         self._claim(worker, max(0, self._seq.get(worker, 0) - 1), 2, LEASE, 0)
 
-    def _claim(
-        self,
-        worker: str,
-        seq: int,
-        count: int,
-        lease: int,
-        busy: int,
-        keep: Retention = KEEP_ALL,
-    ) -> None:
-        reply = self.server.reply(consume.claim(KEYS, worker, seq, count, lease, busy, keep))
+    def _claim(self, worker: str, seq: int, count: int, lease: int, busy: int) -> None:
+        reply = self.server.reply(consume.claim(KEYS, worker, seq, count, lease, busy))
         stale = reply == [b"stale"]
         # A stale claim names no time; but it marked the clock, if it was time to.
         now = int(self.server.stored()["meta"]["clock"]) if stale else reply[1]
-        assert reply == self.model.claim(now, worker, seq, count, lease, busy, limits(keep))
+        assert reply == self.model.claim(now, worker, seq, count, lease, busy)
         if stale:
             return
-        for id, _body, token, attempt, due_us in zip(*[iter(reply[7:])] * 5, strict=True):
-            assert attempt >= 1
-            claimed = (id.decode(), token)
-            assert claimed in self._held or due_us <= now, "started before it was due"
+        for job in consume.claim(KEYS, worker, seq, count, lease, busy).parse(reply).jobs:
+            assert job.attempt >= 1
+            claimed = (job.id, job.token)
+            assert claimed in self._held or job.due_us <= now, "started before it was due"
             self._held.append(claimed)
         if len(reply) == 7 and reply[2]:
             assert reply[2] > now, "told to come back at a moment that has come"
 
-    def settle(self, picks: list[tuple[int, Any, str, bool]], keep: Retention) -> None:
+    def settle(self, picks: list[tuple[int, Any, str, bool]]) -> None:
+        """Of what ends the job, `when` says for how long it is kept; `+0` and a moment: nothing."""
         self._settled = []
         for pick, outcome, when, has_data in picks:
             id, token = self.held(pick)
             result = b"42" if outcome == "complete" else ERROR
             data = result if has_data and outcome in ("complete", "fail", "retry") else b""
-            self._settled.append(Settle(id, token, outcome, self.when(when), data))
-        self.settle_again(keep)
+            if outcome in ("complete", "fail") and (when == "+0" or when[0] == "@"):
+                self._settled.append(Settle(id, token, outcome, "", data))
+            else:
+                self._settled.append(Settle(id, token, outcome, self.when(when), data))
+        self.settle_again()
 
     def settle_forged(self, pick: int, difference: int, outcome: Any) -> None:
         """With a token that was never given."""
         id, token = self.held(pick)
         self._settled = [Settle(id, token + difference, outcome, "+0")]
-        self.settle_again(KEEP_ALL)
+        self.settle_again()
 
-    def settle_again(self, keep: Retention) -> None:
+    def settle_again(self) -> None:
         if not self._settled:
             return
-        reply = self.server.reply(consume.settle(KEYS, self._settled, keep))
+        reply = self.server.reply(consume.settle(KEYS, self._settled))
         now = reply[1]
-        settles = [(s.id, s.token, s.outcome, self.at(s.when, now), s.data) for s in self._settled]
-        assert reply == self.model.settle(now, settles, limits(keep))
+        assert reply == self.model.settle(
+            now, [(s.id, s.token, s.outcome, self._at(s, now), s.data) for s in self._settled]
+        )
         for s, verdict in zip(self._settled, reply[2:], strict=True):
             if verdict == b"ok":
                 first = self._ended.setdefault((s.id, s.token), s.outcome)
                 assert first == s.outcome, "a second outcome of one attempt was applied"
+
+    def _at(self, settle: Settle, now: int) -> int | None:
+        """When the job is due again, or for how long it is kept."""
+        if not settle.when:
+            return None
+        return self.at(settle.when, 0 if settle.outcome in ("complete", "fail") else now)
+
+    def note(self, picks: list[tuple[int, str, bool]], difference: int = 0) -> None:
+        said = []
+        for pick, kind, is_long in picks:
+            id, token = self.held(pick)
+            line = LONG_TEXT if is_long else b'"a line"'
+            text = line if kind == "L" else b'[0.5,"half"]'
+            said.append((id, token + difference, kind, text))
+        reply = self.server.reply(consume.note(KEYS, [Said(*one) for one in said]))
+        assert reply == self.model.note(reply[1], said)
 
     def extend(self, picks: list[int], lease: int) -> None:
         held = [self.held(pick) for pick in picks]
@@ -162,18 +163,37 @@ class Driver:
 
     # -- managing
 
-    def cancel(self, ids: list[str], keep: Retention = KEEP_ALL) -> None:
-        reply = self.server.reply(manage.cancel(KEYS, ids, keep))
-        assert reply == self.model.cancel(reply[1], ids, limits(keep)["cancelled"])
+    def cancel(self, ids: list[str], running: bool = True) -> None:
+        reply = self.server.reply(manage.cancel(KEYS, ids, running))
+        assert reply == self.model.cancel(reply[1], ids, running)
 
-    def reschedule(self, id: str, when: str) -> None:
+    def reschedule(self, ids: list[str], when: str) -> None:
         when = self.when(when)
-        reply = self.server.reply(manage.reschedule(KEYS, id, when))
-        assert reply == self.model.reschedule(reply[1], id, self.at(when, reply[1]))
+        reply = self.server.reply(manage.reschedule(KEYS, ids, when))
+        assert reply == self.model.reschedule(reply[1], ids, self.at(when, reply[1]))
 
-    def promote(self, id: str) -> None:
-        reply = self.server.reply(manage.promote(KEYS, id))
-        assert reply == self.model.promote(reply[1], id)
+    def promote(self, ids: list[str]) -> None:
+        reply = self.server.reply(manage.promote(KEYS, ids))
+        assert reply == self.model.promote(reply[1], ids)
+
+    def retry(self, ids: list[str], when: str) -> None:
+        self._retried = manage.retry(KEYS, ids, self.when(when))
+        self.retry_again()
+
+    def retry_again(self) -> None:
+        if self._retried is None:
+            return
+        name, when, *ids = map(str, self._retried.args)
+        reply = self.server.reply(self._retried)
+        assert reply == self.model.retry(reply[1], ids, self.at(when, reply[1]), name)
+
+    def watch(self, id: str, seconds: int) -> None:
+        reply = self.server.reply(inspect.watch(KEYS, id, seconds * SECOND))
+        assert reply == self.model.watch(reply[1], id, seconds * SECOND)
+
+    def configure(self, keep: Retention) -> None:
+        command = manage.configure(KEYS, keep)
+        assert self.server.reply(command) == self.model.configure(keep.stored())
 
     def delete(self, ids: list[str]) -> None:
         assert self.server.reply(manage.delete(KEYS, ids)) == self.model.delete(ids)
@@ -200,7 +220,10 @@ class Driver:
                 level = job.place.removeprefix("due:")
                 priority = int(level) if level.isdigit() else None
                 line = job.run.line().encode() if job.run else None
-                assert rest == [job.score, priority, job.body, line, job.result, job.error]
+                notes = b"\n".join(job.notes) or None
+                asked = self.model.asked.get(id)
+                told = [job.score, priority, job.body, line, job.result, notes]
+                assert [*rest[:6], rest[6] and int(rest[6])] == [*told, asked]
 
     def counts(self) -> None:
         counts = inspect.counts(KEYS).parse(self.server.reply(inspect.counts(KEYS)))
@@ -211,6 +234,15 @@ class Driver:
         assert counts.next_due_us == next_due
         assert counts.idle_workers == sum(until >= counts.now_us for until in idle)
         assert counts.paused == ("paused" in self.model.meta)
+
+    def upcoming(self, within: int, count: int) -> None:
+        command = inspect.upcoming(KEYS, within * SECOND, count)
+        reply = self.server.reply(command)
+        now = reply[1]
+        last = now + within * SECOND if within else None
+        ahead = [(job.score, job.id) for job in self.model.due_jobs() if job.score > now]
+        expected = sorted(job for job in ahead if last is None or job[0] <= last)[:count]
+        assert command.parse(reply) == [(id, at) for at, id in expected]
 
     def listing(self, state: State, start: int, count: int) -> None:
         _ok, now, *ids = self.server.reply(inspect.listing(KEYS, state, start, count))
@@ -228,6 +260,8 @@ class Driver:
         stored = self.server.stored()
         stored["meta"].pop("test_offset_us", None)
         assert stored == expected(self.model)
+        said, self.model.said = self.model.said, []
+        assert self.server.ear.heard() == said
 
     def check(self) -> None:
         """What holds whatever the model says."""

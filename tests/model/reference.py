@@ -9,105 +9,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-from tests.model.store import FINISHED, LEVELS, STAMPS, Job, Run, Store
+from tests.model.managing import Managed, Reply
+from tests.model.store import FINISHED, LEVELS, STAMPS, Job, Run
 
 GRACE, HORIZON, LONGEST = 50_000, 2_000_000, 10_000_000
 RECLAIMS, CRASHES, MANY_STRIKES = 10, 3, 10
 PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10_000_000, 60_000_000, 30_000_000
 SWEEP = TRIM = 100
 
-Reply = list[Any]
 
-
-class Queue(Store):
-    """One queue."""
-
-    # -- producing and managing
-
-    def enqueue(self, now: int, jobs: Sequence[tuple[str, int | None, int, bytes]]) -> Reply:
-        """Each job is (id, due or None for now, priority, body)."""
-        reply: Reply = [b"ok", now]
-        earliest = None
-        for id, at, priority, body in jobs:
-            there = self.jobs.get(id)
-            if there and not there.place.startswith("trash:"):
-                reply += [b"exists", 0]
-                continue
-            due = max(at or 0, now)
-            self.jobs[id] = Job(id, body, f"due:{priority}", due)
-            reply += [b"new", due]
-            earliest = due if earliest is None else min(earliest, due)
-        if earliest is not None:
-            self.wake_for(earliest, now)
-        return reply
-
-    def cancel(self, now: int, ids: Sequence[str], keep: tuple[int, int]) -> Reply:
-        words = []
-        for id in ids:
-            job = self.waits(id)
-            if job:
-                job.place, job.score = "cancelled", now
-            words.append("ok" if job else self.state(id, now))
-        done = words.count("ok")
-        self.count("cancelled", done)
-        if done:
-            self.retain("cancelled", now, keep, done + 64)
-        return [b"ok", now, *(word.encode() for word in words)]
-
-    def reschedule(self, now: int, id: str, at: int) -> Reply:
-        job = self.waits(id)
-        if job is None:
-            return [self.state(id, now).encode(), now]
-        job.score = max(at, now)
-        self.wake_for(job.score, now)
-        return [b"ok", now, job.score]
-
-    def promote(self, now: int, id: str) -> Reply:
-        job = self.waits(id)
-        if job is None:
-            return [self.state(id, now).encode(), now]
-        if job.score > now:
-            job.score = now
-            self.push()
-        return [b"ok", now, job.score]
-
-    def delete(self, ids: Sequence[str]) -> Reply:
-        words = []
-        for id in ids:
-            state = self.state(id, 0)
-            words.append(state if state in ("active", "gone") else "ok")
-            if words[-1] == "ok":
-                del self.jobs[id]
-        return [b"ok", *(word.encode() for word in words)]
-
-    def pause(self) -> Reply:
-        self.meta["paused"] = 1
-        return [b"ok"]
-
-    def resume(self) -> Reply:
-        if self.meta.pop("paused", 0):
-            self.push()
-        return [b"ok"]
-
-    def empty(self, begin: str, limit: int) -> Reply:
-        if begin == "-":
-            return [b"ok", 0, int(self.sweep(limit))]
-        name, _, count = self.emptied.partition(" ")
-        if name == begin:
-            return [b"ok", int(count), int("trash" in self.meta)]
-        if "trash" in self.meta and self.sweep(limit):
-            return [b"busy"]
-        aside = self.due_jobs()
-        for job in aside:
-            job.place = job.place.replace("due:", "trash:")
-        if aside:
-            self.meta["trash"] = 1
-            self.emptied = f"{begin} {len(aside)}"
-        return [b"ok", len(aside), int(bool(aside))]
-
-    # -- the worker's side
+class Queue(Managed):
+    """One queue; here the worker's side."""
 
     def leave(self, worker: str) -> Reply:
         self.park.pop(worker, None)
@@ -123,7 +36,7 @@ class Queue(Store):
             if job is None or job.run is None:
                 words.append(b"gone")
             elif job.place == "active" and (job.run.token, job.run.settled) == (token, "-"):
-                words.append(b"ok")
+                words.append(b"asked" if id in self.asked else b"ok")
                 job.score = now + lease
                 any_ok = True
             else:
@@ -132,16 +45,22 @@ class Queue(Store):
             self.observe(now, lease)
         return [b"ok", now, *words]
 
-    def settle(
-        self,
-        now: int,
-        settles: Sequence[tuple[str, int, str, int, bytes]],
-        keep: dict[str, tuple[int, int]],
-    ) -> Reply:
-        """Each settle is (id, token, outcome, due again, data)."""
+    def note(self, now: int, notes: Sequence[tuple[str, int, str, bytes]]) -> Reply:
+        """Each note is (id, token, kind, text)."""
+        words = []
+        for id, token, kind, text in notes:
+            job = self.jobs.get(id)
+            mine = job is not None and job.run is not None and job.run.token == token
+            if job and mine:
+                job.note(f"{kind} {now} ".encode() + text)
+            words.append(b"ok" if mine else b"lost")
+        return [b"ok", now, *words]
+
+    def settle(self, now: int, settles: Sequence[tuple[str, int, str, int | None, bytes]]) -> Reply:
+        """Each settle is (id, token, outcome, due again or how long to keep, data)."""
         words = []
         earliest = None
-        done: list[str] = []
+        ended: list[Job] = []
         for id, token, outcome, at, data in settles:
             job = self.jobs.get(id)
             if job is None or job.run is None:
@@ -154,37 +73,44 @@ class Queue(Store):
                 words.append(b"lost")
                 continue
             words.append(b"ok")
-            done.append(outcome)
             self._end(job, outcome, at, data, now)
             if job.place.startswith("due:"):
                 earliest = job.score if earliest is None else min(earliest, job.score)
-        for outcome, total in (("complete", "completed"), ("fail", "failed")):
-            self.count(total, done.count(outcome))
-            if outcome in done:
-                self.retain(total, now, keep[total], len(settles) + 64)
-        self.count("retried", done.count("retry"))
+            else:
+                ended.append(job)
+        for place in {job.place for job in ended}:
+            self.retain(place, now, len(settles) + 64)
+        self.tell(now, [job.id for job in ended])
         if earliest is not None:
             self.wake_for(earliest, now)
         return [b"ok", now, *words]
 
-    def _end(self, job: Job, outcome: str, at: int, data: bytes, now: int) -> None:
+    def _end(self, job: Job, outcome: str, at: int | None, data: bytes, now: int) -> None:
         run = job.run
         assert run
         run.settled = STAMPS[outcome]
-        if data and outcome in ("retry", "fail"):
-            job.error = data
+        asked = self.asked.pop(job.id, None) is not None
+        if data and outcome != "complete":
+            job.note_attempt("E", now, data)
         if outcome == "complete":
-            job.place, job.score = "completed", now
+            self.finish(job, "completed", now, at)
             job.result = data or None
         elif outcome == "fail":
-            job.place, job.score = "failed", now
+            self.finish(job, "failed", now, at)
+        elif outcome == "cancel" or asked:
+            self.finish(job, "cancelled", now)
         else:
+            self.count("retried", int(outcome == "retry"))
             run.alone = 0
             if outcome != "retry":
                 run.attempt -= 1
-            if outcome != "release":
-                run.strikes = run.crashes = 0
-            job.again(min(run.due, now) if outcome == "release" else max(at, now))
+            if outcome == "release":
+                job.again(min(run.due, now))
+                return
+            run.strikes = run.crashes = 0
+            run.first = run.first or run.due
+            assert at is not None
+            job.again(max(at, now))
 
     def claim(
         self,
@@ -194,7 +120,6 @@ class Queue(Store):
         count: int,
         lease: int,
         busy: int,
-        limits: dict[str, tuple[int, int]],
     ) -> Reply:
         self.keep.pop(worker, None)
         self.park.pop(worker, None)
@@ -222,7 +147,7 @@ class Queue(Store):
             self.sweep(SWEEP)
         if marked:
             for place in FINISHED:
-                self.retain(place, now, limits[place], TRIM)
+                self.retain(place, now, TRIM)
 
         paused = "paused" in self.meta
         deadlines: list[int] = []
@@ -250,8 +175,11 @@ class Queue(Store):
                 if overdue:
                     break  # and is seen to before any deadline
                 deadlines += [job.score for job in jobs[len(ripe) :][:1]]
+        told: Reply = []
         for job in taken:
+            is_first = job.run is None
             self._take(job, now, worker, lease, alone)
+            told += self._told(job, is_first)
         self.claims[worker] = (now, seq, [job.id for job in taken])
 
         leases = self.at("active")
@@ -263,7 +191,6 @@ class Queue(Store):
             more = True
         deadline = min(deadlines, default=None)
         until = self._wait(now, worker, count > len(taken), deadline, overdue or more)
-        told = [field for job in taken for field in self._told(job)]
         return [b"ok", now, until, deadline or 0, int(more), int(alone), int(drain), *told]
 
     def _repeat(self, now: int, worker: str, then: int, ids: list[str], lease: int) -> Reply:
@@ -278,9 +205,12 @@ class Queue(Store):
         told = [field for job in held for field in self._told(job)]
         return [b"ok", now, 0, 0, 1, alone, 0, *told]
 
-    def _told(self, job: Job) -> list[Any]:
-        assert job.run
-        return [job.id.encode(), job.body, job.run.token, job.run.attempt, job.run.due]
+    def _told(self, job: Job, is_first: bool = False) -> Reply:
+        run = job.run
+        assert run
+        tries = f"{run.attempt} {run.crashes + run.strikes} {run.first or run.due}"
+        told = run.attempt if is_first else tries.encode()
+        return [job.id.encode(), job.body, run.token, told, run.due]
 
     def _reclaim(self, now: int, ended_by: int) -> bool:
         expired = [job for job in self.at("active") if job.score <= ended_by][:RECLAIMS]
@@ -291,21 +221,25 @@ class Queue(Store):
                 run.crashes += 1
             else:
                 run.strikes += 1
-            run.attempt -= 1
             run.alone = 0
-            run.due = min(run.due, now)
+            error = b""
             self.count("reclaimed")
-            if run.crashes < CRASHES and run.strikes < MANY_STRIKES:
+            if self.asked.pop(job.id, None) is not None:
+                self.finish(job, "cancelled", now)
+            elif run.crashes < CRASHES and run.strikes < MANY_STRIKES:
+                run.due = min(run.due, now)
                 job.again(run.due)
-                continue
-            job.place, job.score = "failed", now
-            self.count("failed")
-            message = (
-                f"Its worker died or stopped {run.crashes + run.strikes} times under this job, "
-                f"{run.crashes} of them while it ran alone; the last was {run.worker}."
-            )
-            info = {"type": "WorkerCrashed", "message": message}
-            job.error = json.dumps(info, separators=(",", ":")).encode()
+            else:
+                self.finish(job, "failed", now)
+                message = (
+                    f"Its worker died or stopped {run.crashes + run.strikes} times under this job, "
+                    f"{run.crashes} of them while it ran alone; the last was {run.worker}."
+                )
+                info = {"type": "WorkerCrashed", "message": message}
+                error = json.dumps(info, separators=(",", ":")).encode()
+            job.note_attempt("E" if error else "C", now, error)
+            run.attempt -= 1
+        self.tell(now, [job.id for job in expired if job.place in FINISHED])
         return len(expired) == RECLAIMS
 
     def _take(self, job: Job, now: int, worker: str, lease: int, alone: bool) -> None:

@@ -10,7 +10,8 @@ from bide import sync
 from bide.command import Command
 from bide.keys import LAYOUT, keys_of
 from bide.script import TEST_CLOCK
-from tests.model.store import DUE, FINISHED, Store
+from tests.faults.ear import Ear
+from tests.model.store import DUE, FINISHED, Store, by_score
 
 SECOND = 1_000_000
 QUEUE = "mail"
@@ -23,8 +24,10 @@ class Server:
     def __init__(self, url: str) -> None:
         self.raw = redis.Redis.from_url(url)
         self._client = sync.Client(url, clock=TEST_CLOCK)
+        self.ear = Ear(self.raw, KEYS)
 
     def close(self) -> None:
+        self.ear.__exit__()
         self._client.close()
         self.raw.close()
 
@@ -70,10 +73,12 @@ def expected(model: Store) -> dict[str, Any]:
         "jobs": {id: job.body for id, job in model.jobs.items()},
         "run": runs,
         "results": {id: job.result for id, job in model.jobs.items() if job.result is not None},
-        "errors": {id: job.error for id, job in model.jobs.items() if job.error is not None},
+        "notes": {id: b"\n".join(job.notes) for id, job in model.jobs.items() if job.notes},
         "meta": _meta(model),
-        "keep": _by_score(model.keep),
-        "park": _by_score(model.park),
+        "asked": by_score(model.asked),
+        "waiters": by_score(model.waiters),
+        "keep": by_score(model.keep),
+        "park": by_score(model.park),
         "claims": {
             worker: f"{then} {seq} {' '.join(ids)}".encode()
             for worker, (then, seq, ids) in model.claims.items()
@@ -83,9 +88,8 @@ def expected(model: Store) -> dict[str, Any]:
 
 
 def _meta(model: Store) -> dict[str, bytes]:
-    emptied = {"emptied": model.emptied.encode()} if model.emptied else {}
-    return {name: b"%d" % value for name, value in model.meta.items()} | emptied
-
-
-def _by_score(zset: dict[str, int]) -> list[tuple[str, int]]:
-    return sorted(zset.items(), key=lambda pair: (pair[1], pair[0]))
+    texts = {"emptied": model.emptied, "retention": model.retention}
+    return {
+        **{name: b"%d" % value for name, value in model.meta.items()},
+        **{name: text.encode() for name, text in texts.items() if text},
+    }

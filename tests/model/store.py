@@ -7,11 +7,22 @@ from dataclasses import dataclass, field
 STRIKES = 2
 BACK, FORWARD, MARK_EVERY, LONGEST_CALM = 2_000_000, 30_000_000, 1_000_000, 300_000_000
 SPARE = 15_000_000
+KEEP = "10000 86400000000 10000 2592000000000 10000 86400000000"
+FORGET = 64
 
 LEVELS = [str(p) for p in range(9, -1, -1)]
 DUE = [*LEVELS, "alone"]
 FINISHED = ("completed", "failed", "cancelled")
-STAMPS = {"complete": "C", "retry": "R", "fail": "F", "snooze": "S", "release": "L"}
+STAMPS = {
+    "complete": "C",
+    "retry": "R",
+    "fail": "F",
+    "snooze": "S",
+    "release": "L",
+    "cancel": "X",
+}
+NOTES = {"E": (10, 49152), "C": (10, 4096), "L": (100, 32768), "P": (1, 4096)}
+"""Kind of note -> how many lines of it are kept, and how many bytes."""
 
 
 @dataclass
@@ -29,12 +40,22 @@ class Run:
     started: int = 0
     worker: str = ""
     due: int = 0
+    first: int = 0
+    """When it was first due, if a retry or snooze has moved that."""
+    retried: str = ""
+    """The name of the call that last made it run again after it had ended."""
+    ended: int = 0
+    """When it finished, if its score does not say so."""
 
     def line(self) -> str:
         token, how = self.before
+        first = f" {self.first}" if self.first else ""
+        retried = f" {self.retried}r" if self.retried else ""
+        ended = f" {self.ended}e" if self.ended else ""
         return (
             f"{self.token:016d}{self.settled}{token:016d}{how} {self.priority} {self.attempt} "
             f"{self.crashes} {self.strikes} {self.alone} {self.started} {self.worker} {self.due}"
+            f"{first}{retried}{ended}"
         )
 
     def remembers(self, token: int, outcome: str) -> bool:
@@ -51,7 +72,30 @@ class Job:
     score: int
     run: Run | None = None
     result: bytes | None = None
-    error: bytes | None = None
+    notes: list[bytes] = field(default_factory=list)
+
+    def note(self, line: bytes) -> None:
+        """Add a line; of each kind the newest are kept, the very newest whatever its size."""
+        self.notes.append(line)
+        kind = line[:1].decode()
+        count, size = NOTES[kind]
+        mine = [i for i, line in enumerate(self.notes) if line[:1].decode() == kind]
+        kept = [mine[-1]]
+        size -= len(self.notes[mine[-1]])
+        for i in mine[-2::-1]:
+            size -= len(self.notes[i])
+            if len(kept) == count or size < 0:
+                break
+            kept.append(i)
+        gone = {*mine} - {*kept}
+        self.notes = [line for i, line in enumerate(self.notes) if i not in gone]
+
+    def note_attempt(self, kind: str, now: int, data: bytes = b"") -> None:
+        """That an attempt raised (`E`, with its error), or ended without an outcome (`C`)."""
+        run = self.run
+        assert run
+        told = f"{kind} {run.attempt} {run.started} {now} {run.worker}".encode()
+        self.note(told + b" " + data if data else told)
 
     def again(self, at: int) -> None:
         """Due again then, where its record says."""
@@ -70,6 +114,11 @@ class Store:
     keep: dict[str, int] = field(default_factory=dict)
     park: dict[str, int] = field(default_factory=dict)
     claims: dict[str, tuple[int, int, list[str]]] = field(default_factory=dict)
+    asked: dict[str, int] = field(default_factory=dict)
+    waiters: dict[str, int] = field(default_factory=dict)
+    said: list[tuple[str, str]] = field(default_factory=list)
+    """Messages published and not yet heard: channel and id."""
+    retention: str = ""
     emptied: str = ""
     """Which emptying was the last, and of how many jobs."""
     hint: str = ""
@@ -123,16 +172,55 @@ class Store:
         self.meta.pop("trash", None)
         return False
 
-    def retain(self, place: str, now: int, keep: tuple[int, int], limit: int) -> None:
-        """Drop the oldest that are over the count or the age, except the youngest of all."""
-        count, age = keep
+    def limit(self, place: str) -> tuple[int, int]:
+        """How many jobs are kept that ended so, and for how many microseconds."""
+        numbers = [int(number) for number in (self.retention or KEEP).split()]
+        i = 2 * FINISHED.index(place)
+        return numbers[i], numbers[i + 1]
+
+    def finish(self, job: Job, place: str, now: int, keep: int | None = None) -> None:
+        """End a job; `keep` is for how long it is kept, if not as the queue keeps others."""
+        job.place, job.score = place, now
+        if keep is not None:
+            assert job.run
+            job.score += max(keep, SPARE) - max(self.limit(place)[1], SPARE)
+            job.run.ended = now
+            self.meta["own"] = 1
+        self.count(place)
+
+    def retain(self, place: str, now: int, limit: int) -> None:
+        """Drop the oldest that are over the count or the age, except the youngest of all.
+
+        Few enough are kept here that the script looks at all that are to be kept for longer.
+        """
+        count, age = self.limit(place)
         jobs = self.at(place)
         excess = len(jobs) - count
-        for i, job in enumerate(jobs[:limit]):
-            spared = job.score > now - SPARE
-            if spared or (i >= excess and job.score > now - max(age, SPARE)):
+        found: list[Job] = []
+        for job in jobs[:limit]:
+            aged = job.score <= now - max(age, SPARE)
+            if job.score > now - SPARE or not (aged or len(found) < excess):
                 break
-            del self.jobs[job.id]
+            found.append(job)
+        long = [job for job in jobs if job.score > now]
+        found += long[: max(0, excess - len(found))]
+        for job in found:
+            if not (job.run and job.run.ended > now - SPARE):
+                del self.jobs[job.id]
+
+    def forget_waiters(self, now: int) -> None:
+        over = [id for id, until in by_score(self.waiters) if until <= now]
+        for id in over[:FORGET]:
+            del self.waiters[id]
+
+    def tell(self, now: int, ids: list[str]) -> None:
+        """Say that jobs have ended to those who wait for it."""
+        if not ids:
+            return
+        self.forget_waiters(now)
+        for id in ids:
+            if self.waiters.pop(id, None) is not None:
+                self.said.append(("waiters", id))
 
     def observe(self, now: int, lease: int) -> bool:
         """Note the time, and whether it has jumped; True if it went its usual way."""
@@ -151,3 +239,8 @@ class Store:
             self.meta |= {"clock": now, "gap_us": now - seen, "gap_at": now}
             self.meta["rewound_until"] = max(seen, self.meta.get("rewound_until", 0))
         return False
+
+
+def by_score(zset: dict[str, int]) -> list[tuple[str, int]]:
+    """A sorted set in its order."""
+    return sorted(zset.items(), key=lambda pair: (pair[1], pair[0]))

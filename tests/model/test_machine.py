@@ -26,9 +26,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from bide.ops.consume import Retention
+from bide.retention import Retention
 from bide.states import State
-from tests.model.driver import KEEP_ALL, LEASE, Driver
+from tests.model.driver import LEASE, Driver
 from tests.model.server import Server
 
 IDS = st.sampled_from([f"job-{c}" for c in "abcdef"])
@@ -37,10 +37,12 @@ WHENS = st.sampled_from(["+0"] * 6 + ["+1000000", "+4000000", "+25000000", "@-60
 JOBS = st.lists(st.tuples(IDS, WHENS, st.sampled_from([5, 5, 0, 9])), min_size=1, max_size=4)
 SOME_IDS = st.lists(IDS, min_size=1, max_size=3)
 LEASES = st.sampled_from([LEASE, LEASE, 25_000_000])
-OUTCOMES = st.sampled_from(["complete", "complete", "retry", "fail", "snooze", "release"])
+OUTCOMES = st.sampled_from(["complete", "complete", "retry", "fail", "snooze", "release", "cancel"])
 PICKS = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 4, 5])
-KEEPS = st.sampled_from([KEEP_ALL, Retention(1, 16, 1, 16, 1, 16)])
+KEEPS = st.sampled_from([Retention(), Retention(16, 16, 16, 1), Retention(0, 16, 70, 2)])
 """To keep everything, or so little that jobs are removed within an example."""
+
+SAID = st.lists(st.tuples(PICKS, st.sampled_from("LLP"), st.booleans()), min_size=1, max_size=4)
 
 
 class Machine(RuleBasedStateMachine):
@@ -59,26 +61,29 @@ class Machine(RuleBasedStateMachine):
     def enqueue(self, jobs: list[tuple[str, str, int]]) -> None:
         self.queue.enqueue(jobs)
 
-    @rule(worker=WORKERS, count=st.sampled_from([1, 2, 2, 5]), lease=LEASES, keep=KEEPS)
-    def claim(self, worker: str, count: int, lease: int, keep: Retention) -> None:
-        self.queue.claim(worker, count, lease, keep=keep)
+    @rule(worker=WORKERS, count=st.sampled_from([1, 2, 2, 5]), lease=LEASES)
+    def claim(self, worker: str, count: int, lease: int) -> None:
+        self.queue.claim(worker, count, lease)
 
     @rule(worker=WORKERS, count=st.sampled_from([0, 1, 3]), busy=st.sampled_from([1, 2]))
     def claim_while_busy(self, worker: str, count: int, busy: int) -> None:
         self.queue.claim(worker, count, busy=busy)
 
-    @rule(
-        picks=st.lists(st.tuples(PICKS, OUTCOMES, WHENS, st.booleans()), min_size=1, max_size=3),
-        keep=KEEPS,
-    )
-    def settle(self, picks: list[tuple[int, Any, str, bool]], keep: Retention) -> None:
-        self.queue.settle(picks, keep)
+    @rule(picks=st.lists(st.tuples(PICKS, OUTCOMES, WHENS, st.booleans()), min_size=1, max_size=3))
+    def settle(self, picks: list[tuple[int, Any, str, bool]]) -> None:
+        self.queue.settle(picks)
 
-    @rule(worker=WORKERS, outcome=OUTCOMES, when=WHENS, keep=KEEPS)
-    def work(self, worker: str, outcome: Any, when: str, keep: Retention) -> None:
+    @rule(worker=WORKERS, outcome=OUTCOMES, when=WHENS, asked=st.booleans())
+    def work(self, worker: str, outcome: Any, when: str, asked: bool) -> None:
         """A worker runs a job, the most usual thing of all."""
         self.queue.claim(worker, 1)
-        self.queue.settle([(0, outcome, when, True)], keep)
+        if asked:
+            self.queue.cancel([self.queue.held(0)[0]])
+        self.queue.settle([(0, outcome, when, True)])
+
+    @rule(said=SAID, difference=st.sampled_from([0, 0, 0, -1]))
+    def say(self, said: list[tuple[int, str, bool]], difference: int) -> None:
+        self.queue.note(said, difference)
 
     @rule(worker=WORKERS, count=st.sampled_from([1, 1, 2]))
     def die(self, worker: str, count: int) -> None:
@@ -92,35 +97,46 @@ class Machine(RuleBasedStateMachine):
         self.queue.extend(picks, lease)
 
     @rule(
-        what=st.sampled_from(["enqueue", "claim", "claim", "settle", "settle"]),
+        what=st.sampled_from(["enqueue", "claim", "claim", "settle", "settle", "retry"]),
         worker=WORKERS,
         lease=LEASES,
-        keep=KEEPS,
     )
-    def repeat(self, what: str, worker: str, lease: int, keep: Retention) -> None:
+    def repeat(self, what: str, worker: str, lease: int) -> None:
         """A reply was lost, and the same call is sent again."""
         if what == "enqueue":
             self.queue.enqueue_again()
         elif what == "claim":
             self.queue.claim_again(worker, lease)
+        elif what == "retry":
+            self.queue.retry_again()
         else:
-            self.queue.settle_again(keep)
+            self.queue.settle_again()
 
     @rule(
-        what=st.sampled_from(["cancel", "reschedule", "promote", "delete"]),
+        what=st.sampled_from(["cancel", "cancel", "reschedule", "promote", "retry", "delete"]),
         ids=SOME_IDS,
         when=WHENS,
-        keep=KEEPS,
+        running=st.booleans(),
     )
-    def manage(self, what: str, ids: list[str], when: str, keep: Retention) -> None:
+    def manage(self, what: str, ids: list[str], when: str, running: bool) -> None:
         if what == "cancel":
-            self.queue.cancel(ids, keep)
+            self.queue.cancel(ids, running)
         elif what == "reschedule":
-            self.queue.reschedule(ids[0], when)
+            self.queue.reschedule(ids, when)
         elif what == "promote":
-            self.queue.promote(ids[0])
+            self.queue.promote(ids)
+        elif what == "retry":
+            self.queue.retry(ids, when)
         else:
             self.queue.delete(ids[:1])
+
+    @rule(id=IDS, seconds=st.sampled_from([2, 12, 30]))
+    def watch(self, id: str, seconds: int) -> None:
+        self.queue.watch(id, seconds)
+
+    @rule(keep=KEEPS)
+    def configure(self, keep: Retention) -> None:
+        self.queue.configure(keep)
 
     @rule(
         what=st.sampled_from(["pause", "resume", "resume", "resume", "empty", "sweep", "sweep"]),
@@ -162,6 +178,7 @@ class Machine(RuleBasedStateMachine):
         self.queue.fetch(ids)
         self.queue.counts()
         self.queue.listing(state, start, count)
+        self.queue.upcoming(30 * start, count)
 
     @invariant()
     def all_is_as_the_model_says(self) -> None:

@@ -132,6 +132,8 @@ def test_nan_and_infinity_are_refused_wherever_they_are(value: float, wrap: Any)
         travel(1, key=wrap(value), other=None)
     with pytest.raises(PayloadError, match=r"^meta 'tenant' of .*NaN or an infinity"):
         encode_body(Body("app.tasks:send", meta={"tenant": wrap(value)}))
+    with pytest.raises(PayloadError, match=r"^meta 'tenant' of .*NaN or an infinity"):
+        encode_body(Body("app.tasks:send", meta={"tenant": wrap(value)}, codec="msgpack"))
     with pytest.raises(PayloadError, match=r"result of app.tasks:send: holds a NaN"):
         encode_result("app.tasks:send", wrap(value))
 

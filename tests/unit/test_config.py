@@ -9,7 +9,7 @@ import pytest
 
 from bide import config
 from bide.config import WorkerSettings, override, settings
-from bide.connection import DEFAULT_URL, resolve_clock, resolve_prefix, resolve_url
+from bide.connection import DEFAULT_URL, resolve_prefix, resolve_url
 from bide.errors import UsageError
 
 
@@ -54,8 +54,8 @@ def test_the_file_then_the_environment_then_the_argument_then_the_override(
     assert (resolve_url("redis://given"), resolve_prefix("given")) == ("redis://given", "given")
     with override(url="redis://test", prefix="test", clock="testing"):
         assert (resolve_url("redis://given"), resolve_prefix("given")) == ("redis://test", "test")
-        assert resolve_clock("server") == "testing"
-    assert resolve_clock("server") == "server"
+        assert config.overridden().clock == "testing"
+    assert config.overridden().clock is None
 
 
 def test_empty_variables_and_arguments_say_nothing(

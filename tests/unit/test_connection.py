@@ -122,8 +122,8 @@ def test_tls_options_that_cannot_be_meant(query: str, says: str) -> None:
         (f"redis://:{SECRET}@[::1", "redis://:***@[::1"),
         (f"unix:///run/v.sock?password={SECRET}", "unix:///run/v.sock?password=***"),
         (
-            f"unix:///run/v.sock?db=1&password={SECRET}&x=y",
-            "unix:///run/v.sock?db=1&password=***&x=y",
+            f"unix:///run/v.sock?db=1&password=a&{SECRET}&username=y",
+            "unix:///run/v.sock?db=1&password=***&username=y",
         ),
     ],
 )
@@ -145,6 +145,8 @@ def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
         f"unix://:{SECRET}@",
         f"http://host?password={SECRET}",
         f"redis://host/mail?password={SECRET}",
+        f"unix:///v.sock?password=a&{SECRET}",
+        f"unix:///v.sock?password=a&{SECRET}=x&db=0",
     ],
 )
 def test_no_error_shows_it_either(url: str) -> None:

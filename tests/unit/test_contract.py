@@ -25,7 +25,7 @@ from bide.ops.consume import Said, Settle
 from bide.ops.produce import Prepared
 from bide.ops.registry import About
 from bide.retention import Retention
-from bide.script import SERVER_CLOCK, TEST_CLOCK, Script, load, names
+from bide.script import SERVER_CLOCK, SHARED_CLOCK, TEST_CLOCK, Script, load, names
 from tests.unit.luasource import calls, declared, tokens, undeclared
 from tests.unit.luasource import names as names_in
 
@@ -124,7 +124,7 @@ def test_what_the_header_declares_is_used(name: str) -> None:
 
 
 @every_script
-@pytest.mark.parametrize("clock", [SERVER_CLOCK, TEST_CLOCK])
+@pytest.mark.parametrize("clock", [SERVER_CLOCK, TEST_CLOCK, SHARED_CLOCK])
 def test_what_is_used_is_declared(name: str, clock: str) -> None:
     """A key that the header does not name would be nil; a misspelt name, a global."""
     assert undeclared(load(name, clock).text) == set()
@@ -158,14 +158,14 @@ def test_every_include_is_included(include: str) -> None:
     parts = {
         part for name in names() for text in tagged(load(name), "include") for part in text.split()
     }
-    assert include in parts or include == f"clock_{TEST_CLOCK}"
+    assert include in parts or include in {f"clock_{TEST_CLOCK}", f"clock_{SHARED_CLOCK}"}
 
 
 # -- rules that every script keeps
 
 
 @every_script
-@pytest.mark.parametrize("clock", [SERVER_CLOCK, TEST_CLOCK])
+@pytest.mark.parametrize("clock", [SERVER_CLOCK, TEST_CLOCK, SHARED_CLOCK])
 def test_the_clock_is_read_once(name: str, clock: str) -> None:
     body = header_and_body(name)[1]
     reads = [call.command for call in calls(body)].count("TIME") + body.count("clock.now(")
@@ -193,7 +193,7 @@ BOUNDED = """
 TIME LLEN LPUSH DEL RENAME EXISTS PUBLISH
 HGET HSET HSETNX HDEL HMGET HLEN HEXISTS HINCRBY HRANDFIELD
 ZADD ZREM ZCARD ZCOUNT ZSCORE ZMSCORE ZPOPMIN ZRANGE ZRANGEBYSCORE ZREVRANGEBYSCORE
-ZREVRANGE ZREMRANGEBYSCORE
+ZREVRANGE ZREMRANGEBYSCORE ZRANDMEMBER
 """
 """Commands of Redis 6.2 whose work the call itself bounds, or that look at what is small."""
 
@@ -321,7 +321,7 @@ def test_an_argument_of_the_wrong_kind_is_refused_before_anything_is_written(
     client.close()
 
 
-@pytest.mark.parametrize("clock", [SERVER_CLOCK, TEST_CLOCK])
+@pytest.mark.parametrize("clock", [SERVER_CLOCK, TEST_CLOCK, SHARED_CLOCK])
 def test_the_server_knows_each_script_by_the_sha_that_we_send(clock: str, raw: redis.Redis) -> None:
     for name in names():
         script = load(name, clock)

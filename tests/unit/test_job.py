@@ -57,6 +57,9 @@ def test_a_record_is_fixed_in_front_and_words_behind() -> None:
         (b" 1795214000000000", 1795214000000000, 0),
         (b" 1795214099000000e", 1795214038000000, 1795214099000000),
         (b" 1795214000000000 1795214099000000e", 1795214000000000, 1795214099000000),
+        (b" cr5zej12er", 1795214038000000, 0),
+        (b" 1795214000000000 123r", 1795214000000000, 0),
+        (b" 1795214000000000 123r 1795214099000000e", 1795214000000000, 1795214099000000),
     ],
 )
 def test_it_may_say_when_the_job_was_first_due_and_when_it_ended(
@@ -92,7 +95,8 @@ def test_any_record_that_a_script_writes_can_be_read(
 
 
 @pytest.mark.parametrize(
-    "line", [None, b"", b"nonsense", LINE[:40], LINE + b" more", LINE + b" 1 2 3e"]
+    "line",
+    [None, b"", b"nonsense", LINE[:40], LINE + b" more", LINE + b" 1 2 3e", LINE + b" 1e 2r"],
 )
 def test_what_is_no_record_counts_as_none(line: bytes | None) -> None:
     assert RunRecord.read(line) is None

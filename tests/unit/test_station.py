@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bide.keys import keys_of
-from bide.ops.consume import MAX_SETTLES, Claim, Settle
-from bide.worker.station import Station
+from bide.notes import MAX_LINES
+from bide.ops.consume import MAX_NOTED, MAX_SETTLES, Claim, Said, Settle
+from bide.worker.station import MAX_SAID_BYTES, Station
 
 NOW = 1_795_214_038_547_684
 EMPTY = Claim(NOW, NOW + 2_000_000, 0, False, False, False, [])
@@ -147,8 +148,77 @@ def test_and_by_bytes(station: Station) -> None:
     assert [s for some in taken for s in some] == settles
 
 
+def test_and_by_errors_whose_notes_may_be_long(station: Station) -> None:
+    fails = [Settle(str(i), 1, "fail", "", b"{}") for i in range(2 * MAX_NOTED)]
+    completes = [Settle(str(i), 1, "complete", "", b"1") for i in range(2 * MAX_NOTED)]
+    pile(station, *completes, *fails)
+    taken = [station.take_settles() for _ in range(3)]
+    assert [len(some) for some in taken] == [3 * MAX_NOTED, MAX_NOTED, 0]
+
+
 def test_one_that_is_larger_than_a_call_goes_alone(station: Station) -> None:
     big = Settle("big", 1, "complete", "", b"x" * 5_000_000)
     small = Settle("small", 1, "complete")
     pile(station, small, big, small)
     assert [station.take_settles() for _ in range(4)] == [[small], [big], [small], []]
+
+
+# -- what jobs say
+
+
+def say(station: Station, *said: Said) -> None:
+    station.said.extend(said)
+    station.has_said = True
+
+
+def sent(station: Station) -> list[list[tuple[str, str, bytes]]]:
+    """Call by call: id, kind and text of each note."""
+    calls = [command.args for command in station.take_said()]
+    return [list(zip(args[::4], args[2::4], args[3::4], strict=True)) for args in calls]  # type: ignore[arg-type]
+
+
+def line(id: str, text: bytes = b'"x"') -> Said:
+    return Said(id, NOW, "L", text)
+
+
+def test_what_jobs_say_is_sent_once_in_its_order(station: Station) -> None:
+    say(station, line("a", b'"1"'), line("b", b'"2"'), line("a", b'"3"'))
+    assert sent(station) == [[("a", "L", b'"1"'), ("a", "L", b'"3"'), ("b", "L", b'"2"')]]
+    assert sent(station) == []
+    assert not station.has_said
+
+
+def test_of_progress_only_the_latest_is_sent(station: Station) -> None:
+    say(station, *(Said("a", NOW, "P", b"[0.%d]" % i) for i in range(5)), line("a"))
+    assert sent(station) == [[("a", "L", b'"x"'), ("a", "P", b"[0.4]")]]
+
+
+def test_of_lines_only_those_that_the_server_would_keep(station: Station) -> None:
+    say(station, *(line("a", b"%d" % i) for i in range(MAX_LINES + 5)))
+    assert [text for _, _, text in sent(station)[0]] == [b"%d" % i for i in range(5, MAX_LINES + 5)]
+
+
+def test_one_call_adds_to_the_notes_of_a_few_jobs(station: Station) -> None:
+    say(station, *(line(str(i)) for i in range(2 * MAX_NOTED + 1)))
+    assert [len(call) for call in sent(station)] == [MAX_NOTED, MAX_NOTED, 1]
+
+
+def test_what_is_too_much_for_a_round_trip_goes_with_the_next(station: Station) -> None:
+    texts = [b"%d" % i + b"x" * (MAX_SAID_BYTES // 4) for i in range(10)]
+    say(station, *(line(str(i), text) for i, text in enumerate(texts)))
+    found: list[bytes] = []
+    trips = 0
+    while station.has_said:
+        found += [text for call in sent(station) for _, _, text in call]
+        trips += 1
+    assert found == texts
+    assert trips == 3
+
+
+def test_a_sign_that_something_was_said_is_taken_even_where_it_was_sent_already(
+    station: Station,
+) -> None:
+    """A thread adds, the loop takes, and only then does the thread give the sign."""
+    station.has_said = True
+    assert sent(station) == []
+    assert not station.has_said

@@ -256,7 +256,7 @@ def test_a_decorated_function_is_still_itself() -> None:
     queue = Queue("mail", url="unix:///nonexistent/bide.sock")
     decorated = queue.task(plain)
     assert decorated(7) == 7
-    assert (decorated.name, decorated.__name__) == (f"{__name__}:plain", "plain")
+    assert (decorated.name, vars(decorated)["__name__"]) == (f"{__name__}:plain", "plain")
     assert Served().find(decorated.name).function is plain
     assert task_name(decorated) == decorated.name
 

@@ -111,6 +111,9 @@ class Order:
     @staticmethod
     def cancel(order_id: uuid.UUID) -> None: ...
 
+    @staticmethod
+    def find(order) -> None: ...  # type: ignore[no-untyped-def]
+
 
 @dataclass(frozen=True)
 class Tree:
@@ -264,6 +267,7 @@ THERE_AND_BACK: list[tuple[Any, Any]] = [
     (Literal[1, None], None),
     (Annotated[int, msgspec.Meta(gt=0)], 5),
     (Annotated[uuid.UUID, "a note to others"], ID),
+    (Annotated[date | uuid.UUID, "a note to others"], ID),
     (UserId, UserId(5)),
     (list[UserId], [UserId(5)]),
     (Money, Money(Decimal("1.5"))),
@@ -549,6 +553,11 @@ def test_a_record_without_room_for_a_key_stands_back_in_a_union() -> None:
         a: int
         b: int
 
+    class Bare(pydantic.BaseModel):
+        a: int
+
+    assert bound(Bare | More, {"a": 1, "b": 2}) == More(1, 2)
+    assert bound(Bare | More, {"a": 1}) == Bare(a=1)
     assert bound(Less | More, {"a": 1, "b": 2}) == More(1, 2)
     assert bound(Less | More, {"a": 1}) == Less(1)
     assert bound(Less | More, {"a": 1, "c": 2}) == Less(1), "as it is where none has room"
@@ -620,6 +629,7 @@ def test_methods_of_a_class() -> None:
     assert travel(Order.ship, [order, True], owner=Order) == ([order, True], {})
     assert travel(Order.make, [3], owner=Order) == ([3], {})
     assert travel(Order.cancel, [ID], owner=Order) == ([ID], {})
+    assert travel(Order.find, [{"a": 1}], owner=Order) == ([{"a": 1}], {})
     assert travel(Order, [ID, NOW, [Line("a")]]) == ([ID, NOW, [Line("a")]], {})
     with pytest.raises(PayloadError, match=r"argument 'self' of .*missing required field `placed`"):
         Signature.of(Order.ship, Order).bind([{"id": str(ID)}], {}, TASK)

@@ -28,6 +28,7 @@ def server_options(function: F) -> F:
     )
     prefix = click.option(
         "--prefix",
+        metavar="PREFIX",
         callback=_inherit,
         help="Of all keys; else $BIDE_PREFIX, else [tool.bide], else bide.",
     )

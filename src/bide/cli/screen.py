@@ -61,6 +61,8 @@ class Column(NamedTuple):
     right: bool = False
     cut: Literal["", "end", "start"] = ""
     """Which end of a value goes first where the terminal is too narrow; empty: none."""
+    spare: bool = False
+    """Left out, the last first, where the terminal is too narrow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +75,12 @@ class Cell:
 
 def echo(text: str = "", style: Style = "") -> None:
     """Print a line; control characters in it are escaped."""
-    click.echo(_paint(printable(text), style, _colours()))
+    _print(_paint(printable(text), style, _colours()))
 
 
 def echo_json(value: Any) -> None:
     """Print one line of JSON, in ASCII, so that no terminal and no encoding can trip over it."""
-    click.echo(json.dumps(plain(value)))
+    _print(json.dumps(plain(value)))
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> None:
@@ -89,12 +91,17 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> No
         for i, column in enumerate(columns)
     ]
     console = Console()
+    kept = list(range(len(columns)))
     if console.is_terminal:
-        _shrink(widths, columns, console.width)
+        kept = _spare(widths, columns, console.width)
+    shown = [columns[i] for i in kept]
+    widths = [widths[i] for i in kept]
+    if console.is_terminal:
+        _shrink(widths, shown, console.width)
     colours = _colours()
     titles = [Cell(column.title, "dim") for column in columns]
-    lines = (_line(row, columns, widths, colours) for row in [titles, *cells])
-    click.echo("\n".join(lines))
+    lines = (_line([row[i] for i in kept], shown, widths, colours) for row in [titles, *cells])
+    _print("\n".join(lines))
 
 
 def facts(pairs: Iterable[tuple[str, str | Cell]]) -> None:
@@ -103,7 +110,7 @@ def facts(pairs: Iterable[tuple[str, str | Cell]]) -> None:
     known = [(name, _cell(value)) for name, value in pairs]
     width = max((len(name) for name, _ in known), default=0)
     for name, value in known:
-        click.echo(f"{_paint(name.ljust(width), 'dim', colours)}{_GAP}{_painted(value, colours)}")
+        _print(f"{_paint(name.ljust(width), 'dim', colours)}{_GAP}{_painted(value, colours)}")
 
 
 def hanging(head: Sequence[str | Cell], text: str, style: Style = "") -> None:
@@ -116,7 +123,7 @@ def hanging(head: Sequence[str | Cell], text: str, style: Style = "") -> None:
     text = printable(text)
     room = max(20, console.width - indent)
     lines = textwrap.wrap(text, room) if console.is_terminal else [text]
-    click.echo(first + ("\n" + " " * indent).join(_paint(line, style, colours) for line in lines))
+    _print(first + ("\n" + " " * indent).join(_paint(line, style, colours) for line in lines))
 
 
 def moment(at: datetime) -> str:
@@ -158,7 +165,7 @@ def aside(text: str) -> None:
     """Say something to the person only: on standard error, so that what is piped stays clean."""
     console = Console(stderr=True)
     colours = console.color_system is not None and not console.no_color
-    click.echo(_paint(printable(text), "dim", colours), err=True)
+    _print(_paint(printable(text), "dim", colours), err=True)
 
 
 @contextmanager
@@ -197,6 +204,11 @@ def shortened(text: str) -> str:
     return f"{text[:_LONGEST]}… ({len(text):,} characters; --json has them all)"
 
 
+def _print(text: str, err: bool = False) -> None:
+    """Print as it is: whether there are colours has been decided, and nothing else is in it."""
+    click.echo(text, err=err, color=True)
+
+
 def _colours() -> bool:
     console = Console()
     return console.color_system is not None and not console.no_color
@@ -220,9 +232,22 @@ def _width_of(cell: Cell, column: Column) -> int:
     return width if column.cut or width <= _WIDEST else 0
 
 
+def _needed(widths: Sequence[int]) -> int:
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
+
+
+def _spare(widths: list[int], columns: Sequence[Column], room: int) -> list[int]:
+    """The columns that stay."""
+    kept = list(range(len(columns)))
+    for i in reversed(range(len(columns))):
+        if columns[i].spare and _needed([widths[j] for j in kept]) > room:
+            kept.remove(i)
+    return kept
+
+
 def _shrink(widths: list[int], columns: Sequence[Column], room: int) -> None:
     """Take from the widest of the columns that may be cut until all fit, or none can give more."""
-    excess = sum(widths) + len(_GAP) * (len(widths) - 1) - room
+    excess = _needed(widths) - room
     while excess > 0:
         givers = [i for i, c in enumerate(columns) if c.cut and widths[i] > _LEAST]
         if not givers:

@@ -19,9 +19,10 @@ from bide.states import State
 @click.option(
     "-n",
     "--limit",
+    metavar="N",
     type=click.IntRange(1, inspect.MAX_PAGE),
     default=20,
-    show_default=True,
+    help="So many at most.  [default: 20]",
 )
 @click.option("--within", metavar="DURATION", help="Look ahead so far.")
 @server_options

@@ -22,11 +22,15 @@ CONCURRENCY = 100
 @click.command()
 @click.argument("modules", nargs=-1, metavar="[MODULE]...")
 @queues_option("Again for more.  [default: default]")
-@click.option("-c", "--concurrency", type=int, help=f"Jobs at once.  [default: {CONCURRENCY}]")
+@click.option(
+    "-c", "--concurrency", metavar="N", type=int, help=f"Jobs at once.  [default: {CONCURRENCY}]"
+)
 @click.option("--burst", is_flag=True, help="Stop when nothing is due.")
-@click.option("--lease", help=f"How long a job is held.  [default: {LEASE:g}s]")
-@click.option("--grace", help=f"To finish, on a signal.  [default: {GRACE:g}s]")
-@click.option("--name", help="In logs and `bide info`.  [default: host and process id]")
+@click.option("--lease", metavar="DURATION", help=f"How long a job is held.  [default: {LEASE:g}s]")
+@click.option("--grace", metavar="DURATION", help=f"To finish, on a signal.  [default: {GRACE:g}s]")
+@click.option(
+    "--name", metavar="NAME", help="In logs and `bide info`.  [default: host and process id]"
+)
 @click.option(
     "--allow-pickle",
     is_flag=True,

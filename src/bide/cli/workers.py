@@ -56,14 +56,14 @@ def print_workers(workers: list[WorkerSeen]) -> None:
         return
     columns = [
         Column("worker", cut="start"),
-        Column("host", cut="end"),
-        Column("pid", right=True),
+        Column("host", cut="end", spare=True),
+        Column("pid", right=True, spare=True),
         Column("queues", cut="end"),
-        Column("executor"),
+        Column("executor", spare=True),
         Column("at once", right=True),
         Column("since"),
         Column("seen"),
-        Column("version"),
+        Column("version", spare=True),
     ]
     table(columns, [_row(worker) for worker in workers])
 

@@ -25,8 +25,8 @@ for i = rest, #ARGV do
   if level then
     redis.call('ZADD', cancelled, now, id)
     if level ~= 5 and level <= 10 and redis.call('HEXISTS', run, id) == 0 then
-      redis.call('HSET', run, id,
-        record.fresh(0) .. record.tail(10 - level, 0, 0, 0, 0, 0, '-') .. string.format('%.0f', now))
+      local f = record.unclaimed(10 - level, now)
+      redis.call('HSET', run, id, record.format(f.head, f))
     end
     done[#done + 1] = id
     word = 'ok'

@@ -21,11 +21,11 @@
 -- @arg   count     integer  how many jobs at most: the worker's free slots
 -- @arg   lease_us  integer  how long they are held without being extended
 -- @arg   busy      integer  how many jobs the worker runs already
--- @reply ok now until deadline more alone drain, then per job: id body token tries due;
---         tries: attempt, or of a job claimed before: attempt reclaims first
+-- @reply ok now until deadline more alone drain, then per job: id body token tries due
 -- @reply stale     the worker has since sent a later claim
 -- @include clock record hint wait retain sweep noting ended
 
+-- tries: the attempt; of a job that was claimed before, what `record.tries` says
 local RECLAIMS, CRASHES, STRIKES, MANY_STRIKES = 10, 3, 2, 10
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
 local SWEEP, TRIM, FORGET_AFTER, CLAIMS = 100, 100, 600000000, 64

@@ -10,21 +10,22 @@
 -- @key   cancelled  removes
 -- @key   wake       hints when one is now the earliest
 -- @key   keep       reads the earliest promise
+-- @arg   name       text     of this call; its repeat carries the same, and runs nothing twice
 -- @arg   at         text     +N microseconds from now, or =N
 -- @rest  id
 -- @reply ok now, then per job: ok due | active 0 | delayed 0 | waiting 0 | gone 0
 -- @include clock find when record hint
 
 if not when.valid(at) then return redis.error_reply('BADARG retry at') end
+if not string.find(name, '^%w+$') then return redis.error_reply('BADARG retry name') end
 local now = clock.now(meta)
 local us = when.us(at, now)
 local reply, moved = {'ok', now}, false
 
-local function revive(id)
-  local line, level = redis.call('HGET', run, id), 5
-  local f = record.parse(line)
+local function revive(id, f)
+  local level = 5
   if f then
-    f.attempt, f.crashes, f.strikes, f.alone, f.due, f.first = 0, 0, 0, 0, us, nil
+    f.attempt, f.crashes, f.strikes, f.alone, f.first, f.retried = 0, 0, 0, 0, nil, name
     level = 10 - f.priority
     redis.call('HSET', run, id, record.format(f.head, f))
   end
@@ -36,13 +37,19 @@ end
 for i = rest, #ARGV do
   local id = ARGV[i]
   local word, at_us = 'ok', us
-  if redis.call('HEXISTS', jobs, id) == 1 and (redis.call('ZREM', failed, id) == 1
+  local line = redis.call('HGET', run, id)
+  local f
+  if line then f = record.parse(line) else f = record.unclaimed(5, now) end
+  local is_repeat = f and f.retried == name -- whatever has become of the job since
+  if not is_repeat and redis.call('HEXISTS', jobs, id) == 1 and (redis.call('ZREM', failed, id) == 1
     or redis.call('ZREM', completed, id) == 1 or redis.call('ZREM', cancelled, id) == 1) then
-    revive(id)
+    revive(id, f)
   else
     local _, score = find.due(due, id)
-    at_us = 0
-    if score then
+    at_us = is_repeat and score or 0
+    if is_repeat then
+      word = 'ok'
+    elseif score then
       word = score > now and 'delayed' or 'waiting'
     else
       word = (find.elsewhere(active, completed, failed, cancelled, id))

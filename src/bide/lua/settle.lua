@@ -136,7 +136,10 @@ for set, add in pairs(due_add) do redis.call('ZADD', set, unpack(add)) end
 redis.call('HSET', run, unpack(records))
 if #results_add > 0 then redis.call('HSET', results, unpack(results_add)) end
 if #notes_add > 0 then redis.call('HSET', notes, unpack(notes_add)) end
-if owns and not limits.own then redis.call('HSET', meta, 'own', 1) end
+if owns and not limits.own then
+  redis.call('HSET', meta, 'own', 1)
+  limits.own = true
+end
 if counts.retry > 0 then redis.call('HINCRBY', meta, 'retried', counts.retry) end
 
 local stores, limit = {jobs, run, results, notes}, n + 64

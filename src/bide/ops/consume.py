@@ -22,6 +22,9 @@ MAX_SETTLES: Final = 250
 MAX_SETTLE_BYTES: Final = 4_000_000
 """Bounds of one settle call, by count and by the bytes of results and errors."""
 
+MAX_NOTED: Final = 12
+"""Jobs to whose notes one call adds at most: they may take 90 KB each, and are read and written."""
+
 Outcome = Literal["complete", "retry", "fail", "snooze", "release", "cancel"]
 Verdict = Literal["ok", "lost", "gone"]
 Renewal = Literal["ok", "asked", "lost", "gone"]
@@ -90,11 +93,12 @@ def settle(keys: Keys, settles: Sequence[Settle]) -> Command[list[Verdict]]:
 
 
 def fitting(settles: Sequence[Settle]) -> int:
-    """How many of the first settles fit one call, by count, and by bytes after the first."""
-    size = 0
+    """How many of the first settles fit one call: by count, by errors, by bytes after the first."""
+    size = errors = 0
     for count, settle in enumerate(settles[:MAX_SETTLES]):
         size += len(settle.data)
-        if size > MAX_SETTLE_BYTES and count:
+        errors += settle.outcome != "complete" and settle.data != b""
+        if (size > MAX_SETTLE_BYTES or errors > MAX_NOTED) and count:
             return count
     return min(len(settles), MAX_SETTLES)
 

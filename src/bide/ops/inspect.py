@@ -13,11 +13,14 @@ from bide.ops.reply import groups, pairs, words
 from bide.retention import Retention
 from bide.states import LISTABLE, State
 
-CHUNK: Final = 100
-"""Jobs read per call: bounds the time one call may take on the server."""
+CHUNK: Final = 25
+"""Jobs read per call: bounds the time one call may take on the server, for notes may be long."""
 
 MAX_PAGE: Final = 1_000
 """Jobs per page at most: bounds the time one call may take on the server."""
+
+MAX_UPCOMING: Final = 500
+"""The same of what is due next, for which as many of each priority are read."""
 
 
 class Counts(NamedTuple):
@@ -73,7 +76,7 @@ def upcoming(keys: Keys, within_us: int, count: int) -> Command[list[tuple[str, 
     Raises:
         UsageError: the count is not within its bounds.
     """
-    check_count(count)
+    check_count(count, MAX_UPCOMING)
 
     def parse(reply: list[Any]) -> list[tuple[str, int]]:
         found = [(id.decode(), due_us) for id, due_us in groups(reply, 2, 2)]
@@ -101,14 +104,14 @@ def listing(keys: Keys, state: str, start: int, count: int) -> Command[list[str]
     return command("list", keys, (str(state), start, count), lambda reply: words(reply, 2))
 
 
-def check_count(count: int) -> None:
+def check_count(count: int, most: int = MAX_PAGE) -> None:
     """Refuse a page that is too long for one call.
 
     Raises:
-        UsageError: it is not from 0 to `MAX_PAGE`.
+        UsageError: it is not from 0 to `most`.
     """
-    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_PAGE:
-        raise UsageError(f"count={count!r} is no page: give 0 to {MAX_PAGE}.")
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= most:
+        raise UsageError(f"count={count!r} is no page: give 0 to {most}.")
 
 
 def _snapshot(id: str, now_us: int, item: list[Any]) -> Snapshot | None:

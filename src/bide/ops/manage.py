@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from bide.command import Command, command
 from bide.errors import UsageError
+from bide.ids import new_id
 from bide.keys import Keys
 from bide.ops.reply import groups, words
 from bide.retention import Retention
@@ -59,9 +60,13 @@ def promote(keys: Keys, ids: Sequence[str]) -> Command[list[Moved]]:
 
 
 def retry(keys: Keys, ids: Sequence[str], when: str) -> Command[list[Moved]]:
-    """Run up to `CHUNK` jobs that have ended once more."""
+    """Run up to `CHUNK` jobs that have ended once more.
+
+    The command has a name, which the jobs remember: a repeat after a lost reply runs none of them
+    again, though they may have ended meanwhile.
+    """
     _check_few(ids)
-    return command("retry", keys, (when, *ids), _read_moved)
+    return command("retry", keys, (new_id(), when, *ids), _read_moved)
 
 
 def delete(keys: Keys, ids: Sequence[str]) -> Command[list[str]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-from bide import aio
+from bide import aio, config
 from bide.clock import Duration, to_us
 from bide.command import Command
 from bide.dialogue import PATIENCE
@@ -20,6 +20,7 @@ from bide.ops.registry import WorkerSeen
 from bide.options import OnCrash, Options, TaskOptions
 from bide.queue.awaited_job import AsyncJob
 from bide.queue.core import QueueCore, chunks, read_cancel, read_receipts
+from bide.queue.place import StandIn
 from bide.queue.tasks import AsyncTask
 from bide.queue.together import Together
 from bide.queue.view import not_found
@@ -151,6 +152,9 @@ class AsyncQueue(QueueCore[aio.Client]):
         Where the server becomes full in the middle, those before are added; enqueueing the same
         prepared jobs again adds the rest.
         """
+        if (stand_in := self._here.stand_in) is not None:
+            taken = await stand_in.enqueue_async(self.name, jobs)
+            return [AsyncJob(self, r.id, receipt=r, snapshot=s) for r, s in taken]
         receipts = await self._together.add(jobs)
         return [AsyncJob(self, r.id, receipt=r) for r in receipts]
 
@@ -274,6 +278,9 @@ class AsyncQueue(QueueCore[aio.Client]):
         return receipts
 
     def _make_client(self, url: str, clock: str) -> aio.Client:
+        stand_in: StandIn | None = config.overridden().stand_in
+        if stand_in is not None:
+            return stand_in.awaited(self.name)
         return aio.Client(url, patience=self._patience, clock=clock)
 
     def _leave(self, client: aio.Client) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-from bide import sync
+from bide import config, sync
 from bide.clock import Duration, to_us
 from bide.command import Command
 from bide.dialogue import PATIENCE
@@ -20,6 +20,7 @@ from bide.ops.registry import WorkerSeen
 from bide.options import OnCrash, Options, TaskOptions
 from bide.queue.blocking_job import Job
 from bide.queue.core import QueueCore, chunks, first_error, read_cancel, read_receipts
+from bide.queue.place import StandIn
 from bide.queue.tasks import Task
 from bide.queue.view import not_found
 from bide.retention import Retention
@@ -148,6 +149,9 @@ class Queue(QueueCore[sync.Client]):
         Where the server becomes full in the middle, those before are added; enqueueing the same
         prepared jobs again adds the rest.
         """
+        if (stand_in := self._here.stand_in) is not None:
+            taken = stand_in.enqueue(self.name, jobs)
+            return [Job(self, r.id, receipt=r, snapshot=s) for r, s in taken]
         receipts: list[Receipt] = []
         for trip in self._trips(jobs):
             came: list[Receipt | BideError]
@@ -267,6 +271,9 @@ class Queue(QueueCore[sync.Client]):
         self._client.close()
 
     def _make_client(self, url: str, clock: str) -> sync.Client:
+        stand_in: StandIn | None = config.overridden().stand_in
+        if stand_in is not None:
+            return stand_in.blocking(self.name)
         return sync.Client(url, patience=self._patience, clock=clock)
 
     def _leave(self, client: sync.Client) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, Final, Generic, TypeVar, Unpack
+from weakref import WeakSet
 
+from bide import config
 from bide.clock import to_us
 from bide.codec import Body
 from bide.command import Command
@@ -83,6 +85,8 @@ class QueueCore(Generic[C]):
             if place is not None:
                 self._leave(place.client)
             place = self._place = Place(self.name, self._url, self._prefix, self._make_client)
+            if config.overridden() != config.Override():
+                _moved.add(self)
         return place
 
     @property
@@ -135,6 +139,19 @@ class QueueCore(Generic[C]):
                 yield [*trip, registry.register(place.everywhere, [self.name])]
             else:
                 yield trip
+
+
+_moved: Final[WeakSet[QueueCore[Any]]] = WeakSet()
+"""The queues that an override has moved."""
+
+
+def leave_overridden() -> None:
+    """Have all queues that an override has moved close what they opened there, now it is over."""
+    while _moved:
+        queue = _moved.pop()
+        place, queue._place = queue._place, None
+        if place is not None:
+            queue._leave(place.client)
 
 
 def first_error(

@@ -6,16 +6,45 @@ environment; and tests move every queue of a process to a server of their own (`
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from bide import config
 from bide.connection import resolve_prefix, resolve_url
+from bide.job import Snapshot
 from bide.keys import Keys, keys_of
+from bide.ops.produce import Prepared, Receipt
 from bide.script import SERVER_CLOCK
+
+if TYPE_CHECKING:
+    from bide import aio, sync
 
 C = TypeVar("C")
 """The client: blocking, or awaited."""
+
+
+Taken = list[tuple[Receipt, Snapshot]]
+"""What came of each job that was enqueued, and how it is now."""
+
+
+class StandIn(Protocol):
+    """What queues use in place of a server (`bide.testing.eager`)."""
+
+    def blocking(self, queue: str) -> sync.Client:
+        """What answers a blocking queue of this name."""
+        raise NotImplementedError
+
+    def awaited(self, queue: str) -> aio.Client:
+        """What answers an awaited queue of this name."""
+        raise NotImplementedError
+
+    def enqueue(self, queue: str, jobs: Sequence[Prepared]) -> Taken:
+        """Take jobs from a blocking queue; whatever it raises reaches the caller."""
+        raise NotImplementedError
+
+    async def enqueue_async(self, queue: str, jobs: Sequence[Prepared]) -> Taken:
+        """Take jobs from an awaited queue."""
+        raise NotImplementedError
 
 
 class Place(Generic[C]):
@@ -39,6 +68,7 @@ class Place(Generic[C]):
         self.url: Final = resolve_url(url)
         self.prefix: Final = resolve_prefix(prefix)
         self.clock: Final = config.overridden().clock or SERVER_CLOCK
+        self.stand_in: Final[StandIn | None] = config.overridden().stand_in
         self.keys: Final[Keys] = keys_of(queue, self.prefix)
         self.everywhere: Final[Keys] = keys_of(None, self.prefix)
         self.client: Final = make(self.url, self.clock)

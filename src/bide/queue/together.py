@@ -37,6 +37,7 @@ class Together:
         self._busy = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sender: asyncio.Task[None] | None = None
+        self._settled: asyncio.Future[None] | None = None
 
     async def add(self, jobs: Sequence[Prepared]) -> list[Receipt]:
         """Add jobs with whatever else is being added.
@@ -48,7 +49,7 @@ class Together:
             return []
         loop = asyncio.get_running_loop()
         if loop is not self._loop:  # what waited in one that has ended waits no more
-            self._loop, self._waiting, self._busy = loop, [], False
+            self._loop, self._waiting, self._busy, self._settled = loop, [], False, None
         caller = _Caller(jobs, loop.create_future())
         self._waiting.append(caller)
         if not self._busy:
@@ -66,8 +67,10 @@ class Together:
 
     async def settled(self) -> None:
         """Wait until nothing is being added."""
-        if self._sender is not None and self._sender.get_loop() is asyncio.get_running_loop():
-            await asyncio.wait([self._sender])
+        loop = asyncio.get_running_loop()
+        if self._busy and self._loop is loop:
+            self._settled = self._settled or loop.create_future()
+            await asyncio.wait([self._settled])
 
     async def _add_alone(self, jobs: Sequence[Prepared]) -> list[Receipt]:
         """Nobody else is concerned, so it needs no task of its own."""
@@ -79,15 +82,22 @@ class Together:
         return [receipt for receipt in receipts if isinstance(receipt, Receipt)]
 
     def _go_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._busy = bool(self._waiting)
-        if self._busy:
+        if self._waiting:
             self._sender = loop.create_task(self._send_all())
+        else:
+            self._rest()
 
     async def _send_all(self) -> None:
         try:
             await self._send_waiting()
         finally:
-            self._busy = False
+            self._rest()
+
+    def _rest(self) -> None:
+        self._busy = False
+        settled, self._settled = self._settled, None
+        if settled is not None:
+            settled.set_result(None)
 
     async def _send_waiting(self) -> None:
         while self._waiting:

@@ -4,6 +4,8 @@ Arguments become what the function's annotations say, resources are handed in, m
 entered around the call, and callbacks run after it. A plain function is called in the thread that
 calls `run`, a coroutine function is awaited by `run_async`; middlewares and callbacks of the other
 kind are taken to where they belong.
+
+Code in a thread that needs a coroutine's result is given a `Wait`: how to wait for one from there.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -22,6 +24,14 @@ from bide.task import Policy, Served, Target
 from bide.worker.lifespan import Lifespan
 
 log = logging.getLogger("bide.worker")
+
+Wait = Callable[[Coroutine[Any, Any, Any]], Any]
+"""Runs a coroutine where coroutines run, and returns its result, or raises what it raised."""
+
+
+def from_thread(loop: asyncio.AbstractEventLoop) -> Wait:
+    """How a thread waits for a coroutine that an event loop runs in another."""
+    return lambda coroutine: asyncio.run_coroutine_threadsafe(coroutine, loop).result()
 
 
 class Call(NamedTuple):
@@ -45,7 +55,7 @@ class Call(NamedTuple):
                     stack.enter_context(around)
             return await self.target.function(*self.args, **self.kwargs)
 
-    def run(self, job: CurrentJob, loop: asyncio.AbstractEventLoop) -> Any:
+    def run(self, job: CurrentJob, wait: Wait) -> Any:
         """Call a plain function, in this thread."""
         if not self.middlewares:
             return self.target.function(*self.args, **self.kwargs)
@@ -53,7 +63,7 @@ class Call(NamedTuple):
             for middleware in self.middlewares:
                 around: Any = middleware.running(job)
                 if hasattr(around, "__aenter__"):
-                    stack.enter_context(_on_loop(around, loop))
+                    stack.enter_context(_waited(around, wait))
                 elif around is not None:
                     stack.enter_context(around)
             return self.target.function(*self.args, **self.kwargs)
@@ -110,13 +120,13 @@ def call_back(
     served: Served,
     job: CurrentJob,
     value: Any,
-    loop: asyncio.AbstractEventLoop,
+    wait: Wait,
 ) -> None:
     """Run a callback of a job that ran in a thread, there; what it raises is logged."""
     try:
         function = served.function(callback) if isinstance(callback, str) else callback
         if inspect.iscoroutinefunction(function):
-            asyncio.run_coroutine_threadsafe(function(job, value), loop).result()
+            wait(function(job, value))
         else:
             function(job, value)
     except BaseException:
@@ -124,14 +134,13 @@ def call_back(
 
 
 @contextmanager
-def _on_loop(around: Any, loop: asyncio.AbstractEventLoop) -> Any:
+def _waited(around: Any, wait: Wait) -> Any:
     """An async context manager around code in a thread: entered and left on the event loop."""
-    asyncio.run_coroutine_threadsafe(around.__aenter__(), loop).result()
+    wait(around.__aenter__())
     try:
         yield
     except BaseException as error:
-        leave = around.__aexit__(type(error), error, error.__traceback__)
-        if not asyncio.run_coroutine_threadsafe(leave, loop).result():
+        if not wait(around.__aexit__(type(error), error, error.__traceback__)):
             raise
     else:
-        asyncio.run_coroutine_threadsafe(around.__aexit__(None, None, None), loop).result()
+        wait(around.__aexit__(None, None, None))

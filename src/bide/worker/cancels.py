@@ -10,16 +10,18 @@ from collections.abc import Callable, Sequence
 from bide import aio
 
 
-async def hear(client: aio.Client, channels: Sequence[str], ask: Callable[[str], None]) -> None:
+async def hear(
+    client: aio.Client, channels: Sequence[str], ask: Callable[[str, str], None]
+) -> None:
     """Listen until cancelled.
 
     Args:
         client: of the server.
         channels: of the queues that the worker serves.
-        ask: called with the id of the job.
+        ask: called with the channel and the id of the job: ids are each queue's own.
     """
     async with client.listen(*channels) as listener:
         while True:
             said = await listener.next()
             if said is not None:
-                ask(said[1])
+                ask(*said)

@@ -34,10 +34,13 @@ def completed(run: Run, result: object) -> Ended:
         return "fail", kept(run), encode_error(error)
 
 
+def meant(run: Run, error: BaseException) -> BaseException:
+    """What a run's error stands for: whatever it raised when its time was over, its time-out."""
+    return overrun(run) if run.timed_out and not isinstance(error, JobTimeout) else error
+
+
 def raised(run: Run, error: BaseException, served: Served) -> Ended:
-    """The outcome of a run that raised: another attempt, or the end."""
-    if run.timed_out and not isinstance(error, JobTimeout):
-        error = overrun(run)
+    """The outcome of a run that raised what `meant` made of it: another attempt, or the end."""
     what = f"{run.task_name} (job {run.claimed.id}) attempt {run.claimed.attempt}"
     if isinstance(error, Snooze):
         log.info("%s was snoozed", what)
@@ -50,10 +53,10 @@ def raised(run: Run, error: BaseException, served: Served) -> Ended:
     delay = _delay(run, error, served)
     data = encode_error(error)
     if delay is None:
-        if not run.abandoned:
+        if not run.ended:
             log.error("%s failed: %r", what, error)
         return "fail", kept(run), data
-    if not run.abandoned:
+    if not run.ended:
         log.warning("%s raised %r; again in %.3g s", what, error, delay)
     return "retry", f"+{round(delay * 1e6)}", data
 

@@ -45,7 +45,7 @@ class Leases(threading.Thread):
         clock: str,
         lease: float,
         held: Callable[[], Iterable[Held]],
-        asked: Callable[[str], None],
+        asked: Callable[[str, str], None],
     ) -> None:
         """Set up.
 
@@ -54,7 +54,7 @@ class Leases(threading.Thread):
             clock: which clock the scripts are built for.
             lease: seconds.
             held: what is held now; called in this thread.
-            asked: called in this thread with the id of a job that was asked to end.
+            asked: called in this thread with the channel and the id of a job that was asked to end.
         """
         super().__init__(name="bide-leases", daemon=True)
         self._interval = lease / 4
@@ -97,7 +97,7 @@ class Leases(threading.Thread):
         verdicts = self._client.run(extend(station.keys, self._lease_us, tokens))
         for job, verdict in zip(jobs, verdicts, strict=True):
             if verdict == "asked":
-                self._asked(job.claimed.id)
+                self._asked(station.keys["asked"], job.claimed.id)
             if verdict == "lost" and not job.ended and not job.lost:
                 job.lost = True
                 log.warning(

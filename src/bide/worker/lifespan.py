@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bide.errors import UsageError
@@ -23,18 +23,24 @@ class Lifespan:
     async def open(self) -> None:
         """Open everything that was registered, in order; whatever one raises stops the worker."""
         for resource in resources():
-            needs = {
-                name: getattr(parameter.default, "__bide_resource__", None)
-                for name, parameter in inspect.signature(resource.function).parameters.items()
-            }
-            given = self.values_for({n: r for n, r in needs.items() if r is not None})
-            generator = resource.function(**given)
-            try:
-                value = await anext(generator) if resource.is_async else next(generator)
-            except (StopIteration, StopAsyncIteration):
-                raise UsageError(f"The resource {resource.name} ended without a yield.") from None
-            self._open.append((resource, generator))
-            self._values[resource] = value
+            await self._open_one(resource)
+
+    async def open_for(self, injected: Iterable[Resource[Any]]) -> None:
+        """Open these, and first what they need themselves, unless they are open."""
+        for resource in injected:
+            if resource not in self._values:
+                await self.open_for(_needs(resource).values())
+                await self._open_one(resource)
+
+    async def _open_one(self, resource: Resource[Any]) -> None:
+        given = self.values_for(_needs(resource))
+        generator = resource.function(**given)
+        try:
+            value = await anext(generator) if resource.is_async else next(generator)
+        except (StopIteration, StopAsyncIteration):
+            raise UsageError(f"The resource {resource.name} ended without a yield.") from None
+        self._open.append((resource, generator))
+        self._values[resource] = value
 
     async def close(self) -> None:
         """Close what is open, the last first; what one raises is logged, and the others close."""
@@ -65,3 +71,12 @@ class Lifespan:
                 f"The resource {resource.name} is not open; register it in a module that the "
                 "worker imports before it starts, and before what needs it."
             ) from None
+
+
+def _needs(resource: Resource[Any]) -> dict[str, Resource[Any]]:
+    """The resources that a resource asks for itself, by parameter."""
+    defaults = {
+        name: getattr(parameter.default, "__bide_resource__", None)
+        for name, parameter in inspect.signature(resource.function).parameters.items()
+    }
+    return {name: needed for name, needed in defaults.items() if needed is not None}

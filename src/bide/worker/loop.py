@@ -109,9 +109,9 @@ class Loop:
         return max(0, self._concurrency - len(self._running))
 
     def _finished(self) -> bool:
-        if any(station.settles or station.unanswered for station in self._stations):
+        if any(s.settles or s.unanswered or s.has_said for s in self._stations):
             return self.cut_off
-        if self._running.busy:
+        if self._running.busy or self._running.calls_back:
             return self.aborted
         return self.stopping or (self._burst and not any(s.check for s in self._stations))
 
@@ -142,9 +142,9 @@ class Loop:
         """One round trip: what jobs said, the gathered outcomes, a claim of up to `count` jobs."""
         notes = station.take_said()
         settles = station.take_settles()
-        commands: list[Any] = [station.settle(settles)] if settles else []
-        if notes is not None:  # first, because they count only while the job is held
-            commands.insert(0, notes)
+        commands: list[Any] = [*notes]  # first, so that who hears of a job's end finds all of them
+        if settles:
+            commands.append(station.settle(settles))
         if claims:
             commands.append(station.claim(count, self._running.busy))
         sent = time.monotonic()
@@ -156,7 +156,8 @@ class Loop:
             station.settles = settles + station.settles
             self._back_off(station, error)
             return
-        if notes is not None and isinstance(replies.pop(0), BideError):
+        said, replies = replies[: len(notes)], replies[len(notes) :]
+        if any(isinstance(reply, BideError) for reply in said):
             log.info("queue %s: what jobs said of themselves was refused", station.queue)
         failed = next((reply for reply in replies if isinstance(reply, BideError)), None)
         if failed is not None:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
@@ -27,9 +27,17 @@ from bide.ops.consume import Said, Settle
 from bide.serializers import Codec
 from bide.task import Function, Policy, Served
 from bide.worker import judging
-from bide.worker.calling import Call, call_back, call_back_async, policy_for, prepare
+from bide.worker.calling import (
+    Call,
+    call_back,
+    call_back_async,
+    from_thread,
+    policy_for,
+    prepare,
+)
 from bide.worker.deadlines import Deadlines
 from bide.worker.judging import Ended
+from bide.worker.leases import GRACE
 from bide.worker.lifespan import Lifespan
 from bide.worker.station import Station
 from bide.worker.threads import Threads
@@ -47,7 +55,6 @@ class Run:
     """One job while this worker holds it."""
 
     __slots__ = (
-        "abandoned",
         "asked",
         "claimed",
         "claimed_at",
@@ -85,7 +92,6 @@ class Run:
         self.asked = False
         """Someone has asked for its end."""
         self.timed_out = False
-        self.abandoned = False
 
     def say(self, kind: str, text: bytes) -> None:
         """Gather a note for the next round trip; any thread may call."""
@@ -127,6 +133,7 @@ class Running:
         self._allow_pickle = allow_pickle
         self._changed = changed
         self._loop = asyncio.get_running_loop()
+        self._wait = from_thread(self._loop)
         self._threads = Threads(f"bide-{worker}")
         self._deadlines: Deadlines[Run] = Deadlines(self._loop, self._expire)
         self._held: dict[int, Run] = {}
@@ -146,6 +153,11 @@ class Running:
     def busy(self) -> int:
         """How many jobs are held."""
         return len(self._held)
+
+    @property
+    def calls_back(self) -> bool:
+        """Whether callbacks run of jobs that have ended."""
+        return bool(self._callbacks)
 
     def leased(self) -> list[Run]:
         """What must not lose its lease; safe to call in any thread.
@@ -216,21 +228,25 @@ class Running:
     def _current(self, run: Run, meta: Mapping[str, Any] | None) -> CurrentJob:
         return CurrentJob(run.station.queue, self._worker, run.task_name, run.claimed, run, meta)
 
-    def ask(self, ids: Iterable[str]) -> None:
-        """Someone wants these jobs to end: coroutines are cancelled, plain functions can see it."""
-        wanted = set(ids)
+    def ask(self, channel: str, id: str) -> None:
+        """Someone wants a job to end: a coroutine is cancelled, a plain function can see it.
+
+        Args:
+            channel: that of the job's queue, because another queue may have a job of the same id.
+            id: the job.
+        """
         for run in list(self._held.values()):
-            if run.claimed.id in wanted and not run.asked:
-                run.asked = True
-                if run.task is not None and run.decided is None:
-                    run.task.cancel()
-                    # A task cancelled before its first step (uvloop does so) runs none of ours.
-                    run.task.add_done_callback(partial(self._end_cancelled, run))
+            if run.claimed.id != id or run.station.keys["asked"] != channel or run.asked:
+                continue
+            run.asked = True
+            if run.task is not None and run.decided is None:
+                run.task.cancel()
+                # A task cancelled before its first step (uvloop does so) runs none of ours.
+                run.task.add_done_callback(partial(self._end_cancelled, run))
 
     def abandon(self) -> None:
         """Give all jobs back without using an attempt; cancel those that can be."""
         for run in list(self._held.values()):
-            run.abandoned = True
             self._end(run, ("release", "", b""))
             if run.task is not None:
                 run.task.cancel()
@@ -244,7 +260,8 @@ class Running:
         enter(job)
         try:
             result = await call.run_async(job)
-        except BaseException as error:
+        except BaseException as raised:
+            error = judging.meant(run, raised)
             ended = judging.raised(run, error, self._served)
             value: object = error
         else:
@@ -254,14 +271,15 @@ class Running:
         if callback is not None:
             run.decided = ended
             with suppress(asyncio.CancelledError):  # its time is over; the outcome stands
-                await call_back_async(callback, self._served, job, value)
+                await self._call_back(run, callback, job, value)
         self._end(run, ended)
 
     def _run_in_thread(self, run: Run, call: Call, job: CurrentJob) -> None:
         enter(job)
         try:
-            result = call.run(job, self._loop)
-        except BaseException as error:
+            result = call.run(job, self._wait)
+        except BaseException as raised:
+            error = judging.meant(run, raised)
             ended = judging.raised(run, error, self._served)
             value: object = error
         else:
@@ -270,12 +288,21 @@ class Running:
         callback = self._callback(run, ended)
         if callback is not None:
             run.decided = ended
-            call_back(callback, self._served, job, value, self._loop)
+            call_back(callback, self._served, job, value, self._wait)
         self._from_threads.append((run, ended))
         if not self._collecting:
             self._collecting = True
             with suppress(RuntimeError):  # the loop has closed: nobody waits for this any more
                 self._loop.call_soon_threadsafe(self._collect)
+
+    async def _call_back(
+        self, run: Run, callback: Function | str, job: CurrentJob, value: object
+    ) -> None:
+        """Run a callback within the job's time, and a grace for one that is told of its end."""
+        enter(job)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(run.deadline + GRACE - time.monotonic()):
+                await call_back_async(callback, self._served, job, value)
 
     def _callback(self, run: Run, ended: Ended) -> Function | str | None:
         """What is to be called now that a run has ended so."""
@@ -323,9 +350,13 @@ class Running:
         self._end(run, ended)
         if callback is not None:
             job = run.job or self._current(run, None)
-            task = self._loop.create_task(call_back_async(callback, self._served, job, error))
+            task = self._loop.create_task(self._call_back(run, callback, job, error))
             self._callbacks.add(task)
-            task.add_done_callback(self._callbacks.discard)
+            task.add_done_callback(self._called_back)
+
+    def _called_back(self, task: asyncio.Task[None]) -> None:
+        self._callbacks.discard(task)
+        self._changed()
 
     def _end_cancelled(self, run: Run, task: asyncio.Task[None]) -> None:
         if not run.ended:

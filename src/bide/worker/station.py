@@ -8,8 +8,9 @@ from typing import Final
 
 from bide.command import Command
 from bide.keys import Keys
-from bide.notes import PROGRESS
+from bide.notes import MAX_LINES, PROGRESS
 from bide.ops.consume import (
+    MAX_NOTED,
     Claim,
     Said,
     Settle,
@@ -23,9 +24,8 @@ from bide.ops.consume import (
 MOST_SAID: Final = 2_000
 """Notes of running jobs that wait to be sent; beyond it the oldest are dropped."""
 
-MAX_NOTES: Final = 500
-MAX_NOTE_BYTES: Final = 500_000
-"""Bounds of one call, by count and bytes; what is older is dropped, as the server would."""
+MAX_SAID_BYTES: Final = 500_000
+"""Bytes of notes in one round trip, after which those of further jobs wait for the next."""
 
 
 class Station:
@@ -83,21 +83,35 @@ class Station:
         taken, self.settles = self.settles[:count], self.settles[count:]
         return taken
 
-    def take_said(self) -> Command[None] | None:
-        """The call that adds what jobs have said to their notes; of each the latest progress."""
-        if not self.said:
-            return None
+    def take_said(self) -> list[Command[None]]:
+        """The calls that add what jobs have said to their notes; what is too much for now waits.
+
+        Each call adds to the notes of a few jobs. Of each job goes the latest progress, and of its
+        lines what the server would keep.
+        """
         self.has_said = False  # before looking, so that what is said meanwhile is sent as well
-        said = [self.said.popleft() for _ in range(len(self.said))]
-        latest = {(s.id, s.token): s for s in said if s.kind == PROGRESS}
-        newest_first = [*latest.values(), *(s for s in reversed(said) if s.kind != PROGRESS)]
-        size, count = 0, 0
-        for one in newest_first[:MAX_NOTES]:
-            size += len(one.text)
-            if size > MAX_NOTE_BYTES:
-                break
-            count += 1
-        return note(self.keys, newest_first[:count][::-1])
+        by_job: dict[tuple[str, int], list[Said]] = {}
+        for _ in range(len(self.said)):
+            one = self.said.popleft()
+            by_job.setdefault((one.id, one.token), []).append(one)
+        calls: list[list[Said]] = []
+        size, jobs = 0, 0
+        waiting: list[Said] = []
+        for said in by_job.values():
+            lines = [one for one in said if one.kind != PROGRESS][-MAX_LINES:]
+            lines += [one for one in said if one.kind == PROGRESS][-1:]
+            if size >= MAX_SAID_BYTES:
+                waiting += lines
+                continue
+            if jobs % MAX_NOTED == 0:
+                calls.append([])
+            jobs += 1
+            calls[-1] += lines
+            size += sum(len(one.text) for one in lines)
+        if waiting:
+            self.said.extendleft(reversed(waiting))
+            self.has_said = True
+        return [note(self.keys, said) for said in calls]
 
     def settle(self, settles: Sequence[Settle]) -> Command[list[Verdict]]:
         """The call that applies outcomes."""

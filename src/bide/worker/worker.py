@@ -153,9 +153,9 @@ class Worker:
         )
         self._event_loop = event_loop = asyncio.get_running_loop()
 
-        def ask(id: str) -> None:
+        def ask(channel: str, id: str) -> None:
             with contextlib.suppress(RuntimeError):  # the event loop has closed
-                event_loop.call_soon_threadsafe(running.ask, [id])
+                event_loop.call_soon_threadsafe(running.ask, channel, id)
 
         if self._stops:
             self._obey()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeVar
 
 import click
@@ -32,6 +33,7 @@ from bide.cli.screen import aside, bar, count, echo, echo_json
 from bide.cli.site import Site
 from bide.errors import UsageError
 from bide.logs import printable
+from bide.ops.produce import when
 from bide.queue import Queue
 from bide.queue.view import not_found
 from bide.states import State
@@ -101,7 +103,9 @@ def choosing(function: F) -> F:
             click.argument("ids", nargs=-1, metavar="[ID]..."),
             filter_options,
             click.option("--all-queues", is_flag=True, help="In all queues there are."),
-            click.option("-n", "--limit", type=click.IntRange(1), help="So many at most."),
+            click.option(
+                "-n", "--limit", metavar="N", type=click.IntRange(1), help="So many at most."
+            ),
             click.option("--dry-run", is_flag=True, help="Only show which jobs are meant."),
             click.option("-y", "--yes", is_flag=True, help="Do not ask."),
             server_options,
@@ -140,7 +144,7 @@ def retry(delay: str | None, at: str | None, **meant: Any) -> None:
     Jobs are named by ID (- reads ids from standard input), or chosen by options; then failed ones
     are meant unless --state says otherwise.
     """
-    moment = read_at(at) if at else None
+    moment = _read_due(delay, at)
     change(RETRY, Meant(**meant), lambda queue, ids: queue.retry_many(ids, delay, moment))
 
 
@@ -166,7 +170,7 @@ def reschedule(delay: str | None, at: str | None, **meant: Any) -> None:
     """
     if delay is None and at is None:
         raise UsageError("Say when they are due: --in 5m, or --at 2030-01-31T09:00:00+01:00.")
-    moment = read_at(at) if at else None
+    moment = _read_due(delay, at)
     change(RESCHEDULE, Meant(**meant), lambda queue, ids: queue.reschedule_many(ids, delay, moment))
 
 
@@ -179,6 +183,17 @@ def delete(**meant: Any) -> None:
     have ended are meant unless --state says otherwise. One that runs cannot be deleted.
     """
     change(DELETE, Meant(**meant), lambda queue, ids: queue.delete_many(ids))
+
+
+def _read_due(delay: str | None, at: str | None) -> datetime | None:
+    """The moment of `--at`; that delay and moment can be meant is checked before any job is read.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    moment = read_at(at) if at else None
+    when(delay, moment)
+    return moment
 
 
 VERBS: Final = (cancel, retry, promote, reschedule, delete)

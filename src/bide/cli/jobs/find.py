@@ -18,6 +18,7 @@ import click
 
 from bide.cli.jobs.look import Seen, error_line
 from bide.cli.options import queues_option, read_at
+from bide.cli.screen import aside
 from bide.cli.site import Site
 from bide.clock import at_to_us, to_us
 from bide.errors import UsageError
@@ -89,8 +90,9 @@ def filter_options(function: F) -> F:
                 "--state",
                 "states",
                 multiple=True,
+                metavar="STATE",
                 type=click.Choice([state.value for state in ORDER]),
-                help="In this state; again for more.",
+                help=f"In this state; again for more: {', '.join(ORDER)}.",
             ),
             click.option(
                 "--task", metavar="PATTERN", help="Whose task's name is, or fits, this: 'shop:*'."
@@ -204,8 +206,10 @@ def read_ids(ids: Sequence[str]) -> list[str]:
     """
     found: dict[str, None] = {}
     for id in ids:
-        lines = sys.stdin if id == "-" else [id]
-        found |= dict.fromkeys(line.split()[0] for line in lines if line.strip())
+        some = [line.split()[0] for line in sys.stdin if line.strip()] if id == "-" else [id]
+        if not some:
+            aside("There is no id on standard input.")
+        found |= dict.fromkeys(some)
     return [check_name(id, "job id") for id in found]
 
 

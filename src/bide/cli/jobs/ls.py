@@ -15,8 +15,15 @@ from bide.cli.site import Site
 
 @click.command()
 @filter_options
-@click.option("-n", "--limit", type=click.IntRange(1), default=50, show_default=True)
-@click.option("--start", type=click.IntRange(0), default=0, help="Pass over so many.")
+@click.option(
+    "-n",
+    "--limit",
+    metavar="N",
+    type=click.IntRange(1),
+    default=50,
+    help="So many at most.  [default: 50]",
+)
+@click.option("--start", metavar="N", type=click.IntRange(0), default=0, help="Pass over so many.")
 @click.option("--ids", "only_ids", is_flag=True, help="Print ids only, for `bide jobs ... -`.")
 @server_options
 @json_option
@@ -36,7 +43,7 @@ def ls(
 ) -> None:
     """List jobs, of all queues and states unless told otherwise.
 
-    Those that run come first, then those that are due, in the order in which they will run, then
+    Those that run come first, then those that wait or are delayed, by priority and due time, then
     those that have ended, newest first.
     """
     wanted = read_filter(states, task, error, older_than, due_before)

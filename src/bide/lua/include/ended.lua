@@ -4,10 +4,15 @@ local ended = {}
 
 local FORGET = 64
 
-function ended.tell(waiters, now, ids)
-  if #ids == 0 or redis.call('EXISTS', waiters) == 0 then return end
+-- Some of those whose time is over.
+function ended.forget(waiters, now)
   local over = redis.call('ZRANGEBYSCORE', waiters, '-inf', now, 'LIMIT', 0, FORGET)
   if #over > 0 then redis.call('ZREM', waiters, unpack(over)) end
+end
+
+function ended.tell(waiters, now, ids)
+  if #ids == 0 or redis.call('EXISTS', waiters) == 0 then return end
+  ended.forget(waiters, now)
   for i = 1, #ids do
     if redis.call('ZREM', waiters, ids[i]) == 1 then redis.call('PUBLISH', waiters, ids[i]) end
   end

@@ -10,33 +10,45 @@ local noting = {}
 
 local LINES = {E = 10, C = 10, L = 100, P = 1}
 local BYTES = {E = 49152, C = 4096, L = 32768, P = 4096}
+local KINDS = {}
+for kind in pairs(LINES) do KINDS[string.byte(kind)] = kind end
 
--- The old notes (or false) and new ones, bounded.
+-- The old notes (or false) and new ones, bounded. Lines are found and dropped where they are, not
+-- taken apart, because a job may have 90 KB of them and a call may add to those of many jobs.
 function noting.add(old, new)
   local all = old and old .. '\n' .. new or new
-  local lines, lines_left, bytes_left, kept = {}, {}, {}, {}
-  for line in string.gmatch(all, '[^\n]+') do lines[#lines + 1] = line end
-  for kind, count in pairs(LINES) do
-    lines_left[kind], bytes_left[kind] = count, BYTES[kind]
-  end
-  for i = #lines, 1, -1 do
-    local kind = string.sub(lines[i], 1, 1)
-    local left = lines_left[kind] or 0
-    local newest = left == LINES[kind]
-    if left > 0 and (newest or #lines[i] <= bytes_left[kind]) then
+  local starts, n, at = {}, 0, 1
+  repeat
+    n = n + 1
+    starts[n] = at
+    local stop = string.find(all, '\n', at, true)
+    at = stop and stop + 1
+  until not at
+  starts[n + 1] = #all + 2
+  local lines_left, bytes_left = {}, {}
+  for kind, count in pairs(LINES) do lines_left[kind], bytes_left[kind] = count, BYTES[kind] end
+  local dropped = {}
+  for i = n, 1, -1 do
+    local kind = KINDS[string.byte(all, starts[i])]
+    local left, size = lines_left[kind] or 0, starts[i + 1] - starts[i] - 1
+    if left > 0 and (left == LINES[kind] or size <= bytes_left[kind]) then
       lines_left[kind] = left - 1
-      bytes_left[kind] = bytes_left[kind] - #lines[i]
-      kept[#kept + 1] = lines[i]
+      bytes_left[kind] = bytes_left[kind] - size
     else
-      lines_left[kind] = 0 -- no older line of this kind after a gap
+      if kind then lines_left[kind] = 0 end -- no older line of this kind after a gap
+      dropped[#dropped + 1] = i
     end
   end
-  for i = 1, math.floor(#kept / 2) do
-    kept[i], kept[#kept + 1 - i] = kept[#kept + 1 - i], kept[i]
+  if #dropped == 0 then return all end
+  local parts, from = {}, 1
+  for i = #dropped, 1, -1 do
+    local line = dropped[i]
+    if starts[line] > from then parts[#parts + 1] = string.sub(all, from, starts[line] - 2) end
+    from = starts[line + 1]
   end
-  return table.concat(kept, '\n')
+  if from <= #all then parts[#parts + 1] = string.sub(all, from) end
+  return table.concat(parts, '\n')
 end
-
 function noting.error(f, now, data)
   return string.format('E %d %.0f %.0f %s ', f.attempt, f.started, now, f.worker) .. data
 end

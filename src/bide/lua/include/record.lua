@@ -3,11 +3,12 @@
 --
 --   1-16   token of the latest claim          18-33  token settled before that
 --   17     how it was settled, '-' while held 34     how, '-' for never
---   36-    priority attempt crashes strikes alone started worker due [first] [ended'e']
+--   36-    priority attempt crashes strikes alone started worker due [first] [retried'r'] [ended'e']
 --
 -- crashes: leases that ended while the job was the only suspect; strikes: those that ended among
 -- others. alone: 1 while it is held as the only job of its worker. first: when it was first due,
--- where a retry or snooze has moved that. ended: when it finished, where its score does not say so.
+-- where a retry or snooze has moved that. retried: the name of the call that last made it run again
+-- after it had ended. ended: when it finished, where its score does not say so.
 local record = {}
 
 local NEVER = '0000000000000000-'
@@ -49,8 +50,8 @@ function record.parse(line)
     head = string.sub(line, 1, 34),
     priority = tonumber(priority), attempt = tonumber(attempt), crashes = tonumber(crashes),
     strikes = tonumber(strikes), alone = tonumber(alone), started = tonumber(started),
-    worker = worker, due = due, first = tonumber(string.match(rest, '^ (%d+)$'))
-      or tonumber(string.match(rest, '^ (%d+) ')),
+    worker = worker, due = due, first = tonumber(string.match(rest .. ' ', '^ (%d+) ')),
+    retried = string.match(rest .. ' ', ' (%w+)r '),
   }
 end
 
@@ -58,6 +59,12 @@ end
 function record.unknown(head, now)
   return {head = head, priority = 5, attempt = 1, crashes = 0, strikes = 0, alone = 0,
     started = now, worker = '?', due = now}
+end
+
+-- The record of a job that was never claimed; written only where something of it must be known.
+function record.unclaimed(priority, now)
+  return {head = record.fresh(0), priority = priority, attempt = 0, crashes = 0, strikes = 0,
+    alone = 0, started = 0, worker = '-', due = now}
 end
 
 -- How often it was run: the attempt, how many leases ended since the last outcome, and when it
@@ -70,6 +77,7 @@ function record.format(head, f)
   local line = head .. record.tail(f.priority, f.attempt, f.crashes, f.strikes, f.alone, f.started,
     f.worker) .. string.format('%.0f', f.due)
   if f.first then line = line .. string.format(' %.0f', f.first) end
+  if f.retried then line = line .. ' ' .. f.retried .. 'r' end
   if f.ended then line = line .. string.format(' %.0fe', f.ended) end
   return line
 end

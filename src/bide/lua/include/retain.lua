@@ -23,6 +23,20 @@ end
 -- The score of a job that finishes now and is to be kept for `keep`, where others are for `age`.
 function retain.score(now, keep, age) return now + math.max(keep, SPARE) - math.max(age, SPARE) end
 
+-- Jobs that are to be kept for longer than others stand behind them, where the count must reach
+-- them too. How many there are, and which of them ended long ago, no range of scores says: some are
+-- drawn, each time others, and of these go the first.
+function retain.find_long(set, now, excess, limit, found)
+  local drawn = redis.call('ZRANDMEMBER', set, limit, 'WITHSCORES')
+  local long = {}
+  for i = 1, #drawn, 2 do
+    local score = tonumber(drawn[i + 1])
+    if score > now then long[#long + 1] = {score, drawn[i]} end
+  end
+  table.sort(long, function(a, b) return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2]) end)
+  for i = 1, math.min(#long, excess - #found) do found[#found + 1] = long[i][2] end
+end
+
 -- `kind`: 1 for completed, 2 for failed, 3 for cancelled. `stores`: every hash with a field per
 -- job; the second holds the run records.
 function retain.trim(set, stores, now, limits, kind, limit)
@@ -32,22 +46,19 @@ function retain.trim(set, stores, now, limits, kind, limit)
   if not oldest[2] then return end
   local spared, aged = now - SPARE, now - math.max(age_us, SPARE)
   local first = tonumber(oldest[2])
-  if first > aged and (excess <= 0 or first > spared) then return end
+  if first > aged and (excess <= 0 or (first > spared and not limits.own)) then return end
   local head = redis.call('ZRANGE', set, 0, limit - 1, 'WITHSCORES')
-  local ids, surplus = {}, {}
+  local found = {}
   for i = 1, #head, 2 do
     local finished = tonumber(head[i + 1])
-    if finished > spared then break end
-    if finished <= aged then
-      ids[#ids + 1] = head[i]
-    elseif #ids + #surplus < excess then
-      surplus[#surplus + 1] = head[i]
-    else
-      break
-    end
+    if finished > spared or (finished > aged and #found >= excess) then break end
+    found[#found + 1] = head[i]
   end
-  local lines = limits.own and #surplus > 0 and redis.call('HMGET', stores[2], unpack(surplus))
-  for i, id in ipairs(surplus) do
+  if limits.own and #found < excess then retain.find_long(set, now, excess, limit, found) end
+  if #found == 0 then return end
+  local ids = {}
+  local lines = limits.own and redis.call('HMGET', stores[2], unpack(found))
+  for i, id in ipairs(found) do
     local ended = lines and lines[i] and tonumber(string.match(lines[i], ' (%d+)e$'))
     if not ended or ended <= spared then ids[#ids + 1] = id end
   end

@@ -1,0 +1,108 @@
+"""Comparing what was enqueued with what a test expects, and saying what there is instead.
+
+Arguments are compared as the queue's encoding carries them, so that a dataclass equals what it
+was enqueued as, and one given by name equals the same given by position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from bide.clock import describe
+from bide.codec import Body, decode_body, encode_body
+from bide.errors import PayloadError
+from bide.serializers import Codec
+from bide.task import Function, signature_of, task_name, with_owner
+from bide.testing.seen import JobSeen, write_call
+
+_SHOWN: Final = 20
+
+
+class Due(NamedTuple):
+    """When a job is expected to be due, in microseconds since 1970."""
+
+    first_us: int
+    last_us: int
+    words: str
+
+
+class Expected:
+    """A job that a test expects."""
+
+    def __init__(
+        self,
+        task: Function | str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        due: Due | None,
+        queue: str | None,
+    ) -> None:
+        """Note what is expected.
+
+        Raises:
+            UsageError: no job can be of this task, or have these arguments.
+        """
+        self._task = task_name(task)
+        self._args = with_owner(task, args)
+        self._kwargs = kwargs
+        self._any = not args and not kwargs
+        self._due = due
+        self._queue = queue
+        signature = signature_of(task, self._task)
+        self._names = signature.positional if signature else ()
+        if signature is not None and not self._any:
+            signature.check(self._args, kwargs, self._task)
+
+    def __str__(self) -> str:
+        what = write_call(Body(self._task, self._args, self._kwargs))
+        parts = [f"{self._task}(...)" if self._any else what]
+        if self._due:
+            parts.append(self._due.words)
+        if self._queue:
+            parts.append(f"on {self._queue}")
+        return ", ".join(parts) + ("," if len(parts) > 1 else "")
+
+    def fits(self, job: JobSeen) -> bool:
+        """Whether a job is as expected.
+
+        Raises:
+            PayloadError: no job of that queue can have the arguments expected.
+        """
+        if job.task != self._task or self._queue not in (None, job.queue):
+            return False
+        if self._due and not self._due.first_us <= job.due_us <= self._due.last_us:
+            return False
+        if self._any:
+            return True
+        try:
+            stored = job._seen().body(allow_pickle=True)
+        except PayloadError:
+            return False
+        return self._named(stored) == self._named(self._carried(stored.codec))
+
+    def _carried(self, codec: Codec) -> Body:
+        body = Body(self._task, self._args, self._kwargs, codec=codec)
+        return decode_body(encode_body(body, self._names), allow_pickle=True)
+
+    def _named(self, body: Body) -> tuple[dict[str, Any], list[Any]]:
+        """The arguments by name, and those that have none."""
+        named = dict(zip(self._names, body.args, strict=False))
+        return {**named, **body.kwargs}, list(body.args[len(self._names) :])
+
+
+def listing(jobs: Sequence[JobSeen], now_us: int) -> str:
+    """What is enqueued, for people."""
+    if not jobs:
+        return "Nothing is enqueued."
+    lines = [
+        f"  {job.call}, {words_for(job.due_us - now_us)}, on {job.queue}" for job in jobs[:_SHOWN]
+    ]
+    if len(jobs) > _SHOWN:
+        lines.append(f"  and {len(jobs) - _SHOWN} more")
+    return "\n".join(["Enqueued:", *lines])
+
+
+def words_for(ahead_us: int) -> str:
+    """When something is due, as seen from now."""
+    return "due now" if ahead_us <= 0 else f"due in {describe(ahead_us / 1e6)}"

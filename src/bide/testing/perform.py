@@ -1,0 +1,134 @@
+"""One job from its claim to its outcome, as a worker does it (`bide.worker.running`), step by step.
+
+Arguments are decoded and become what the annotations say, resources are handed in, middlewares and
+callbacks run, the result is encoded. Two things are not as in a worker: whatever module a task is
+in is served, and a plain function is not bounded by its time-out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import copy_context
+from typing import Any, Final, NamedTuple
+
+from bide.codec import Body, decode_envelope, encode_result, open_envelope
+from bide.current import CurrentJob, enter
+from bide.errors import BideError, PayloadError, TaskNotFound
+from bide.middleware import used
+from bide.retry import NO_RETRY
+from bide.task import Policy, Served, Target
+from bide.testing.stage import AsyncStage, Awaited, Plain, Stage, Steps, catch, catch_async
+from bide.worker import judging
+from bide.worker.calling import Call, call_back, policy_for, prepare
+from bide.worker.judging import Ended
+from bide.worker.running import Run
+
+WORKER: Final = "bide-testing"
+"""The worker's name, as jobs see it."""
+
+_DEFAULT: Final = Policy()
+
+
+class Everything(Served):
+    """Serves whatever module a task is in: which modules a worker serves is no matter of tests."""
+
+    def find(self, name: str) -> Target:
+        """What a name leads to; raises as `Served.find` does."""
+        try:
+            return super().find(name)
+        except TaskNotFound:
+            self.serve(name.partition(":")[0])
+            return super().find(name)
+
+
+class Performed(NamedTuple):
+    """How a run ended."""
+
+    ended: Ended
+    error: BaseException | None
+
+
+def perform(
+    run: Run, served: Served, stage: Stage | AsyncStage, *, retries: bool = True
+) -> Steps[Performed]:
+    """Run a job.
+
+    Args:
+        run: the job.
+        served: the tasks.
+        stage: which will take the steps, and whose resources the job is given.
+        retries: whether the job's retry policy is applied; else any error is the last.
+    """
+    context = copy_context()
+    value: Any = None
+    error: BaseException | None = None
+    try:
+        target, body = _read(run, served)
+        if target.signature.injected:
+            yield Awaited(context, stage.open_for(target.signature.injected.values()))
+        call = prepare(body, target, stage.lifespan, used())
+    except BideError as refused:
+        error = refused
+    else:
+        assert run.job is not None
+        context.run(enter, run.job)
+        if target.is_async:
+            value, error = yield Awaited(context, catch_async(_in_time(run, call, run.job)))
+        else:
+            value, error = yield Plain(context, lambda wait: catch(call.run, run.job, wait))
+    if not retries:
+        run.policy = run.policy._replace(retry=NO_RETRY, has_retry=False)
+    if error is None:
+        ended = judging.completed(run, value)
+        if ended[0] == "fail":
+            error = _misfit(run, value)
+    else:
+        ended = judging.raised(run, error, served)
+    callback = {"complete": run.policy.on_success, "fail": run.policy.on_failure}.get(ended[0])
+    if callback is not None:
+        job, told = run.job or _current(run, None), value if error is None else error
+        yield Plain(context, lambda wait: call_back(callback, served, job, told, wait))
+    return Performed(ended, error)
+
+
+def _read(run: Run, served: Served) -> tuple[Target, Body]:
+    """The task and the body of a job; along the way, the run learns what it is.
+
+    Raises:
+        BideError: the body cannot be read, or the task is nowhere.
+    """
+    envelope = decode_envelope(run.claimed.body)
+    head = envelope.body
+    run.task_name, run.codec = head.task, head.codec
+    run.policy = policy_for(head, _DEFAULT)
+    run.job = _current(run, head)
+    target = served.find(head.task)
+    run.policy = policy_for(head, target.policy)
+    if run.claimed.reclaims and run.policy.on_crash == "fail":
+        raise judging.crashed()
+    return target, open_envelope(envelope, allow_pickle=True)
+
+
+def _current(run: Run, head: Body | None) -> CurrentJob:
+    meta = head.meta if head else None
+    return CurrentJob(run.station.queue, WORKER, run.task_name, run.claimed, run, meta)
+
+
+async def _in_time(run: Run, call: Call, job: CurrentJob) -> Any:
+    limit = asyncio.timeout(run.policy.timeout)
+    try:
+        async with limit:
+            return await call.run_async(job)
+    except BaseException as error:
+        if limit.expired():
+            raise judging.overrun(run) from error
+        raise
+
+
+def _misfit(run: Run, value: object) -> PayloadError | None:
+    """Why a result was refused."""
+    try:
+        encode_result(run.task_name, value, run.codec)
+    except PayloadError as error:
+        return error
+    return None

@@ -1,0 +1,26 @@
+"""Leaving no trace in what a process has registered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from bide.middleware import _used
+from bide.resource import _resources
+from bide.task import _registered
+
+
+@contextmanager
+def isolated_registry() -> Iterator[None]:
+    """Forget at the end which tasks, resources and middlewares were registered inside.
+
+    What had been registered before can be used inside, and is there again afterwards.
+    """
+    tasks, resources, middlewares = dict(_registered), list(_resources), list(_used)
+    try:
+        yield
+    finally:
+        _registered.clear()
+        _registered.update(tasks)
+        _resources[:] = resources
+        _used[:] = middlewares

@@ -1,0 +1,249 @@
+"""Concurrent enqueues share round trips, and no caller suffers from another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from bide import AsyncQueue, ServerFull, ServerUnavailable
+from bide.connection import hide_password
+from tests.faults.proxy import Proxy
+from tests.integration import jobs
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def raw(url: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(url) as client:
+        yield client
+
+
+@pytest.fixture
+async def queue(url: str) -> AsyncIterator[AsyncQueue]:
+    queue = AsyncQueue("work", url=url)
+    await queue.enqueue(jobs.add, 0, job_id="first")  # the script is known, and so is the queue
+    yield queue
+    await queue.close()
+
+
+def begin(raw: redis.Redis) -> None:
+    raw.config_resetstat()
+
+
+def calls(raw: redis.Redis) -> int:
+    """How many scripts have run since `begin`."""
+    stats: Any = raw.info("commandstats")
+    return int(stats["cmdstat_evalsha"]["calls"])
+
+
+async def test_what_is_enqueued_at_once_goes_in_one_round_trip(
+    queue: AsyncQueue, raw: redis.Redis
+) -> None:
+    begin(raw)
+    added = await asyncio.gather(*(queue.enqueue(jobs.add, i, job_id=f"j{i}") for i in range(200)))
+    assert calls(raw) == 1
+    assert [job.id for job in added] == [f"j{i}" for i in range(200)]
+    assert all(job.new for job in added)
+    assert (await queue.counts()).waiting == 201
+
+
+async def test_what_is_enqueued_meanwhile_goes_with_the_next(
+    queue: AsyncQueue, raw: redis.Redis
+) -> None:
+    async def some(n: int) -> None:
+        for i in range(10):
+            await queue.enqueue(jobs.add, i, job_id=f"j{n}-{i}")
+
+    begin(raw)
+    await asyncio.gather(*(some(n) for n in range(50)))
+    assert calls(raw) <= 2 * 10 + 2, "500 jobs, of which ten follow one another"
+    assert (await queue.counts()).waiting == 501
+
+
+async def test_each_gets_what_became_of_its_own(queue: AsyncQueue) -> None:
+    one, again, many, later = await asyncio.gather(
+        queue.enqueue(jobs.add, 1),
+        queue.enqueue(jobs.add, 2, job_id="first"),
+        queue.enqueue_many([queue.prepare(jobs.add, [i]) for i in range(3)]),
+        queue.enqueue(jobs.add, 3, delay=60),
+    )
+    assert (one.new, again.new, [job.new for job in many]) == (True, False, [True] * 3)
+    assert later.due > one.due
+    assert (await later.refresh()).args == (3,)
+    assert await queue.enqueue_many([]) == []
+
+
+async def test_one_that_cannot_be_meant_concerns_nobody_else(queue: AsyncQueue) -> None:
+    results = await asyncio.gather(
+        queue.enqueue(jobs.add, 1),
+        queue.enqueue(jobs.add, 1, priority=77),
+        queue.enqueue(jobs.add, object()),
+        queue.enqueue(jobs.add, 2),
+        return_exceptions=True,
+    )
+    assert [isinstance(result, Exception) for result in results] == [False, True, True, False]
+    assert (await queue.counts()).waiting == 3
+
+
+async def test_an_error_of_the_server_reaches_all_of_them(
+    queue: AsyncQueue, raw: redis.Redis
+) -> None:
+    raw.config_set("maxmemory", "1")
+    try:
+        results = await asyncio.gather(
+            *(queue.enqueue(jobs.add, i) for i in range(3)), return_exceptions=True
+        )
+    finally:
+        raw.config_set("maxmemory", "0")
+    assert [type(result) for result in results] == [ServerFull] * 3
+    assert (await queue.enqueue(jobs.add, 1)).new
+
+
+async def test_each_is_told_the_ids_with_which_it_may_repeat(url: str) -> None:
+    with Proxy(url) as proxy:
+        queue = AsyncQueue("work", url=proxy.url, patience=0.1)
+        await queue.counts()
+        proxy.refuse()
+        results = await asyncio.gather(
+            *(queue.enqueue(jobs.add, i, job_id=f"j{i}") for i in range(3)), return_exceptions=True
+        )
+        proxy.accept()
+        errors = [result for result in results if isinstance(result, ServerUnavailable)]
+        assert [error.job_ids for error in errors] == [("j0",), ("j1",), ("j2",)]
+        assert hide_password(proxy.url) in str(errors[0])
+        await queue.close()
+
+
+# -- cancelled callers
+
+
+@pytest.mark.parametrize("which", [0, 1, 4])
+async def test_a_caller_that_is_cancelled_while_the_reply_is_awaited_harms_no_other(
+    url: str, which: int
+) -> None:
+    with Proxy(url) as proxy:
+        queue = AsyncQueue("work", url=proxy.url)
+        await queue.counts()
+        proxy.hold()
+        seen = proxy.replies
+        callers = [asyncio.create_task(queue.enqueue(jobs.add, i)) for i in range(5)]
+        while proxy.replies == seen:  # noqa: ASYNC110 - until the answer is under way
+            await asyncio.sleep(0.001)
+        callers[which].cancel()
+        await asyncio.sleep(0)
+        proxy.deliver()
+        results = await asyncio.gather(*callers, return_exceptions=True)
+        cancelled = [isinstance(result, asyncio.CancelledError) for result in results]
+        assert cancelled == [i == which for i in range(5)]
+        later = await queue.enqueue(jobs.add, 9)
+        assert (await later.refresh()).args == (9,), "it read its own reply"
+        await queue.close()
+
+
+@pytest.mark.parametrize("which", [0, 1, 4])
+async def test_nor_one_that_is_cancelled_before_anything_is_sent(
+    queue: AsyncQueue, which: int
+) -> None:
+    callers = [asyncio.create_task(queue.enqueue(jobs.add, i)) for i in range(5)]
+    await asyncio.sleep(0)  # all have asked, nothing has been sent
+    callers[which].cancel()
+    results = await asyncio.gather(*callers, return_exceptions=True)
+    cancelled = [isinstance(result, asyncio.CancelledError) for result in results]
+    assert cancelled == [i == which for i in range(5)]
+    assert (await queue.enqueue(jobs.add, 9)).new
+
+
+async def test_if_all_are_cancelled_the_next_is_served(url: str) -> None:
+    with Proxy(url) as proxy:
+        queue = AsyncQueue("work", url=proxy.url)
+        await queue.counts()
+        for _ in range(3):
+            proxy.hold()
+            seen = proxy.replies
+            callers = [asyncio.create_task(queue.enqueue(jobs.add, i)) for i in range(3)]
+            while proxy.replies == seen:  # noqa: ASYNC110 - until the answer is under way
+                await asyncio.sleep(0.001)
+            for caller in callers:
+                caller.cancel()
+            await asyncio.gather(*callers, return_exceptions=True)
+            proxy.deliver()
+            assert (await queue.enqueue(jobs.add, 9)).new
+        await queue.close()
+
+
+async def test_a_lone_caller_that_is_cancelled_leaves_those_that_came_meanwhile(url: str) -> None:
+    with Proxy(url) as proxy:
+        queue = AsyncQueue("work", url=proxy.url)
+        await queue.counts()
+        proxy.hold()
+        seen = proxy.replies
+        alone = asyncio.create_task(queue.enqueue(jobs.add, 1))
+        while proxy.replies == seen:  # noqa: ASYNC110 - until the answer is under way
+            await asyncio.sleep(0.001)
+        others = [asyncio.create_task(queue.enqueue(jobs.add, i)) for i in range(3)]
+        await asyncio.sleep(0)
+        alone.cancel()
+        proxy.deliver()
+        results = await asyncio.gather(alone, *others, return_exceptions=True)
+        assert isinstance(results[0], asyncio.CancelledError)
+        assert [job.new for job in results[1:]] == [True] * 3  # type: ignore[union-attr]
+        await queue.close()
+
+
+# -- loops, and the end
+
+
+def test_a_queue_may_be_used_by_one_event_loop_after_another(url: str) -> None:
+    queue = AsyncQueue("work", url=url)
+
+    async def some(count: int) -> int:
+        await asyncio.gather(*(queue.enqueue(jobs.add, i) for i in range(count)))
+        waiting = (await queue.counts()).waiting
+        await queue.close()
+        return waiting
+
+    assert [asyncio.run(some(count)) for count in (3, 1, 2)] == [3, 4, 6]
+
+
+def test_what_waited_in_a_loop_that_has_ended_holds_nobody_up(url: str) -> None:
+    queue = AsyncQueue("work", url=url)
+
+    async def ends_too_soon() -> None:
+        await queue.counts()
+        callers = [asyncio.create_task(queue.enqueue(jobs.add, i)) for i in range(3)]
+        await asyncio.sleep(0)
+        await queue._client.close()
+        assert not any(caller.done() for caller in callers)
+
+    async def goes_on() -> bool:
+        job = await queue.enqueue(jobs.add, 9)
+        await queue.close()
+        return bool(job.new)
+
+    asyncio.run(ends_too_soon())
+    assert asyncio.run(goes_on())
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_closing_waits_for_what_is_being_enqueued(
+    url: str, raw: redis.Redis, count: int
+) -> None:
+    with Proxy(url) as proxy:
+        queue = AsyncQueue("work", url=proxy.url)
+        await queue.counts()
+        proxy.hold()
+        seen = proxy.replies
+        callers = [asyncio.create_task(queue.enqueue(jobs.add, i)) for i in range(count)]
+        while proxy.replies == seen:  # noqa: ASYNC110 - until the answer is under way
+            await asyncio.sleep(0.001)
+        closing = asyncio.create_task(queue.close())
+        await asyncio.sleep(0)
+        proxy.deliver()
+        await closing
+        assert [job.new for job in await asyncio.gather(*callers)] == [True] * count
+        assert queue._client._idle == [], "no connection is left open"

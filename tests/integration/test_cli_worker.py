@@ -1,0 +1,106 @@
+"""`bide worker`: what it takes from the file and the environment, and how it logs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bide import Queue
+from tests.integration.console import at_terminal, bide, error_of, said
+
+FILE = """
+[tool.bide]
+url = "{url}"
+prefix = "shop"
+log-format = "kv"
+[tool.bide.worker]
+modules = ["shop"]
+queues = ["mail", "low"]
+concurrency = 3
+lease = "5s"
+"""
+
+HOSTILE = "x\r\nts=forged\x1b[2J"
+
+
+@pytest.fixture
+def mail(one_url: str) -> Queue:
+    return Queue("mail", url=one_url, prefix="shop")
+
+
+def configure(home: Path, url: str) -> None:
+    (home / "pyproject.toml").write_text(FILE.format(url=url))
+
+
+def test_a_worker_needs_no_words_where_the_file_has_them(
+    home: Path, one_url: str, mail: Queue
+) -> None:
+    configure(home, one_url)
+    job = mail.enqueue("shop:greet", "world")
+    done = bide(home, "worker", "--burst")
+    assert done.returncode == 0, done.stderr
+    assert "serves mail, low, 3 at once" in done.stderr
+    assert job.refresh().result == "hello world"
+    assert list(json.loads(said(bide(home, "info", "--json")))["queues"]) == ["low", "mail"]
+
+
+def test_the_command_line_wins(home: Path, one_url: str, mail: Queue) -> None:
+    configure(home, one_url)
+    done = bide(home, "worker", "shop", "-q", "other", "-c", "7", "--burst", "--log-format", "text")
+    assert "serves other, 7 at once" in done.stderr
+    assert "ts=" not in done.stderr
+    assert "--lease" in error_of(bide(home, "worker", "--lease"), 2)
+    assert "too short" in bide(home, "worker", "--lease", "1ms").stderr
+
+
+def test_the_environment_wins_over_the_file(home: Path, one_url: str) -> None:
+    configure(home, one_url)
+    done = bide(home, "worker", "--burst", BIDE_LOG_FORMAT="json")
+    assert [json.loads(line)["level"] for line in done.stderr.splitlines()] == ["info", "info"]
+
+
+@pytest.mark.parametrize("kind", ["json", "kv"])
+def test_logs_of_a_job_name_it_and_cannot_be_forged(home: Path, one_url: str, kind: str) -> None:
+    (home / "loud.py").write_text(
+        "import logging\n"
+        "async def shout(text):\n"
+        "    logging.getLogger('loud').warning('got %s', text, extra={'size': len(text)})\n"
+        "def call(text):\n"
+        "    logging.getLogger('loud').exception('got %s', text)\n"
+    )
+    queue = Queue("mail", url=one_url)
+    jobs = {queue.enqueue("loud:shout", HOSTILE).id, queue.enqueue("loud:call", HOSTILE).id}
+    done = bide(home, "worker", "loud", "-q", "mail", "--burst", "--log-format", kind, url=one_url)
+    lines = [line for line in done.stderr.splitlines() if "got " in line]
+    assert len(lines) == 2
+    assert "\x1b" not in done.stderr
+    if kind == "json":
+        assert {json.loads(line)["job_id"] for line in lines} == jobs
+        assert {json.loads(line)["task"] for line in lines} == {"loud:shout", "loud:call"}
+        assert any(json.loads(line).get("size") == len(HOSTILE) for line in lines)
+    else:
+        assert all(line.startswith("ts=") for line in done.stderr.splitlines())
+        assert {line.split("job_id=")[1].split()[0] for line in lines} == jobs
+    queue.close()
+
+
+def test_pickles_are_read_only_where_that_was_allowed(home: Path, one_url: str) -> None:
+    queue = Queue("mail", url=one_url, serializer="pickle")
+    job = queue.enqueue("shop:greet", "world")
+    bide(home, "worker", "shop", "-q", "mail", "--burst", url=one_url)
+    assert job.refresh().status == "failed"
+    assert job.error is not None
+    assert "--allow-pickle" in job.error.message
+    job.retry()
+    bide(home, "worker", "shop", "-q", "mail", "--burst", "--allow-pickle", url=one_url)
+    assert job.refresh().result == "hello world"
+    queue.close()
+
+
+def test_at_a_terminal_logs_have_colours_and_ctrl_c_stops_it(home: Path, one_url: str) -> None:
+    shown = at_terminal(home, "worker", "shop", url=one_url, types={"at once": "\x03"})
+    assert shown.code == 0
+    assert "\x1b[32mINFO" in shown.text
+    assert "stopped after 0 jobs" in shown.text

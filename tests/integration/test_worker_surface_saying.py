@@ -1,0 +1,132 @@
+"""What running jobs say of themselves: progress and log lines, from coroutines and threads."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from bide import Queue, State
+from bide.notes import LONGEST_LOG
+from tests.integration import jobs, surface
+from tests.integration.workers import at_work, burst, eventually
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    jobs.seen.clear()
+    jobs.gate.clear()
+    yield
+    jobs.gate.set()
+
+
+@pytest.fixture
+def queue(url: str) -> Iterator[Queue]:
+    queue = Queue("work", url=url)
+    yield queue
+    queue.close()
+
+
+def lines(job: Any) -> list[str]:
+    return [line.text for line in job.refresh().logs]
+
+
+@pytest.mark.parametrize("task", [surface.say, surface.say_async])
+def test_all_that_was_said_just_before_the_end_is_there_at_the_end(queue: Queue, task: Any) -> None:
+    job = queue.enqueue(task)
+    with at_work(queue):
+        assert job.wait(20) == "said"
+        assert lines(job) == ["line 0", "line 1", "line 2"]
+        assert job.progress is not None
+        assert (job.progress.fraction, job.progress.text) == (1.0, "step 2")
+
+
+def test_for_each_of_many_that_end_at_once(queue: Queue) -> None:
+    """More than one call may take."""
+    added = [queue.enqueue(surface.say_async, 20) for _ in range(100)]
+    with at_work(queue):
+        for job in added:
+            job.wait(20)
+            assert lines(job) == [f"line {i}" for i in range(20)]
+
+
+@pytest.mark.parametrize("task", [surface.say_and_wait, surface.say_and_wait_async])
+def test_it_shows_while_the_job_runs(queue: Queue, task: Any) -> None:
+    job = queue.enqueue(task)
+    with at_work(queue):
+        jobs.wait_seen(1)
+        eventually(lambda: lines(job) == ["working"])
+        assert job.status is State.ACTIVE
+        assert job.progress is not None
+        assert (job.progress.fraction, job.progress.text) == (0.5, "half way")
+        assert job.started is not None
+        assert job.started <= job.progress.at
+
+
+def test_a_job_that_fails_keeps_its_last_words(queue: Queue) -> None:
+    job = queue.enqueue(surface.say_and_fail, retry=1)
+    burst(queue)
+    job.promote()
+    burst(queue)
+    assert lines(job) == ["it goes wrong"] * 2
+    assert [attempt.error.message for attempt in job.attempts if attempt.error] == [
+        "as it said",
+        "as it said",
+    ]
+
+
+def test_threads_of_a_job_may_speak_at_once(queue: Queue) -> None:
+    job = queue.enqueue(surface.say_in_threads, 50)
+    burst(queue)
+    assert sorted(lines(job), key=int) == [f"{i}" for i in range(50)]
+
+
+def test_only_the_latest_lines_are_kept(queue: Queue) -> None:
+    job = queue.enqueue(surface.say, 350)
+    burst(queue)
+    assert lines(job) == [f"line {i}" for i in range(250, 350)]
+
+
+def test_what_is_too_long_is_cut_and_what_cannot_be_encoded_is_replaced(queue: Queue) -> None:
+    job = queue.enqueue(surface.say_this, "x" * 5_000)
+    odd = queue.enqueue(surface.say_this, "two\nlines and \\ud800 a half")
+    burst(queue)
+    assert lines(job) == ["x" * LONGEST_LOG]
+    assert lines(odd) == ["two\nlines and ? a half"]
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.1, "half", None])
+def test_a_progress_that_cannot_be_meant_is_an_error_in_the_job(
+    queue: Queue, fraction: Any
+) -> None:
+    job = queue.enqueue(surface.say_nonsense, fraction)
+    burst(queue)
+    error = job.refresh().error
+    assert error is not None
+    assert (error.type, "from 0 to 1" in error.message) == ("bide.UsageError", True)
+
+
+def test_saying_costs_no_round_trip_of_its_own(queue: Queue, url: str) -> None:
+    """It goes with what is sent anyway."""
+    for _ in range(50):
+        queue.enqueue(surface.say_async, 20)
+    with redis.Redis.from_url(url) as raw:
+        raw.config_resetstat()
+        burst(queue)
+        calls = raw.info("commandstats")["cmdstat_evalsha"]["calls"]
+    assert calls < 50
+
+
+def test_what_the_server_refuses_is_dropped_and_the_job_completes(
+    queue: Queue, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = queue.enqueue(surface.say)
+    with redis.Redis.from_url(url) as raw, caplog.at_level(logging.INFO, "bide"):
+        raw.set(queue.keys["notes"], "not a hash")
+        burst(queue)
+        raw.delete(queue.keys["notes"])
+    assert job.refresh().status is State.COMPLETED
+    assert "what jobs said of themselves was refused" in caplog.text

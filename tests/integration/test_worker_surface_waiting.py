@@ -1,0 +1,254 @@
+"""Waiting for a job: what `wait` returns or raises, and how soon, blocking and awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import redis
+
+from bide import (
+    AsyncQueue,
+    JobCancelled,
+    JobFailed,
+    JobNotFinished,
+    JobNotFound,
+    Queue,
+    State,
+)
+from bide.queue import awaited_job, blocking_job
+from tests.integration import jobs, surface
+from tests.integration.workers import Later, at_work, burst, eventually, listeners
+
+Wait = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    jobs.seen.clear()
+    jobs.gate.clear()
+    yield
+    jobs.gate.set()
+
+
+@pytest.fixture
+def queue(url: str) -> Iterator[Queue]:
+    queue = Queue("work", url=url)
+    yield queue
+    queue.close()
+
+
+@pytest.fixture
+def raw(url: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(url) as client:
+        yield client
+
+
+@pytest.fixture(params=["blocking", "awaited"])
+def wait(request: pytest.FixtureRequest, url: str) -> Wait:
+    """Waits for a job by its id, from a queue of its own."""
+
+    def blocking(id: str, *timeout: Any) -> Any:
+        queue = Queue("work", url=url)
+        try:
+            return blocking_job.Job[Any](queue, id).wait(*timeout)
+        finally:
+            queue.close()
+
+    async def awaited(id: str, *timeout: Any) -> Any:
+        queue = AsyncQueue("work", url=url)
+        try:
+            return await awaited_job.AsyncJob[Any](queue, id).wait(*timeout)
+        finally:
+            await queue.close()
+
+    if request.param == "blocking":
+        return blocking
+    return lambda *args: asyncio.run(awaited(*args))
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiters do not look by themselves: only a message ends their wait."""
+    for module in (blocking_job, awaited_job):
+        monkeypatch.setattr(module, "LOOK_EVERY", 3600.0)
+
+
+def is_waited_for(queue: Queue, raw: redis.Redis, id: str) -> bool:
+    return raw.zscore(queue.keys["waiters"], id) is not None
+
+
+# -- what comes of it
+
+
+def test_a_job_that_has_completed_gives_its_result_at_once(queue: Queue, wait: Wait) -> None:
+    job = queue.enqueue(jobs.add, 2, 3)
+    burst(queue)
+    assert wait(job.id) == 5
+    assert wait(job.id, 0) == 5
+
+
+@pytest.mark.parametrize("task", [jobs.add, jobs.add_async])
+def test_one_that_completes_later_gives_it_then(queue: Queue, wait: Wait, task: Any) -> None:
+    job = queue.enqueue(task, 2, 3)
+    with at_work(queue):
+        assert wait(job.id, 30) == 5
+
+
+def test_a_failure_is_raised_with_its_error(queue: Queue, wait: Wait) -> None:
+    job = queue.enqueue(jobs.fail, "no such order")
+    burst(queue)
+    with pytest.raises(JobFailed, match="failed: ValueError: no such order") as caught:
+        wait(job.id)
+    assert caught.value.error.type == "ValueError"
+    assert "raise ValueError(message)" in caught.value.error.traceback
+
+
+def test_a_job_that_will_be_retried_has_not_ended(queue: Queue, wait: Wait) -> None:
+    job = queue.enqueue(jobs.fail, "again", retry=1)
+    burst(queue)
+    with pytest.raises(JobNotFinished, match=r"is (delayed|waiting) after 0 s"):
+        wait(job.id, 0)
+
+
+def test_a_job_that_was_cancelled_says_so(queue: Queue, wait: Wait) -> None:
+    job = queue.enqueue(jobs.add, 1)
+    job.cancel()
+    with pytest.raises(JobCancelled, match="was cancelled"):
+        wait(job.id)
+
+
+@pytest.mark.usefixtures("patient")
+def test_also_one_that_is_cancelled_while_someone_waits(
+    queue: Queue, raw: redis.Redis, wait: Wait
+) -> None:
+    job = queue.enqueue(jobs.add, 1, delay=3600)
+    waiting = Later(lambda: wait(job.id, 60))
+    eventually(lambda: is_waited_for(queue, raw, job.id))
+    job.cancel()
+    with pytest.raises(JobCancelled):
+        waiting.result()
+
+
+@pytest.mark.usefixtures("patient")
+def test_also_one_that_ends_because_it_was_asked_to(
+    queue: Queue, raw: redis.Redis, wait: Wait
+) -> None:
+    job = queue.enqueue(jobs.hang)
+    with at_work(queue):
+        jobs.wait_seen(1)
+        waiting = Later(lambda: wait(job.id, 60))
+        eventually(lambda: is_waited_for(queue, raw, job.id))
+        assert job.cancel()
+        with pytest.raises(JobCancelled):
+            waiting.result()
+
+
+def test_a_job_that_takes_too_long_goes_on(queue: Queue, wait: Wait) -> None:
+    job = queue.enqueue(jobs.wait_thread)
+    with at_work(queue):
+        jobs.wait_seen(1)
+        with pytest.raises(JobNotFinished, match=rf"Job {job.id} is active after 0.2 s"):
+            wait(job.id, "200ms")
+        assert job.refresh().status is State.ACTIVE
+        jobs.gate.set()
+        assert wait(job.id, 30) == "waited"
+
+
+def test_the_time_to_wait_is_kept_and_is_a_time_out_error(queue: Queue, wait: Wait) -> None:
+    job = queue.enqueue(jobs.add, 1, delay=3600)
+    waiting = Later(lambda: wait(job.id, 0.1))
+    with pytest.raises(TimeoutError):
+        waiting.result(within=1.5)  # less than until a waiter would look by itself
+
+
+def test_a_job_that_never_was_or_is_no_more(queue: Queue, wait: Wait) -> None:
+    with pytest.raises(JobNotFound, match="There is no job 'nobody'"):
+        wait("nobody")
+    job = queue.enqueue(jobs.add, 1, delay=3600)
+    waiting = Later(lambda: wait(job.id, 60))
+    eventually(lambda: queue.counts().delayed == 1)
+    job.delete()
+    with pytest.raises(JobNotFound):
+        waiting.result()
+
+
+def test_the_result_of_a_task_that_is_known_here_is_what_its_annotation_says(
+    queue: Queue, wait: Wait
+) -> None:
+    job = queue.enqueue(surface.when)
+    burst(queue)
+    assert wait(job.id) == surface.WHEN
+
+
+# -- how soon
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("task", [jobs.wait_thread, jobs.wait_and_fail])
+def test_the_end_is_heard_of_at_once(queue: Queue, raw: redis.Redis, wait: Wait, task: Any) -> None:
+    job = queue.enqueue(task)
+    with at_work(queue):
+        jobs.wait_seen(1)
+        waiting = Later(lambda: wait(job.id))
+        eventually(lambda: is_waited_for(queue, raw, job.id))
+        jobs.gate.set()
+        if task is jobs.wait_thread:
+            assert waiting.result() == "waited"
+        else:
+            with pytest.raises(JobFailed, match="in the end"):
+                waiting.result()
+
+
+@pytest.mark.usefixtures("patient")
+def test_each_of_many_who_wait_is_told(queue: Queue, raw: redis.Redis, wait: Wait) -> None:
+    job, other = queue.enqueue(jobs.wait_thread), queue.enqueue(jobs.wait_thread)
+    waiting = [Later(partial(wait, id)) for id in (job.id, job.id, other.id)]
+    eventually(lambda: raw.zcard(queue.keys["waiters"]) == 2)
+    eventually(lambda: listeners(queue, "waiters") == 3)
+    with at_work(queue):
+        jobs.gate.set()
+        assert [one.result() for one in waiting] == ["waited"] * 3
+
+
+def test_a_lost_message_costs_a_few_seconds(queue: Queue, raw: redis.Redis, wait: Wait) -> None:
+    """The waiter's connection is killed, and the job ends before there is another."""
+    job = queue.enqueue(jobs.add, 1, delay=3600)
+    waiting = Later(lambda: wait(job.id))
+    eventually(lambda: is_waited_for(queue, raw, job.id))
+    for _ in range(3):
+        raw.client_kill_filter(_type="pubsub")
+    job.cancel()
+    with pytest.raises(JobCancelled):
+        waiting.result(within=5)
+
+
+def test_so_does_one_that_nobody_sent(queue: Queue, raw: redis.Redis, wait: Wait) -> None:
+    """As after a failover: who waits is forgotten on the server."""
+    job = queue.enqueue(jobs.add, 1, delay=3600)
+    waiting = Later(lambda: wait(job.id))
+    eventually(lambda: is_waited_for(queue, raw, job.id))
+    raw.delete(queue.keys["waiters"])
+    job.cancel()
+    with pytest.raises(JobCancelled):
+        waiting.result(within=5)
+
+
+def test_a_long_wait_keeps_its_connections(
+    queue: Queue, raw: redis.Redis, wait: Wait, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (blocking_job, awaited_job):
+        monkeypatch.setattr(module, "LOOK_EVERY", 0.02)
+    job = queue.enqueue(jobs.add, 1, delay=3600)
+
+    def connections() -> int:
+        count: int = raw.info("stats")["total_connections_received"]
+        return count
+
+    before = connections()
+    with pytest.raises(JobNotFinished):
+        wait(job.id, 0.6)
+    assert connections() - before <= 2, "one to ask, one to listen"

@@ -1,0 +1,86 @@
+"""Workers that run in threads of the test, and what the tests wait for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from bide import Queue, Worker
+from tests.integration import jobs
+
+MODULES = ("tests.integration.jobs", "tests.integration.surface")
+
+
+def worker(*queues: Queue, **options: Any) -> Worker:
+    """A worker that serves the tests' tasks."""
+    options.setdefault("modules", MODULES)
+    return Worker(queues, **options)
+
+
+def burst(*queues: Queue, **options: Any) -> int:
+    """Run what is due; how many jobs that were."""
+    return worker(*queues, **options).work(burst=True)
+
+
+@contextmanager
+def at_work(*queues: Queue, **options: Any) -> Iterator[Worker]:
+    """A worker at work, which is stopped warmly at the end; it hears whom it is to cancel."""
+    one = worker(*queues, **options)
+    thread = threading.Thread(target=one.work)
+    thread.start()
+    try:
+        for queue in queues:
+            eventually(partial(listeners, queue, "asked"))
+        yield one
+    finally:
+        jobs.gate.set()
+        one.stop()
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def listeners(queue: Queue, channel: str) -> int:
+    """How many listen on a channel of a queue."""
+    ((_, count),) = queue._client._redis.pubsub_numsub(queue.keys[channel])
+    return int(count)
+
+
+def eventually(condition: Callable[[], object], seconds: float = 10) -> None:
+    """Look until it is so; for what lies on a server, which tells nobody."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it never came to be"
+        time.sleep(0.005)
+
+
+class Later:
+    """Something that goes on in a thread, and its result."""
+
+    def __init__(self, do: Callable[[], Any]) -> None:
+        self._result: list[Any] = []
+        self._error: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                self._result.append(do())
+            except BaseException as error:
+                self._error.append(error)
+
+        self._thread = threading.Thread(target=run, daemon=True)
+        self._thread.start()
+
+    @property
+    def ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    def result(self, within: float = 15) -> Any:
+        """What it returned; raises what it raised."""
+        self._thread.join(within)
+        assert self.ended, f"it still goes on after {within} s"
+        if self._error:
+            raise self._error[0]
+        return self._result[0]

@@ -1,0 +1,142 @@
+"""The verbs of the model with which jobs are made and managed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tests.model.store import FINISHED, Job, Run, Store
+
+Reply = list[Any]
+
+
+class Managed(Store):
+    """A queue without its workers."""
+
+    def enqueue(self, now: int, jobs: Sequence[tuple[str, int | None, int, bytes]]) -> Reply:
+        """Each job is (id, due or None for now, priority, body)."""
+        reply: Reply = [b"ok", now]
+        earliest = None
+        for id, at, priority, body in jobs:
+            there = self.jobs.get(id)
+            if there and not there.place.startswith("trash:"):
+                reply += [b"exists", 0]
+                continue
+            due = max(at or 0, now)
+            self.jobs[id] = Job(id, body, f"due:{priority}", due)
+            reply += [b"new", due]
+            earliest = due if earliest is None else min(earliest, due)
+        if earliest is not None:
+            self.wake_for(earliest, now)
+        return reply
+
+    def cancel(self, now: int, ids: Sequence[str], running: bool) -> Reply:
+        words, done = [], []
+        for id in ids:
+            job = self.waits(id)
+            word = "ok" if job else self.state(id, now)
+            if job:
+                priority = job.place.removeprefix("due:")
+                if job.run is None and priority != "5":
+                    job.run = Run(token=0, priority=int(priority), worker="-", due=now)
+                self.finish(job, "cancelled", now)
+                done.append(id)
+            elif word == "active" and running:
+                word = "asked"
+                self.asked[id] = now
+                self.said.append(("asked", id))
+            words.append(word)
+        if done:
+            self.retain("cancelled", now, len(done) + 64)
+            self.tell(now, done)
+        return [b"ok", now, *(word.encode() for word in words)]
+
+    def reschedule(self, now: int, ids: Sequence[str], at: int) -> Reply:
+        reply: Reply = [b"ok", now]
+        moved = False
+        for id in ids:
+            job = self.waits(id)
+            if job:
+                job.score = max(at, now)
+                moved = True
+            reply += [b"ok", job.score] if job else [self.state(id, now).encode(), 0]
+        if moved:
+            self.wake_for(max(at, now), now)
+        return reply
+
+    def promote(self, now: int, ids: Sequence[str]) -> Reply:
+        reply: Reply = [b"ok", now]
+        for id in ids:
+            job = self.waits(id)
+            if job and job.score > now:
+                job.score = now
+                self.push()
+            reply += [b"ok", job.score] if job else [self.state(id, now).encode(), 0]
+        return reply
+
+    def retry(self, now: int, ids: Sequence[str], at: int, name: str) -> Reply:
+        reply: Reply = [b"ok", now]
+        moved = False
+        for id in ids:
+            job = self.jobs.get(id)
+            if job and job.run and job.run.retried == name:
+                reply += [b"ok", job.score if job.place.startswith("due:") else 0]
+                continue
+            if job is None or job.place not in FINISHED:
+                reply += [self.state(id, now).encode(), 0]
+                continue
+            run = job.run = job.run or Run(token=0, priority=5, worker="-", due=now)
+            run.attempt = run.crashes = run.strikes = run.alone = run.first = run.ended = 0
+            run.retried = name
+            job.place, job.score, job.result = f"due:{run.priority}", max(at, now), None
+            moved = True
+            reply += [b"ok", job.score]
+        if moved:
+            self.wake_for(max(at, now), now)
+        return reply
+
+    def watch(self, now: int, id: str, wait: int) -> Reply:
+        state = self.state(id, now)
+        state = "due" if state in ("delayed", "waiting") else state
+        if state in ("due", "active"):
+            self.forget_waiters(now)
+            self.waiters[id] = now + wait
+        return [b"ok", now, state.encode()]
+
+    def configure(self, retention: str) -> Reply:
+        self.retention = retention
+        return [b"ok"]
+
+    def delete(self, ids: Sequence[str]) -> Reply:
+        words = []
+        for id in ids:
+            state = self.state(id, 0)
+            words.append(state if state in ("active", "gone") else "ok")
+            if words[-1] == "ok":
+                del self.jobs[id]
+        return [b"ok", *(word.encode() for word in words)]
+
+    def pause(self) -> Reply:
+        self.meta["paused"] = 1
+        return [b"ok"]
+
+    def resume(self) -> Reply:
+        if self.meta.pop("paused", 0):
+            self.push()
+        return [b"ok"]
+
+    def empty(self, begin: str, limit: int) -> Reply:
+        if begin == "-":
+            return [b"ok", 0, int(self.sweep(limit))]
+        name, _, count = self.emptied.partition(" ")
+        if name == begin:
+            return [b"ok", int(count), int("trash" in self.meta)]
+        if "trash" in self.meta and self.sweep(limit):
+            return [b"busy"]
+        aside = self.due_jobs()
+        for job in aside:
+            job.place = job.place.replace("due:", "trash:")
+        if aside:
+            self.meta["trash"] = 1
+            self.emptied = f"{begin} {len(aside)}"
+        return [b"ok", len(aside), int(bool(aside))]

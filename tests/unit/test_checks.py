@@ -1,0 +1,97 @@
+"""What `bide doctor` makes of a server's words; how it asks is tested on real servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bide.cli.checks import Finding, diagnose
+from bide.cli.probe import Readings
+
+GOOD: dict[str, Any] = {
+    "redis_version": "7.2.4",
+    "valkey_version": "9.1.2",
+    "maxmemory_policy": "noeviction",
+    "maxmemory": 1000,
+    "used_memory": 100,
+    "aof_enabled": 1,
+    "role": "master",
+    "connected_slaves": 1,
+    "connected_clients": 10,
+    "maxclients": 10_000,
+    "hz": 10,
+}
+CONFIG = {"timeout": "0", "tcp-keepalive": "300", "save": "", "appendfsync": "everysec"}
+
+
+def findings(
+    skew: float | None = 0.001, trips: list[float] | None = None, **info: Any
+) -> dict[str, Finding]:
+    config = CONFIG | {key: info.pop(key) for key in list(info) if key in CONFIG}
+    known = {key: value for key, value in (GOOD | info).items() if value is not None}
+    found = diagnose(Readings(known, config, skew, 0.0001, trips or [0.0002] * 20))
+    return {finding.check: finding for finding in found}
+
+
+def test_a_server_that_is_well() -> None:
+    found = findings()
+    assert {finding.verdict for finding in found.values()} == {"ok"}
+    assert all(finding.fix == "" for finding in found.values())
+    assert found["server"].says == "Valkey 9.1.2"
+
+
+@pytest.mark.parametrize(
+    ("check", "verdict", "says", "info"),
+    [
+        ("server", "ok", "Redis 6.2.0", {"redis_version": "6.2.0", "valkey_version": None}),
+        ("server", "fail", "6.0.16", {"redis_version": "6.0.16", "valkey_version": None}),
+        ("server", "warn", "Cluster", {"cluster_enabled": 1}),
+        ("eviction", "fail", "drops jobs", {"maxmemory_policy": "allkeys-lru"}),
+        ("eviction", "warn", "would", {"maxmemory_policy": "volatile-ttl", "maxmemory": 0}),
+        ("maxmemory", "warn", "none", {"maxmemory": 0}),
+        ("maxmemory", "warn", "900 B of 1e+03 B", {"used_memory": 900}),
+        ("persistence", "warn", "all jobs are gone", {"aof_enabled": 0}),
+        ("persistence", "warn", "snapshots only", {"aof_enabled": 0, "save": "3600 1"}),
+        ("persistence", "fail", "cannot be written", {"aof_last_write_status": "err"}),
+        ("persistence", "warn", "rewritten", {"aof_last_bgrewrite_status": "err"}),
+        ("persistence", "ok", "about the last second", {}),
+        ("persistence", "ok", "no acknowledged job", {"appendfsync": "always"}),
+        ("replication", "fail", "replica of h:1", {
+            "role": "slave", "master_host": "h", "master_port": 1}),
+        ("replication", "note", "no replicas", {"connected_slaves": 0}),
+        ("clock", "ok", "agree", {"skew": 0.00005}),
+        ("clock", "ok", "behind", {"skew": -0.9}),
+        ("clock", "warn", "2s ahead of", {"skew": 2.0}),
+        ("clock", "fail", "1h behind", {"skew": -3600.0}),
+        ("clock", "note", "denied", {"skew": None}),
+        ("round trip", "warn", "30ms at the median", {"trips": [0.03]}),
+        ("idle clients", "warn", "after 10 s", {"timeout": "10"}),
+        ("idle clients", "ok", "after 300 s", {"timeout": "300"}),
+        ("keepalive", "warn", "off", {"tcp-keepalive": "0"}),
+        ("clients", "warn", "9000 of 10000", {"connected_clients": 9000}),
+        ("hz", "warn", "1:", {"hz": 1}),
+    ],
+)  # fmt: skip
+def test_what_is_not(check: str, verdict: str, says: str, info: dict[str, Any]) -> None:
+    finding = findings(**info)[check]
+    assert finding.verdict == verdict
+    assert says in finding.says
+    assert bool(finding.fix) == (verdict in ("warn", "fail"))
+
+
+def test_a_failed_snapshot_is_said_beside_the_rest() -> None:
+    info = GOOD | {"rdb_last_bgsave_status": "err"}
+    found = diagnose(Readings(info, CONFIG, 0.0, 0.0, []))
+    assert [f.verdict for f in found if f.check == "persistence"] == ["fail", "ok"]
+
+
+def test_what_is_denied_is_not_guessed() -> None:
+    found = diagnose(Readings({}, {}, None, 0.0, []))
+    assert [f.check for f in found] == ["client", "server", "clock"]
+    assert "INFO is denied" in found[1].says
+
+
+def test_snapshots_that_cannot_be_asked_for() -> None:
+    found = diagnose(Readings(GOOD | {"aof_enabled": 0}, {}, 0.0, 0.0, []))
+    assert any("is not known" in f.says for f in found if f.check == "persistence")

@@ -1,0 +1,87 @@
+"""A worker's jobs without a server: what becomes of one that is asked to end as it begins."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from bide import task
+from bide.codec import Body, encode_body
+from bide.job import Claimed
+from bide.keys import keys_of
+from bide.task import Served, register
+from bide.worker.lifespan import Lifespan
+from bide.worker.running import Running
+from bide.worker.station import Station
+
+MAIL, POST = keys_of("mail"), keys_of("post")
+ran: list[str] = []
+
+
+async def run_async() -> None:
+    ran.append("async")
+
+
+def run_in_thread() -> None:
+    ran.append("thread")
+
+
+@pytest.fixture(autouse=True)
+def _tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task, "_registered", {})
+    register(run_async)
+    register(run_in_thread)
+    ran.clear()
+
+
+class Scene:
+    """One job of `mail` that a worker has just claimed."""
+
+    def __init__(self, function: Any) -> None:
+        self.station = Station(MAIL, "w1", 10_000_000)
+        self.changed = asyncio.Event()
+        self.running = Running("w1", Served(), Lifespan(), False, self.changed.set)
+        body = encode_body(Body(task.task_name(function)))
+        self.running.accept(self.station, [Claimed("a", body, 1, 1, 0, 5, 5)], 0.0)
+
+    async def outcome(self) -> str:
+        async with asyncio.timeout(10):
+            while not self.station.settles:
+                await self.changed.wait()
+                self.changed.clear()
+        self.running.close()
+        (settle,) = self.station.settles
+        return settle.outcome
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("function", [run_async, run_in_thread])
+async def test_one_that_is_asked_before_it_was_started_never_runs(function: Any) -> None:
+    scene = Scene(function)
+    scene.running.ask(MAIL["asked"], "a")
+    assert await scene.outcome() == "cancel"
+    assert ran == []
+
+
+@pytest.mark.anyio
+async def test_one_whose_task_has_not_taken_a_step_never_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene(run_async)
+    asyncio.get_running_loop().call_soon(scene.running.ask, MAIL["asked"], "a")
+    assert await scene.outcome() == "cancel"
+    assert ran == []
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("channel", "id"), [(POST["asked"], "a"), (MAIL["asked"], "b")])
+@pytest.mark.parametrize("function", [run_async, run_in_thread])
+async def test_one_of_another_queue_or_id_is_not_meant(
+    function: Any, channel: str, id: str
+) -> None:
+    scene = Scene(function)
+    scene.running.ask(channel, id)
+    assert await scene.outcome() == "complete"
+    assert len(ran) == 1
