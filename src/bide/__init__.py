@@ -1,6 +1,5 @@
 """bide: a task queue on Valkey/Redis in which delay comes first. Jobs run on time."""
 
-from bide.codec import Body, ErrorInfo
 from bide.current import CurrentJob, current_job
 from bide.errors import (
     AccessDenied,
@@ -23,6 +22,7 @@ from bide.middleware import Middleware, use
 from bide.notes import Attempt, LogLine, Progress
 from bide.options import Options, TaskOptions
 from bide.outcomes import Fail, RetryLater, Snooze
+from bide.payload.codec import Body, ErrorInfo
 from bide.queue import AsyncJob, AsyncQueue, AsyncTask, Job, Queue, Task
 from bide.resource import Resource, resource
 from bide.retention import Retention
