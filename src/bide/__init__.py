@@ -20,6 +20,8 @@ from bide.errors import (
 )
 from bide.middleware import Middleware, use
 from bide.notes import Attempt, LogLine, Progress
+from bide.ops.inspect import Counts
+from bide.ops.registry import WorkerSeen
 from bide.options import Options, TaskOptions
 from bide.outcomes import Fail, RetryLater, Snooze
 from bide.payload.codec import Body, ErrorInfo
@@ -39,6 +41,7 @@ __all__ = [
     "Attempt",
     "BideError",
     "Body",
+    "Counts",
     "CurrentJob",
     "ErrorInfo",
     "Fail",
@@ -70,6 +73,7 @@ __all__ = [
     "UsageError",
     "Worker",
     "WorkerCrashed",
+    "WorkerSeen",
     "__version__",
     "current_job",
     "resource",
