@@ -305,3 +305,11 @@ def with_callbacks(wrong: bool) -> str:
 def fails_twice() -> None:
     note("attempt", current_job().attempt)
     raise ValueError("wrong")
+
+
+awaited_queue = bide.AsyncQueue("registers-only", url="redis://127.0.0.1:1")
+
+
+@awaited_queue.task
+def when_awaited() -> datetime:
+    return WHEN
