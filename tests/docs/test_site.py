@@ -1,0 +1,137 @@
+"""The site builds without a warning, needs nothing from elsewhere, and says what is so."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+import pytest
+
+import bide
+from bide.cli.main import group
+from tests.docs.pages import PAGES, ROOT
+
+DOCS = ROOT / "docs"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    any(find_spec(name) is None for name in ("sphinx", "myst_parser", "furo")),
+    reason="what builds the site is not installed: pip install 'bide[docs]'",
+)
+def test_the_site_builds_without_a_warning_and_asks_nobody_else(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", str(DOCS), str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    pages = list(tmp_path.glob("**/*.html"))
+    assert len(pages) > 40
+    for page in pages:
+        loaded = re.findall(
+            r'<(?:script|img|link|iframe)\b[^>]*?\b(?:src|href)="([^"]*)"', _text(page)
+        )
+        assert not [url for url in loaded if "//" in url], page
+
+
+# -- links
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_to_a_heading_lead_to_one(page: Path) -> None:
+    for link, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#([^)]+)\)", _text(page)):
+        target = (page.parent / link).resolve() if link else page
+        assert anchor in _anchors(target), f"{link}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES[2:], ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_stay_within_the_site(page: Path) -> None:
+    for link in re.findall(r"\]\((?!https?:)([^)#\s]+)", _prose(page)):
+        target = (page.parent / link).resolve()
+        assert target.is_relative_to(DOCS), f"{link} leads out of docs/, where the site has no page"
+
+
+def _anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", _text(page), flags=re.S), re.M)
+    plain = [re.sub(r"[^\w\- ]", "", title.lower()) for title in titles]
+    return {title.replace(" ", "-") for title in plain}
+
+
+@cache
+def _text(page: Path) -> str:
+    return page.read_text("utf-8")
+
+
+def _prose(page: Path) -> str:
+    return re.sub(r"```.*?```|`[^`]*`", "", _text(page), flags=re.S)
+
+
+# -- promises and their tests
+
+
+PROMISES = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", _text(DOCS / "guarantees.md"))
+
+
+@pytest.mark.parametrize(("file", "name"), PROMISES, ids=[name for _, name in PROMISES])
+def test_a_promise_is_held_by_a_test_that_exists(file: str, name: str) -> None:
+    tree = ast.parse((ROOT / file).read_text("utf-8"))
+    found = {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
+    assert name in found
+
+
+def test_every_promise_names_a_test_and_every_other_says_what_to_do_instead() -> None:
+    promised, other = _text(DOCS / "guarantees.md").split("## What is not promised")
+    for part in promised.split("\n### ")[1:]:
+        assert "`tests/" in part, part.splitlines()[0]
+    for part in other.split("\n### ")[1:-1]:  # the last one is of servers that cannot be used
+        assert "*Instead*" in part, part.splitlines()[0]
+
+
+# -- completeness
+
+
+def test_the_reference_has_every_public_name() -> None:
+    pages = "\n".join(_text(page) for page in DOCS.glob("reference/*.md"))
+    documented = set(re.findall(r"^\.\. auto\w+:: (\w+)", pages, re.M))
+    assert {name for name in bide.__all__ if not name.startswith("__")} <= documented
+
+
+def test_an_index_has_every_page_beside_it() -> None:
+    for index in DOCS.glob("*/index.md"):
+        for page in index.parent.glob("*.md"):
+            assert page == index or f"({page.name})" in _text(index), page
+
+
+def test_the_shown_settings_can_be_read() -> None:
+    for page in PAGES:
+        for block in re.findall(r"```toml\n(.*?)```", _text(page), re.S):
+            tomllib.loads(block)
+
+
+# -- commands that no test can run as they stand
+
+
+def _started() -> list[str]:
+    page = _text(DOCS / "howto" / "production.md")
+    lines = re.findall(r"^ExecStart=(.*)$|CMD (\[.*\])$", page, re.M)
+    return [unit or " ".join(ast.literal_eval(container)) for unit, container in lines]
+
+
+@pytest.mark.parametrize("line", _started())
+def test_what_a_unit_or_a_container_starts_is_a_command_of_ours(line: str) -> None:
+    program, name, *args = shlex.split(line)
+    assert Path(program).name == "bide"
+    command = group.commands[name]
+    command.make_context(name, list(args), parent=click.Context(group))  # raises on an unknown one
