@@ -1,6 +1,5 @@
 """bide: a task queue on Valkey/Redis in which delay comes first. Jobs run on time."""
 
-from bide.codec import Body, ErrorInfo
 from bide.current import CurrentJob, current_job
 from bide.errors import (
     AccessDenied,
@@ -21,8 +20,11 @@ from bide.errors import (
 )
 from bide.middleware import Middleware, use
 from bide.notes import Attempt, LogLine, Progress
+from bide.ops.inspect import Counts
+from bide.ops.registry import WorkerSeen
 from bide.options import Options, TaskOptions
 from bide.outcomes import Fail, RetryLater, Snooze
+from bide.payload.codec import Body, ErrorInfo
 from bide.queue import AsyncJob, AsyncQueue, AsyncTask, Job, Queue, Task
 from bide.resource import Resource, resource
 from bide.retention import Retention
@@ -39,6 +41,7 @@ __all__ = [
     "Attempt",
     "BideError",
     "Body",
+    "Counts",
     "CurrentJob",
     "ErrorInfo",
     "Fail",
@@ -70,6 +73,7 @@ __all__ = [
     "UsageError",
     "Worker",
     "WorkerCrashed",
+    "WorkerSeen",
     "__version__",
     "current_job",
     "resource",

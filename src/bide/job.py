@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from bide.codec import Body, decode_body, decode_envelope, decode_result
 from bide.errors import PayloadError
 from bide.notes import Notes, read_notes
+from bide.payload.codec import Body, decode_body, decode_envelope, decode_result
 from bide.states import FINISHED, State
 
 

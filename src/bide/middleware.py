@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, TypeVar
 
-from bide.codec import Body
 from bide.current import CurrentJob
 from bide.errors import UsageError
+from bide.payload.codec import Body
 
 Around = AbstractContextManager[Any] | AbstractAsyncContextManager[Any] | None
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from bide.clock import from_us
-from bide.codec import ErrorInfo, decode_error
+from bide.payload.codec import ErrorInfo, decode_error
 
 LONGEST_LOG: Final = 2_000
 """Characters of one log line; the rest is cut."""

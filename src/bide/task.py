@@ -15,12 +15,12 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from bide.clock import to_us
-from bide.codec import DEFAULT_TIMEOUT
 from bide.errors import TaskNotFound, UsageError
 from bide.keys import check_priority
 from bide.options import OnCrash, TaskOptions, check_names
+from bide.payload.codec import DEFAULT_TIMEOUT
+from bide.payload.signature import Signature
 from bide.retry import NO_RETRY, Retry, as_retry
-from bide.signature import Signature
 
 Function = Callable[..., Any]
 

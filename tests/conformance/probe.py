@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import redis
 
 from bide import aio, sync
-from bide.codec import Body, encode_body
 from bide.command import Command
 from bide.job import Claimed, RunRecord, Snapshot
 from bide.keys import keys_of
@@ -18,6 +17,7 @@ from bide.ops import consume, inspect, manage, produce
 from bide.ops.consume import Claim, Outcome, Renewal, Said, Settle, Verdict
 from bide.ops.manage import Moved
 from bide.ops.produce import Prepared, Receipt
+from bide.payload.codec import Body, encode_body
 from bide.retention import Retention
 from bide.script import TEST_CLOCK
 from tests.faults.legal import Holding, assert_legal, hold

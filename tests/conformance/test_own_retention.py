@@ -156,11 +156,14 @@ def test_for_fifteen_seconds_in_any_case(q: Probe, state: str, own: float) -> No
 
 def test_a_queue_that_keeps_nothing_keeps_what_has_a_time_of_its_own(q: Probe, state: str) -> None:
     q.configure(completed=0, failed=0)
-    end(q, state, "own", keep=3600)
+    end(q, state, "own", keep=60)
     end(q, state, "usual")
-    q.move(60)
+    q.move(50)
     look(q)
     assert kept(q, state) == {"own"}
+    q.move(10)
+    look(q)
+    assert kept(q, state) == set()
 
 
 @pytest.mark.parametrize("keep", [None, 20, 30 * DAY])

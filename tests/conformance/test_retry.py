@@ -225,6 +225,14 @@ def test_one_that_waits_for_its_own_retry_keeps_its_attempts(q: Probe) -> None:
     assert q.record("a").attempt == 1
 
 
+def test_one_whose_body_is_missing_is_left_alone(q: Probe) -> None:
+    end(q, "failed")
+    q.raw.hdel(q.keys["jobs"], "a")
+    q.legal = False
+    assert q.retry("a") == ["failed"]
+    assert q.where("a") == "failed"
+
+
 def test_one_that_was_set_aside_by_emptying_is_gone(q: Probe) -> None:
     end(q, "failed")
     q.retry("a")

@@ -14,10 +14,10 @@ from typing import Any
 
 import redis
 
-from bide.codec import decode_body, decode_result
 from bide.job import RunRecord
 from bide.keys import DUE_SETS, LAYOUT, PREFIX, keys_of
 from bide.notes import read_notes
+from bide.payload.codec import decode_body, decode_result
 
 _SETS = ("active", "completed", "failed", "cancelled")
 _ASIDE = ("asked", "waiters")

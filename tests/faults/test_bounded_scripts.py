@@ -16,13 +16,13 @@ import pytest
 import redis
 
 from bide import Queue, sync
-from bide.codec import Body
 from bide.embedded import Server
 from bide.ids import new_id
 from bide.job import Claimed
 from bide.keys import DEFAULT_PRIORITY, keys_of
 from bide.ops import consume, inspect, manage, produce, registry
 from bide.ops.consume import Said, Settle
+from bide.payload.codec import Body
 from bide.retention import Retention
 from bide.script import load, names
 from bide.worker.station import MAX_SAID_BYTES

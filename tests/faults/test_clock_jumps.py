@@ -12,11 +12,11 @@ import pytest
 import redis
 
 from bide import sync
-from bide.codec import Body
 from bide.job import Claimed
 from bide.keys import keys_of
 from bide.ops import consume, inspect, produce
 from bide.ops.consume import Settle
+from bide.payload.codec import Body
 from bide.script import TEST_CLOCK
 from tests.faults.legal import Holding, assert_legal
 from tests.faults.verbs import enqueue_all

@@ -8,11 +8,11 @@ import pytest
 import redis
 
 from bide import Queue, ServerFull, sync
-from bide.codec import Body
 from bide.embedded import Server
 from bide.keys import keys_of
 from bide.ops import consume, inspect, manage, produce
 from bide.ops.consume import Settle
+from bide.payload.codec import Body
 from bide.retention import Retention
 from tests.conftest import BINARIES
 from tests.faults.crew import JOBS, Crew

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from bide.codec import Body
 from bide.errors import ServerUnavailable
 from bide.keys import keys_of
 from bide.notes import read_notes
 from bide.ops import consume, inspect, manage, produce
 from bide.ops.consume import Said, Settle
 from bide.ops.produce import Prepared
+from bide.payload.codec import Body
 from bide.retention import Retention
 from tests.faults.conftest import Connect, Executor
 from tests.faults.legal import assert_legal

@@ -102,7 +102,11 @@ def test_after_lost_connections(one_url: str, ledger: Ledger, tmp_path: Path) ->
     with Proxy(one_url) as proxy:
         left = Left()
         worker, thread = work(proxy.url)
-        ledger_lines = 0
+        enqueue(one_url)
+        ledger_lines = 40
+        ledger.wait(
+            "done", ledger_lines
+        )  # a worker that has never reached its server does not wait
         for _ in range(5):
             enqueue(one_url)
             ledger_lines += 40

@@ -9,11 +9,11 @@ import pytest
 import redis
 
 from bide import aio
-from bide.codec import Body
 from bide.errors import ServerUnavailable
 from bide.keys import keys_of
 from bide.ops import consume, inspect, manage, produce
 from bide.ops.consume import Settle
+from bide.payload.codec import Body
 from bide.retention import Retention
 from bide.script import TEST_CLOCK, load, names
 from tests.faults.conftest import Connect, Executor

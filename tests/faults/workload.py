@@ -9,13 +9,13 @@ from typing import Any
 import redis
 
 from bide import sync
-from bide.codec import Body
 from bide.command import Command
 from bide.ids import new_id
 from bide.job import Claimed
 from bide.keys import keys_of
 from bide.ops import consume, inspect, manage, produce, registry
 from bide.ops.consume import Outcome, Said, Settle
+from bide.payload.codec import Body
 from bide.retention import Retention
 from bide.script import TEST_CLOCK
 

@@ -211,6 +211,11 @@ class Cart:
         return self.total()
 
 
+def say_much() -> None:
+    for i in range(100):
+        current_job().log(f"{i} " + "x" * 1_990)
+
+
 def say_this(text: str) -> None:
     current_job().log(text.replace("\\ud800", "\ud800"))
 
@@ -270,6 +275,11 @@ async def told_async(job: CurrentJob, value: Any) -> None:
     note("told", job.id, str(value), current_job() is job)
 
 
+async def told_slowly(job: CurrentJob, value: Any) -> None:
+    await asyncio.sleep(0.2)
+    note("told", job.id)
+
+
 def told_badly(job: CurrentJob, value: Any) -> None:
     note("told badly")
     raise LookupError("the callback's own")
@@ -295,3 +305,11 @@ def with_callbacks(wrong: bool) -> str:
 def fails_twice() -> None:
     note("attempt", current_job().attempt)
     raise ValueError("wrong")
+
+
+awaited_queue = bide.AsyncQueue("registers-only", url="redis://127.0.0.1:1")
+
+
+@awaited_queue.task
+def when_awaited() -> datetime:
+    return WHEN

@@ -41,9 +41,8 @@ def test_info_of_an_unused_server_says_how_to_begin(home: Path, one_url: str) ->
 
 
 def test_enqueue_reads_json_where_it_is_json(home: Path, one_url: str) -> None:
-    done = bide(
-        home, "enqueue", "shop:greet", "[1, 2]", "007", 'times={"a": null}', "--json", url=one_url
-    )
+    args = ["[1, 2]", "007", 'times={"a": null}', "--json", "--no-check"]
+    done = bide(home, "enqueue", "shop:greet", *args, url=one_url)
     report = json.loads(done.stdout)
     queue = Queue(url=one_url)
     job = queue.fetch(report["id"])
@@ -150,3 +149,33 @@ def test_what_is_not_a_command_line_is_refused_by_click(home: Path) -> None:
 
 def test_the_version_is_printed(home: Path) -> None:
     assert bide(home, "--version").stdout.startswith("bide, version ")
+
+
+TASKS = """
+from bide import Queue
+
+mail = Queue("mail")
+
+
+@mail.task
+def send(number: int) -> None: ...
+"""
+
+
+def test_a_task_goes_to_its_own_queue_unless_another_is_named(home: Path, one_url: str) -> None:
+    (home / "post.py").write_text(TASKS)
+    assert " on mail: " in bide(home, "enqueue", "post:send", "1", url=one_url).stdout
+    assert " on low: " in bide(home, "enqueue", "post:send", "1", "-q", "low", url=one_url).stdout
+
+
+def test_arguments_that_the_worker_would_refuse_are_refused_at_once(
+    home: Path, one_url: str
+) -> None:
+    (home / "post.py").write_text(TASKS)
+    refused = bide(home, "enqueue", "post:send", "one", url=one_url)
+    assert "argument 'number' of post:send: Expected `int`, got `str`" in error_of(refused)
+    too_many = bide(home, "enqueue", "post:send", "1", "2", url=one_url)
+    assert too_many.returncode == 2
+    queue = Queue("mail", url=one_url)
+    assert queue.counts().waiting == 0
+    queue.close()

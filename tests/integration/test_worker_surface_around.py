@@ -13,8 +13,8 @@ import pytest
 
 import bide
 from bide import AsyncQueue, Middleware, Queue, Retry, State, UsageError
-from bide.codec import Body
 from bide.current import CurrentJob
+from bide.payload.codec import Body
 from bide.resource import Resource
 from tests.integration import jobs, surface
 from tests.integration.workers import at_work, burst, eventually, worker

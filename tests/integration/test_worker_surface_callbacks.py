@@ -108,6 +108,16 @@ def test_a_job_that_could_not_be_called_is_told(queue: Queue, teller: Any) -> No
     assert "needs its argument 'a'" in text
 
 
+@pytest.mark.parametrize("task", [jobs.wait_thread, "tests.integration.jobs:add"])
+def test_a_worker_that_ends_waits_for_it(queue: Queue, task: Any) -> None:
+    """Though the job itself has ended: its time was over, or it could not be called."""
+    job = queue.enqueue(task, timeout=0.05, on_failure=surface.told_slowly)
+    burst(queue)
+    assert ("told", job.id) in jobs.seen
+    jobs.gate.set()
+    jobs.wait_seen(1 if isinstance(task, str) else 3)
+
+
 def test_a_job_that_was_cancelled_tells_nobody(queue: Queue) -> None:
     job = queue.enqueue(jobs.hang, on_success=surface.told, on_failure=surface.told)
     with at_work(queue):

@@ -11,6 +11,7 @@ import redis
 
 from bide import Queue, State
 from bide.notes import LONGEST_LOG
+from bide.script import load
 from tests.integration import jobs, surface
 from tests.integration.workers import at_work, burst, eventually
 
@@ -64,6 +65,22 @@ def test_it_shows_while_the_job_runs(queue: Queue, task: Any) -> None:
         assert (job.progress.fraction, job.progress.text) == (0.5, "half way")
         assert job.started is not None
         assert job.started <= job.progress.at
+
+
+def test_what_is_too_much_for_one_round_trip_is_not_forgotten_at_the_end(queue: Queue) -> None:
+    added = [queue.enqueue(surface.say_much) for _ in range(10)]
+    burst(queue)
+    for job in added:
+        assert [text.partition(" ")[0] for text in lines(job)] == [f"{i}" for i in range(84, 100)]
+
+
+def test_a_worker_makes_the_script_known_before_it_is_needed(queue: Queue, url: str) -> None:
+    """Else the first words of all would be sent again, behind the end of their job."""
+    with redis.Redis.from_url(url) as raw:
+        raw.script_flush()
+        with at_work(queue):
+            assert raw.script_exists(load("note").sha) == [True]
+        assert queue.counts().waiting == 0
 
 
 def test_a_job_that_fails_keeps_its_last_words(queue: Queue) -> None:

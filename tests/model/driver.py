@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bide.codec import Body, encode_body
 from bide.command import Command
 from bide.ops import consume, inspect, manage, produce
 from bide.ops.consume import Said, Settle
 from bide.ops.produce import Prepared
+from bide.payload.codec import Body, encode_body
 from bide.retention import Retention
 from bide.states import State
 from tests.faults.legal import assert_legal

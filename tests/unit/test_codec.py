@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bide.codec import (
+from bide.errors import PayloadError, UsageError
+from bide.payload.codec import (
     MAX_BODY,
     Body,
     decode_body,
@@ -24,9 +25,8 @@ from bide.codec import (
     encode_error,
     encode_result,
 )
-from bide.errors import PayloadError, UsageError
+from bide.payload.serializers import CODECS, Codec
 from bide.retry import Retry
-from bide.serializers import CODECS, Codec
 
 WHOLE = st.integers(-(2**63), 2**64 - 1)
 PLAIN = st.recursive(

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bide.codec import Body, encode_body
 from bide.errors import PayloadError
 from bide.job import RunRecord, Snapshot
 from bide.notes import Notes
+from bide.payload.codec import Body, encode_body
 from bide.states import FINISHED, State
 
 LINE = b"1795214038547684-1795214030000000R 7 2 1 2 1 1795214038547684 host.42.ab 1795214038000000"

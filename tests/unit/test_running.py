@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from bide import task
-from bide.codec import Body, encode_body
 from bide.job import Claimed
 from bide.keys import keys_of
+from bide.payload.codec import Body, encode_body
 from bide.task import Served, register
 from bide.worker.lifespan import Lifespan
 from bide.worker.running import Running

@@ -50,4 +50,4 @@ def _scripts(site: Site) -> Finding:
         return Finding(
             "scripts", "fail", f"cannot be run: {error}", "Allow EVALSHA and SCRIPT LOAD."
         )
-    return Finding("scripts", "ok", f"can be run; {len(queues)} queues under {site.prefix}:")
+    return Finding("scripts", "ok", f"can be run; queues under {site.prefix}: {len(queues)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -16,19 +16,27 @@ from bide.cli.options import (
 )
 from bide.cli.screen import echo, echo_json, moment_exactly, moment_json
 from bide.errors import UsageError
-from bide.queue import Queue
-from bide.task import import_task, task_name
+from bide.queue import AsyncTask, Queue, Task
+from bide.task import import_task, signature_of, task_name
 
 
 @click.command()
 @click.argument("task", metavar="MODULE:FUNCTION")
 @click.argument("args", nargs=-1)
-@click.option("-q", "--queue", default="default", show_default=True, shell_complete=complete_queues)
+@click.option(
+    "-q", "--queue", shell_complete=complete_queues, help="[default: the task's own, or default]"
+)
 @click.option("--in", "delay", metavar="DELAY", help="From now: 30, 250ms, 5m, 1h30m.")
 @click.option("--at", metavar="MOMENT", help="2030-01-31T09:00:00+01:00.")
 @click.option("-p", "--priority", type=int, help="0 to 9; 9 runs first.  [default: 5]")
 @click.option("--retry", type=int, help="Retries after an error.  [default: 0]")
 @click.option("--timeout", metavar="DURATION", help="How long it may run.  [default: 5m]")
+@click.option("--retention", metavar="DURATION", help="How long the finished job is kept.")
+@click.option(
+    "--on-crash",
+    type=click.Choice(["rerun", "fail"]),
+    help="Run it again if its worker dies, or let it fail.  [default: rerun]",
+)
 @click.option("--id", "job_id", help="Your own id; one that exists changes nothing.")
 @click.option("--no-check", is_flag=True, help="Do not import the function to see that it exists.")
 @server_options
@@ -36,12 +44,14 @@ from bide.task import import_task, task_name
 def enqueue(
     task: str,
     args: tuple[str, ...],
-    queue: str,
+    queue: str | None,
     delay: str | None,
     at: str | None,
     priority: int | None,
     retry: int | None,
     timeout: str | None,
+    retention: str | None,
+    on_crash: Literal["rerun", "fail"] | None,
     job_id: str | None,
     no_check: bool,
     url: str | None,
@@ -54,10 +64,16 @@ def enqueue(
     passes a keyword argument.
     """
     name = task_name(task)
+    positional, named = split(args)
     if not no_check:
         import_from_here()
-        import_task(name)
-    positional, named = split(args)
+        function = import_task(name)
+        queue = queue or _queue_of(function)
+        signature = signature_of(function, name)
+        if signature is not None:  # a worker would refuse the same, later
+            signature.check(positional, named, name)
+            signature.bind(positional, named, name)
+    queue = queue or "default"
     job = Queue(queue, url=url, prefix=prefix, patience=0).enqueue_call(
         name,
         positional,
@@ -68,6 +84,8 @@ def enqueue(
         job_id=job_id,
         timeout=timeout,
         retry=retry,
+        retention=retention,
+        on_crash=on_crash,
     )
     if as_json:
         report = {"id": job.id, "queue": queue, "new": job.new, "due": moment_json(job.due)}
@@ -76,6 +94,11 @@ def enqueue(
         echo(f"{job.id} on {queue}: {name}, due {moment_exactly(job.due)}")
     else:
         echo(f"{job.id} exists and is {job.status}; nothing was changed.")
+
+
+def _queue_of(task: object) -> str | None:
+    """The queue that the task was registered on, if it was."""
+    return task.queue.name if isinstance(task, Task | AsyncTask) else None
 
 
 def split(args: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:

@@ -105,7 +105,8 @@ def _served(counts: dict[str, Counts], workers: Sequence[WorkerSeen]) -> str:
     if not counts:
         return " answers."
     late = max(lateness(each) for each in counts.values())
-    return f" answers; {len(workers)} live, the latest job is {describe(late)} overdue."
+    overdue = f"the longest wait is {describe(late)}" if late else "nothing is overdue"
+    return f" answers; live workers: {len(workers)}; {overdue}."
 
 
 def _report(

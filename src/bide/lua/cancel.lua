@@ -33,8 +33,6 @@ for i = rest, #ARGV do
   else
     word = find.elsewhere(active, completed, failed, cancelled, id)
     if word == 'active' and running == 1 then
-      -- Removed and added again, because a full server refuses what adds before.
-      redis.call('ZREM', asked, id)
       redis.call('ZADD', asked, now, id)
       redis.call('PUBLISH', asked, id)
       word = 'asked'

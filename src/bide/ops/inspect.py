@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from bide.clock import from_us
 from bide.command import Command, command
 from bide.errors import UsageError
 from bide.job import RunRecord, Snapshot
@@ -43,6 +45,21 @@ class Counts(NamedTuple):
     """The last jump of the server's clock, or stretch in which no worker claimed; 0 for none."""
     retention: Retention
     """What the queue keeps of finished jobs."""
+
+    @property
+    def now(self) -> datetime:
+        """The server's time when it counted."""
+        return from_us(self.now_us)
+
+    @property
+    def next_due(self) -> datetime | None:
+        """When the earliest job that has not been taken is due; None where there is none."""
+        return from_us(self.next_due_us) if self.next_due_us else None
+
+    @property
+    def gap(self) -> float:
+        """`gap_us` in seconds; negative where the clock was set back."""
+        return self.gap_us / 1e6
 
 
 def fetch(keys: Keys, ids: Sequence[str]) -> Command[list[Snapshot | None]]:

@@ -86,7 +86,13 @@ def resume(keys: Keys) -> Command[None]:
 
 
 def configure(keys: Keys, retention: Retention) -> Command[None]:
-    """Set what the queue keeps of finished jobs."""
+    """Set what the queue keeps of finished jobs.
+
+    Raises:
+        UsageError: it is no `Retention`, or an age or the count cannot be meant.
+    """
+    if not isinstance(retention, Retention):
+        raise UsageError(f"retention must be a bide.Retention, not {retention!r}.")
     return command("configure", keys, (retention.stored(),), lambda reply: None)
 
 

@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from bide.clock import Duration, at_to_us, to_us
-from bide.codec import Body, encode_body
 from bide.command import Arg, Command, command
 from bide.errors import UsageError
 from bide.ids import check_name, new_id
 from bide.keys import Keys, check_priority
 from bide.ops.reply import groups
+from bide.payload.codec import Body, encode_body
 
 CHUNK: Final = 250
 CHUNK_BYTES: Final = 2_000_000

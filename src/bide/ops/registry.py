@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from bide.clock import from_us
 from bide.command import Command, command
 from bide.keys import Keys
 from bide.ops.reply import pairs, words
@@ -25,6 +27,11 @@ class About(msgspec.Struct, frozen=True):
     concurrency: int = 0
     started_us: int = 0
     version: str = "?"
+
+    @property
+    def started(self) -> datetime:
+        """When it started, by its own clock."""
+        return from_us(self.started_us)
 
 
 class WorkerSeen(NamedTuple):

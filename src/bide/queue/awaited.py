@@ -18,6 +18,7 @@ from bide.ops.manage import Moved
 from bide.ops.produce import Prepared, Receipt
 from bide.ops.registry import WorkerSeen
 from bide.options import OnCrash, Options, TaskOptions
+from bide.payload.serializers import Codec
 from bide.queue.awaited_job import AsyncJob
 from bide.queue.core import QueueCore, chunks, read_cancel, read_receipts
 from bide.queue.place import StandIn
@@ -26,7 +27,6 @@ from bide.queue.together import Together
 from bide.queue.view import not_found
 from bide.retention import Retention
 from bide.retry import Retry
-from bide.serializers import Codec
 from bide.task import Function
 
 T = TypeVar("T")

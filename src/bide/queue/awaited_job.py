@@ -56,16 +56,16 @@ class AsyncJob(JobView[R]):
         until = None if seconds is None else time.monotonic() + seconds
         watch = inspect.watch(self.queue.keys, self.id, ANNOUNCE_US)
         async with self.queue._client.listen(self.queue.keys["waiters"]) as listener:
-            while (state := await self.queue._run(watch)) in ("due", "active"):
+            while (state := await self.queue._run(watch)) != "gone":
+                if state not in ("due", "active") and (await self.refresh())._ended():
+                    return self._outcome()
                 look_at = time.monotonic() + LOOK_EVERY
                 await listener.hear(self.id, look_at if until is None else min(look_at, until))
                 if until is not None and time.monotonic() >= until:
                     if (await self.refresh())._ended():
                         return self._outcome()
                     raise self._late(seconds or 0)
-        if state == "gone":
-            raise not_found(self.id)
-        return (await self.refresh())._outcome()
+        raise not_found(self.id)
 
     async def cancel(self, running: bool = True) -> bool:
         """Take the job back before it runs; one that runs is asked to end; as `Queue.cancel`."""

@@ -18,6 +18,7 @@ from bide.ops.manage import Moved
 from bide.ops.produce import Prepared, Receipt
 from bide.ops.registry import WorkerSeen
 from bide.options import OnCrash, Options, TaskOptions
+from bide.payload.serializers import Codec
 from bide.queue.blocking_job import Job
 from bide.queue.core import QueueCore, chunks, first_error, read_cancel, read_receipts
 from bide.queue.place import StandIn
@@ -25,7 +26,6 @@ from bide.queue.tasks import Task
 from bide.queue.view import not_found
 from bide.retention import Retention
 from bide.retry import Retry
-from bide.serializers import Codec
 from bide.task import Function
 
 T = TypeVar("T")

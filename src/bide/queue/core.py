@@ -9,7 +9,6 @@ from weakref import WeakSet
 
 from bide import config
 from bide.clock import to_us
-from bide.codec import Body
 from bide.command import Command
 from bide.connection import resolve_url
 from bide.dialogue import check_patience
@@ -21,9 +20,10 @@ from bide.ops import produce, registry
 from bide.ops.manage import CHUNK
 from bide.ops.produce import Prepared, Receipt
 from bide.options import Options, check_names
+from bide.payload.codec import Body
+from bide.payload.serializers import CODECS, Codec
 from bide.queue.place import Place
 from bide.retry import as_retry
-from bide.serializers import CODECS, Codec
 from bide.task import (
     Function,
     check_on_crash,

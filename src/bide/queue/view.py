@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
 
 from bide.clock import from_us
-from bide.codec import ErrorInfo
 from bide.errors import (
     JobCancelled,
     JobFailed,
@@ -19,6 +18,7 @@ from bide.job import Snapshot
 from bide.notes import Attempt, LogLine, Progress
 from bide.ops.manage import Moved
 from bide.ops.produce import Receipt
+from bide.payload.codec import ErrorInfo
 from bide.states import FINISHED, State
 from bide.task import signature_of
 

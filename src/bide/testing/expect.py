@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from bide.clock import describe
-from bide.codec import Body, decode_body, encode_body
 from bide.errors import PayloadError
-from bide.serializers import Codec
+from bide.payload.codec import Body, decode_body, encode_body
+from bide.payload.serializers import Codec
 from bide.task import Function, signature_of, task_name, with_owner
 from bide.testing.seen import JobSeen, write_call
 

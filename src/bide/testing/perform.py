@@ -11,10 +11,10 @@ import asyncio
 from contextvars import copy_context
 from typing import Any, Final, NamedTuple
 
-from bide.codec import Body, decode_envelope, encode_result, open_envelope
 from bide.current import CurrentJob, enter
 from bide.errors import BideError, PayloadError, TaskNotFound
 from bide.middleware import used
+from bide.payload.codec import Body, decode_envelope, encode_result, open_envelope
 from bide.retry import NO_RETRY
 from bide.task import Policy, Served, Target
 from bide.testing.stage import AsyncStage, Awaited, Plain, Stage, Steps, catch, catch_async

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from bide.codec import Body
 from bide.errors import JobFailed, PayloadError
 from bide.job import Snapshot
+from bide.payload.codec import Body
 from bide.queue.view import JobView
 
 

@@ -81,8 +81,8 @@ class Work:
         outcome, when, data = performed.ended
         # One after another: of calls that share a round trip, one whose script the server does not
         # have yet runs last.
-        if (notes := station.take_said()) is not None:
-            self._client.run(notes)
+        while notes := station.take_said():
+            self._client.run_many(notes)
         self._client.run(station.settle([Settle(claimed.id, claimed.token, outcome, when, data)]))
         (snapshot,) = self._client.run(inspect.fetch(station.keys, [claimed.id]))
         if snapshot is None:

@@ -17,9 +17,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from typing import Any, NamedTuple
 
-from bide.codec import Body
 from bide.current import CurrentJob
 from bide.middleware import Middleware
+from bide.payload.codec import Body
 from bide.task import Policy, Served, Target
 from bide.worker.lifespan import Lifespan
 

@@ -6,10 +6,10 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from bide.codec import encode_error, encode_result
 from bide.errors import JobCancelled, JobTimeout, PayloadError, WorkerCrashed
 from bide.ops.consume import Outcome
 from bide.outcomes import Fail, RetryLater, Snooze
+from bide.payload.codec import encode_error, encode_result
 from bide.retry import Retry
 from bide.task import Served
 

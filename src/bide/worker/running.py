@@ -18,13 +18,13 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Final
 
-from bide.codec import DEFAULT_TIMEOUT, decode_envelope, open_envelope
 from bide.current import CurrentJob, enter
 from bide.errors import BideError
 from bide.job import Claimed
 from bide.middleware import used
 from bide.ops.consume import Said, Settle
-from bide.serializers import Codec
+from bide.payload.codec import DEFAULT_TIMEOUT, decode_envelope, open_envelope
+from bide.payload.serializers import Codec
 from bide.task import Function, Policy, Served
 from bide.worker import judging
 from bide.worker.calling import (

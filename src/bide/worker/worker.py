@@ -22,7 +22,7 @@ from bide.connection import resolve_prefix, resolve_url
 from bide.errors import BideError, UsageError
 from bide.ids import check_name
 from bide.keys import keys_of
-from bide.ops.consume import leave
+from bide.ops.consume import leave, note
 from bide.ops.registry import About, heartbeat, register
 from bide.queue import AsyncQueue, Queue
 from bide.script import SERVER_CLOCK
@@ -138,7 +138,10 @@ class Worker:
         client = aio.Client(self._url, patience=0, clock=self._clock)
         try:
             with self._signal_handlers():
-                await client.run(register(self._global_keys, self.queues))
+                # Notes go ahead of outcomes in a round trip; were their script unknown to the
+                # server, they would be sent again, behind them.
+                known = note(self._keys[0], [])
+                await client.run_many([register(self._global_keys, self.queues), known])
                 return await self._run(client, burst)
         finally:
             self._stops = 0

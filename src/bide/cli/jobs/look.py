@@ -7,11 +7,11 @@ from typing import Any, Final, NamedTuple
 
 from bide.cli.screen import STATE_STYLE, Cell, moment_json, relative
 from bide.clock import from_us
-from bide.codec import ErrorInfo
 from bide.errors import PayloadError
 from bide.job import Snapshot
 from bide.logs import plain
 from bide.notes import Attempt
+from bide.payload.codec import ErrorInfo
 from bide.queue.view import JobView
 from bide.states import FINISHED, State
 

@@ -15,9 +15,9 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from bide.conversion import Convert, Unfit, converter
 from bide.errors import PayloadError, UsageError
-from bide.hints import annotations_of, resolved
+from bide.payload.conversion import Convert, Unfit, converter
+from bide.payload.hints import annotations_of, resolved
 
 _RESOURCE: Final = "__bide_resource__"
 _ANY: Final = inspect.Parameter.empty

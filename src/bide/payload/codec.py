@@ -22,8 +22,8 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from bide.errors import BideError, PayloadError
+from bide.payload.serializers import Codec, check_finite, pack, reason, simplify, unpack
 from bide.retry import Retry
-from bide.serializers import Codec, check_finite, pack, reason, simplify, unpack
 
 MAX_BODY: Final = 1_000_000
 """The largest body or result in bytes; a job is a message, not a file."""

@@ -23,9 +23,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from bide.hints import annotations_of, peeled, resolved
-from bide.records import fields_of, is_record, keys_of
-from bide.serializers import simplify
+from bide.payload.hints import annotations_of, peeled, resolved
+from bide.payload.records import fields_of, is_record, keys_of
+from bide.payload.serializers import simplify
 
 Convert = Callable[[Any], Any]
 """Raises `Unfit`."""
