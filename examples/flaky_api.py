@@ -30,11 +30,12 @@ def fetch(url: str) -> str:
         raise
 
 
-class Service(BaseHTTPRequestHandler):
-    answers = [503, 503, 200]
+answers = [503, 503, 200]
 
+
+class Service(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        code = self.answers.pop(0) if self.path == "/rate" else 404
+        code = answers.pop(0) if self.path == "/rate" else 404
         self.send_response(code)
         self.end_headers()
         self.wfile.write(b'{"rate": 1.08}' if code == 200 else b"")

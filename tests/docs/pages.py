@@ -11,7 +11,7 @@ A page is Markdown. Its fenced blocks are steps, in the order in which they stan
 
 HTML comments, which readers do not see, say the rest: `<!-- python: ... -->` and
 `<!-- run: bide ... -->` are steps that the page does not show; `<!-- skip: why -->` lets the next
-block be; `<!-- needs: package -->` runs the next block, or hidden step, only where that is installed.
+block be; `<!-- needs: package -->` runs the next block, or hidden step, only where it is installed.
 """
 
 from __future__ import annotations

@@ -14,7 +14,15 @@ from tests.docs.compare import differs
 from tests.docs.pages import PAGES, ROOT, BadPage, Command, File, Python, Skipped, Step, steps
 
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-NOT_RUN: dict[str, int] = {}
+NOT_RUN = {
+    "docs/examples.md": 1,
+    "docs/howto/web.md": 4,
+    "docs/index.md": 1,
+    "docs/tutorial/index.md": 1,
+    "docs/tutorial/own-server.md": 1,
+    "docs/tutorial/worker.md": 2,
+    "docs/why/cost.md": 1,
+}
 """Pages with blocks that are not run, and how many; each says why where it stands."""
 
 
