@@ -33,7 +33,7 @@ from bide.dialogue import (
     unavailable,
 )
 from bide.errors import BideError
-from bide.script import SERVER_CLOCK
+from bide.script import SERVER_CLOCK, load
 
 T = TypeVar("T")
 
@@ -120,6 +120,18 @@ class Client:
         if isinstance(first, Exception):
             raise translate(first, self.where)
         return (first[0].decode(), first[1].decode("utf-8", "replace")) if first else None
+
+    async def load(self, scripts: Sequence[str]) -> None:
+        """Give the server these scripts, so that it knows them when they are called.
+
+        Raises:
+            BideError: it could not be reached, or refused.
+        """
+        calls: list[Call] = [("SCRIPT", "LOAD", load(s, self._clock).text) for s in scripts]
+        replies = await self._send(calls)
+        for reply in [replies] if isinstance(replies, Exception) else replies:
+            if isinstance(reply, Exception):
+                raise translate(reply, self.where)
 
     async def ping(self) -> None:
         """Make a round trip for its own sake; what comes of it does not matter."""

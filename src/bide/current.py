@@ -16,7 +16,9 @@ from bide.notes import LOG, PROGRESS, encode_log, encode_progress
 class Voice(Protocol):
     """The worker's side of a running job."""
 
-    asked: bool
+    @property
+    def unwanted(self) -> bool:
+        """Whether nobody waits for what this run comes to."""
 
     def say(self, kind: str, text: bytes) -> None:
         """Add a note to the job, with the next round trip."""
@@ -76,17 +78,21 @@ class CurrentJob:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the job was asked to end; a plain function must look for itself."""
-        return self._voice.asked
+        """Whether this run should end: a plain function must look for itself.
+
+        That is so when someone has cancelled the job, when its time is over, when its worker has
+        given it back, and when its lease has passed to another worker.
+        """
+        return self._voice.unwanted
 
     def raise_if_cancelled(self) -> None:
-        """End the job here if it was asked to.
+        """End this run here if it should end (`cancelled`).
 
         Raises:
-            JobCancelled: it was; let it pass, and the job ends as cancelled.
+            JobCancelled: it should; let it pass, and a job that was cancelled ends as that.
         """
-        if self._voice.asked:
-            raise JobCancelled("The job was asked to end.")
+        if self._voice.unwanted:
+            raise JobCancelled("The job was cancelled, ran too long, or is another worker's now.")
 
     def progress(self, fraction: float, text: str = "") -> None:
         """Say how far the job is; shown by `job.progress`. Sent with the next round trip.

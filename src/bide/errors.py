@@ -65,7 +65,13 @@ class JobFailed(BideError):
 
 
 class JobCancelled(BideError):
-    """The job that was waited for was cancelled; or, raised in a job, the job ends as cancelled."""
+    """The job that was waited for was cancelled; or, raised in a job, the job ends as cancelled.
+
+    `job_id` is that of the job that was waited for. A job that waits for another and lets this
+    pass is not cancelled by it: that is an error like any other.
+    """
+
+    job_id: str | None = None
 
 
 class JobNotFinished(BideError, TimeoutError):

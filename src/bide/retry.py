@@ -133,6 +133,9 @@ class Retry:
         error: BaseException,
         elapsed: float = 0.0,
         resolve: Callable[[str], Callable[..., Any]] | None = None,
+        *,
+        asked: bool = False,
+        delay: float | None = None,
     ) -> float | None:
         """Seconds until the next attempt, or None: this error is final.
 
@@ -144,10 +147,13 @@ class Retry:
             error: what it raised.
             elapsed: seconds since the job was first due.
             resolve: finds the function that a stored name `module:function` leads to.
+            asked: the job asked for it: after whatever error, but `max` and `max_time` hold.
+            delay: seconds that the job asked for, instead of what `backoff` says.
         """
-        if attempt > self.max or not self._covers(error):
+        if attempt > self.max or not (asked or self._covers(error)):
             return None
-        delay = self._delay(attempt, error, resolve)
+        if delay is None:
+            delay = self._delay(attempt, error, resolve)
         if delay is None or (self.max_time is not None and elapsed + delay > self.max_time):
             return None
         return delay

@@ -236,7 +236,7 @@ class Served:
             found, options = self._find(name)
             target = Target(
                 found.function,
-                _is_async(found.function),
+                is_async(found.function),
                 Signature.of(found.function, found.owner),
                 policy_of(options),
             )
@@ -316,6 +316,7 @@ def _way_out(qualname: str) -> str:
     return "move it to a module and import it from there"
 
 
-def _is_async(function: Function) -> bool:
+def is_async(function: Function) -> bool:
+    """Whether calling it makes a coroutine."""
     call = getattr(function, "__call__", None)  # noqa: B004 - an instance may have an async one
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

@@ -146,4 +146,4 @@ def test_what_the_server_refuses_is_dropped_and_the_job_completes(
         burst(queue)
         raw.delete(queue.keys["notes"])
     assert job.refresh().status is State.COMPLETED
-    assert "what jobs said of themselves was refused" in caplog.text
+    assert "what jobs said was refused" in caplog.text

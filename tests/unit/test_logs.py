@@ -37,7 +37,7 @@ def as_it_was() -> Iterator[None]:
 
 
 class Deaf:
-    asked = False
+    unwanted = False
 
     def say(self, kind: str, text: bytes) -> None: ...
 

@@ -18,9 +18,9 @@ PAIRS = [
     (BlockingCall, AwaitedCall),
     (sync.Client, aio.Client),
 ]
-ONLY_AWAITED = {"pop", "ping", "abandon"}
-"""What the worker's ear and clock, and a queue whose event loop has ended, need of the asyncio
-client, and nobody of the other."""
+ONLY_AWAITED = {"abandon", "load", "ping", "pop"}
+"""What a worker's start, ear and clock, and a queue whose event loop has ended, need of the
+asyncio client, and nobody of the other."""
 
 ASKS_NOBODY = {"task", "later", "options", "__call__", "listen", "abandon"}
 """Methods of both kinds that send nothing by themselves."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -20,6 +21,9 @@ CHUNK_BYTES: Final = 2_000_000
 
 TRIP: Final = 40
 """Calls per round trip; one that is full by its bytes ends the trip."""
+
+
+_WHEN: Final = re.compile(r"[+=][0-9]{1,16}")
 
 
 class Prepared(NamedTuple):
@@ -52,6 +56,17 @@ def when(delay: Duration | None, at: datetime | None) -> str:
             raise UsageError("Give either delay= or at=, not both.")
         return f"={at_to_us(at)}"
     return "+0" if delay is None else f"+{to_us(delay)}"
+
+
+def check_when(text: str) -> str:
+    """Return what says when a job is due, if it is what `when` writes.
+
+    Raises:
+        UsageError: it is not; a script would refuse it.
+    """
+    if not isinstance(text, str) or not _WHEN.fullmatch(text):
+        raise UsageError(f"{text!r} does not say when; write Snooze('10m') or Snooze(at=...).")
+    return text
 
 
 def prepare(

@@ -203,7 +203,8 @@ class AsyncQueue(QueueCore[aio.Client]):
         `current_job().cancelled`.
 
         Returns:
-            False if the job has ended, does not exist, or runs and is not to be asked.
+            Whether it is cancelled, now or before, or asked to end; False if it has ended in
+            another way, does not exist, or runs and is not to be asked.
         """
         return read_cancel(await self.cancel_many([id], running))
 

@@ -207,7 +207,8 @@ class Queue(QueueCore[sync.Client]):
         `current_job().cancelled`.
 
         Returns:
-            False if the job has ended, does not exist, or runs and is not to be asked.
+            Whether it is cancelled, now or before, or asked to end; False if it has ended in
+            another way, does not exist, or runs and is not to be asked.
         """
         return read_cancel(self.cancel_many([id], running))
 

@@ -88,7 +88,7 @@ class Job(JobView[R]):
         self._moved(self.queue._run(command)[0], "promoted", "a delayed or waiting one")
 
     def retry(self, delay: Duration | None = None, at: datetime | None = None) -> None:
-        """Run the job once more, with all its attempts before it.
+        """Run a job that has ended once more; its attempts are counted anew.
 
         Raises:
             JobStateError: it has not ended.

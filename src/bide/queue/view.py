@@ -172,7 +172,9 @@ class JobView(Generic[R]):
             failed.error = error
             raise failed
         if seen.state == State.CANCELLED:
-            raise JobCancelled(f"Job {self.id} ({self.task}) was cancelled.")
+            cancelled = JobCancelled(f"Job {self.id} ({self.task}) was cancelled.")
+            cancelled.job_id = self.id
+            raise cancelled
         return self.result  # type: ignore[return-value]
 
     def _ended(self) -> bool:

@@ -28,7 +28,7 @@ from bide.testing import answers
 from bide.testing.perform import WORKER, Everything, Performed, perform
 from bide.testing.seen import JobSeen
 from bide.testing.stage import AsyncStage, Stage, is_in_loop
-from bide.worker.running import Run
+from bide.worker.run import Run
 from bide.worker.station import Station
 
 T = TypeVar("T")

@@ -12,16 +12,15 @@ from contextvars import copy_context
 from typing import Any, Final, NamedTuple
 
 from bide.current import CurrentJob, enter
-from bide.errors import BideError, PayloadError, TaskNotFound
+from bide.errors import BideError, TaskNotFound
 from bide.middleware import used
-from bide.payload.codec import Body, decode_envelope, encode_result, open_envelope
+from bide.payload.codec import Body, decode_envelope, open_envelope
 from bide.retry import NO_RETRY
 from bide.task import Policy, Served, Target
 from bide.testing.stage import AsyncStage, Awaited, Plain, Stage, Steps, catch, catch_async
 from bide.worker import judging
 from bide.worker.calling import Call, call_back, policy_for, prepare
-from bide.worker.judging import Ended
-from bide.worker.running import Run
+from bide.worker.run import Ended, Run
 
 WORKER: Final = "bide-testing"
 """The worker's name, as jobs see it."""
@@ -79,16 +78,15 @@ def perform(
     if not retries:
         run.policy = run.policy._replace(retry=NO_RETRY, has_retry=False)
     if error is None:
-        ended = judging.completed(run, value)
-        if ended[0] == "fail":
-            error = _misfit(run, value)
+        judged = judging.completed(run, value)
     else:
-        ended = judging.raised(run, error, served)
-    callback = {"complete": run.policy.on_success, "fail": run.policy.on_failure}.get(ended[0])
+        judged = judging.raised(run, error, served)
+    callback = judged.callback
     if callback is not None:
-        job, told = run.job or _current(run, None), value if error is None else error
+        job, told = run.job or _current(run, None), judged.value
         yield Plain(context, lambda wait: call_back(callback, served, job, told, wait))
-    return Performed(ended, error)
+    failed = judged.value if isinstance(judged.value, BaseException) else error
+    return Performed(judged.ended, error if judged.ended[0] == "complete" else failed)
 
 
 def _read(run: Run, served: Served) -> tuple[Target, Body]:
@@ -123,12 +121,3 @@ async def _in_time(run: Run, call: Call, job: CurrentJob) -> Any:
         if limit.expired():
             raise judging.overrun(run) from error
         raise
-
-
-def _misfit(run: Run, value: object) -> PayloadError | None:
-    """Why a result was refused."""
-    try:
-        encode_result(run.task_name, value, run.codec)
-    except PayloadError as error:
-        return error
-    return None

@@ -18,7 +18,7 @@ from bide.ops.consume import Claim, Settle, leave
 from bide.testing.perform import WORKER, Performed
 from bide.testing.seen import JobSeen
 from bide.testing.store import Store
-from bide.worker.running import Run
+from bide.worker.run import Run
 from bide.worker.station import Station
 
 _LEASE_US: Final = 3_600_000_000

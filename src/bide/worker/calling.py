@@ -13,14 +13,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 from bide.current import CurrentJob
 from bide.middleware import Middleware
 from bide.payload.codec import Body
-from bide.task import Policy, Served, Target
+from bide.task import Policy, Served, Target, is_async
 from bide.worker.lifespan import Lifespan
 
 log = logging.getLogger("bide.worker")
@@ -101,17 +101,29 @@ def policy_for(body: Body, policy: Policy) -> Policy:
     return policy
 
 
+InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Calls a plain function in a thread."""
+
+
 async def call_back_async(
-    callback: Callable[..., Any] | str, served: Served, job: CurrentJob, value: Any
+    callback: Callable[..., Any] | str,
+    served: Served,
+    job: CurrentJob,
+    value: Any,
+    in_thread: InThread,
 ) -> None:
     """Run a callback of a job that ran on the event loop; what it raises is logged."""
     try:
         function = served.function(callback) if isinstance(callback, str) else callback
-        if inspect.iscoroutinefunction(function):
+        if is_async(function):
             await function(job, value)
         else:
-            await asyncio.to_thread(function, job, value)
-    except Exception:
+            made = await in_thread(lambda: function(job, value))
+            if inspect.isawaitable(made):  # it was a coroutine function, in a wrapper
+                await made
+    except asyncio.CancelledError:
+        raise
+    except BaseException:
         log.exception("job %s: its callback %r raised", job.id, callback)
 
 
@@ -125,12 +137,15 @@ def call_back(
     """Run a callback of a job that ran in a thread, there; what it raises is logged."""
     try:
         function = served.function(callback) if isinstance(callback, str) else callback
-        if inspect.iscoroutinefunction(function):
-            wait(function(job, value))
-        else:
-            function(job, value)
+        made = function(job, value)
+        if inspect.isawaitable(made):
+            wait(_awaiting(made))
     except BaseException:
         log.exception("job %s: its callback %r raised", job.id, callback)
+
+
+async def _awaiting(made: Awaitable[Any]) -> Any:
+    return await made
 
 
 @contextmanager

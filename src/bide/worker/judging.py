@@ -4,61 +4,79 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bide.clock import LONGEST_US
 from bide.errors import JobCancelled, JobTimeout, PayloadError, WorkerCrashed
-from bide.ops.consume import Outcome
+from bide.ops.produce import check_when
 from bide.outcomes import Fail, RetryLater, Snooze
 from bide.payload.codec import encode_error, encode_result
 from bide.retry import Retry
-from bide.task import Served
+from bide.task import Function, Served
+from bide.worker.run import Ended
 
 if TYPE_CHECKING:
-    from bide.worker.running import Run
+    from bide.worker.run import Run
 
 log = logging.getLogger("bide.worker")
 
-Ended = tuple[Outcome, str, bytes]
-"""Outcome, when, data: as `ops.consume.Settle` has them."""
 
-_ASKED_FOR = Retry()
+class Judged(NamedTuple):
+    """What a run came to."""
+
+    ended: Ended
+    callback: Function | str | None
+    """What is to be called now."""
+    value: object
+    """What the callback is told: the result, or the error."""
+
+
+_ASKED_FOR: Final = Retry()
 """What bounds `RetryLater` in a job that has no policy."""
 
 
-def completed(run: Run, result: object) -> Ended:
-    """The outcome of a run that returned."""
+def completed(run: Run, result: object) -> Judged:
+    """What a run that returned came to: its end, or that its result cannot be stored."""
     try:
-        return "complete", kept(run), encode_result(run.task_name, result, run.codec)
+        data = encode_result(run.task_name, result, run.codec)
     except PayloadError as error:
-        log.error("%s", error)
-        return "fail", kept(run), encode_error(error)
+        log.error("%s (job %s) failed: %s", run.task_name, run.claimed.id, error)
+        return Judged(("fail", kept(run), encode_error(error)), run.policy.on_failure, error)
+    return Judged(("complete", kept(run), data), run.policy.on_success, result)
 
 
-def meant(run: Run, error: BaseException) -> BaseException:
-    """What a run's error stands for: whatever it raised when its time was over, its time-out."""
-    return overrun(run) if run.timed_out and not isinstance(error, JobTimeout) else error
+def raised(run: Run, error: BaseException, served: Served) -> Judged:
+    """What a run that raised came to: another attempt, or the end.
+
+    Whatever goes wrong while that is found out (a backoff function may raise anything) ends the
+    job, and is its error.
+    """
+    try:
+        return _raised(run, error, served)
+    except BaseException as broken:
+        log.exception("%s (job %s): its error could not be judged", run.task_name, run.claimed.id)
+        return Judged(("fail", kept(run), encode_error(broken)), run.policy.on_failure, broken)
 
 
-def raised(run: Run, error: BaseException, served: Served) -> Ended:
-    """The outcome of a run that raised what `meant` made of it: another attempt, or the end."""
+def _raised(run: Run, error: BaseException, served: Served) -> Judged:
+    if run.timed_out and not isinstance(error, JobTimeout):
+        error = overrun(run)
     what = f"{run.task_name} (job {run.claimed.id}) attempt {run.claimed.attempt}"
     if isinstance(error, Snooze):
         log.info("%s was snoozed", what)
-        return "snooze", error.when, b""
-    if isinstance(error, JobCancelled) or (
-        run.asked and isinstance(error, asyncio.CancelledError) and not run.timed_out
-    ):
+        return Judged(("snooze", check_when(error.when), b""), None, None)
+    if _is_cancelled(run, error):
         log.info("%s was cancelled while it ran", what)
-        return "cancel", "", b""
+        return Judged(("cancel", "", b""), None, None)
     delay = _delay(run, error, served)
     data = encode_error(error)
     if delay is None:
         if not run.ended:
-            log.error("%s failed: %r", what, error)
-        return "fail", kept(run), data
+            log.error("%s failed: %r", what, error, exc_info=error)
+        return Judged(("fail", kept(run), data), run.policy.on_failure, error)
     if not run.ended:
         log.warning("%s raised %r; again in %.3g s", what, error, delay)
-    return "retry", f"+{round(delay * 1e6)}", data
+    return Judged(("retry", f"+{round(delay * 1e6)}", data), None, error)
 
 
 def crashed() -> WorkerCrashed:
@@ -76,16 +94,25 @@ def overrun(run: Run) -> JobTimeout:
 
 def kept(run: Run) -> str:
     """How long the finished job is kept, where it or its task says so."""
-    return "" if run.policy.keep is None else f"+{round(run.policy.keep * 1e6)}"
+    keep = run.policy.keep
+    return "" if keep is None else f"+{round(min(max(keep, 0), LONGEST_US / 1e6) * 1e6)}"
+
+
+def _is_cancelled(run: Run, error: BaseException) -> bool:
+    """Whether a run ends as cancelled: it says so itself, or was asked to end and obeyed."""
+    if isinstance(error, JobCancelled):
+        return error.job_id is None
+    return run.asked and isinstance(error, asyncio.CancelledError)
 
 
 def _delay(run: Run, error: BaseException, served: Served) -> float | None:
     """Seconds until the next attempt; None where there is to be none."""
     if isinstance(error, Fail | WorkerCrashed):
         return None
-    asks = isinstance(error, RetryLater)
-    retry = _ASKED_FOR if asks and not run.policy.has_retry else run.policy.retry
-    delay = retry.decide(run.claimed.attempt, error, run.elapsed(), served.function)
-    if delay is not None and isinstance(error, RetryLater) and error.delay_us is not None:
-        return error.delay_us / 1e6
-    return delay
+    attempt, elapsed, retry = run.claimed.attempt, run.elapsed(), run.policy.retry
+    if isinstance(error, RetryLater):
+        if not run.policy.has_retry:
+            retry = _ASKED_FOR
+        delay = None if error.delay_us is None else error.delay_us / 1e6
+        return retry.decide(attempt, error, elapsed, served.function, asked=True, delay=delay)
+    return retry.decide(attempt, error, elapsed, served.function)

@@ -157,8 +157,9 @@ class Loop:
             self._back_off(station, error)
             return
         said, replies = replies[: len(notes)], replies[len(notes) :]
-        if any(isinstance(reply, BideError) for reply in said):
-            log.info("queue %s: what jobs said of themselves was refused", station.queue)
+        refused = next((reply for reply in said if isinstance(reply, BideError)), None)
+        if refused is not None:
+            log.info("queue %s: what jobs said was refused: %s", station.queue, refused)
         failed = next((reply for reply in replies if isinstance(reply, BideError)), None)
         if failed is not None:
             # What was refused is sent again with the same ids; what was applied answers as before.

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
@@ -22,10 +22,9 @@ from bide.current import CurrentJob, enter
 from bide.errors import BideError
 from bide.job import Claimed
 from bide.middleware import used
-from bide.ops.consume import Said, Settle
-from bide.payload.codec import DEFAULT_TIMEOUT, decode_envelope, open_envelope
-from bide.payload.serializers import Codec
-from bide.task import Function, Policy, Served
+from bide.ops.consume import Settle
+from bide.payload.codec import decode_envelope, open_envelope
+from bide.task import Policy, Served
 from bide.worker import judging
 from bide.worker.calling import (
     Call,
@@ -36,9 +35,10 @@ from bide.worker.calling import (
     prepare,
 )
 from bide.worker.deadlines import Deadlines
-from bide.worker.judging import Ended
+from bide.worker.judging import Judged
 from bide.worker.leases import GRACE
 from bide.worker.lifespan import Lifespan
+from bide.worker.run import Ended, Run
 from bide.worker.station import Station
 from bide.worker.threads import Threads
 
@@ -51,62 +51,6 @@ _A_LITTLE: Final = "+1000000"
 _DEFAULT: Final = Policy()
 
 
-class Run:
-    """One job while this worker holds it."""
-
-    __slots__ = (
-        "asked",
-        "claimed",
-        "claimed_at",
-        "codec",
-        "deadline",
-        "decided",
-        "ended",
-        "job",
-        "lost",
-        "policy",
-        "say_soon",
-        "station",
-        "task",
-        "task_name",
-        "timed_out",
-    )
-
-    def __init__(
-        self, station: Station, claimed: Claimed, claimed_at: float, say_soon: Callable[[], None]
-    ) -> None:
-        self.station = station
-        self.claimed = claimed
-        self.claimed_at = claimed_at
-        self.say_soon = say_soon
-        self.deadline = claimed_at + DEFAULT_TIMEOUT
-        self.policy = _DEFAULT
-        self.codec: Codec = "json"
-        self.task_name = "?"
-        self.task: asyncio.Task[None] | None = None
-        self.job: CurrentJob | None = None
-        self.decided: Ended | None = None
-        """How it ended, while its callback runs: whatever becomes of that, this stands."""
-        self.ended = False
-        self.lost = False
-        self.asked = False
-        """Someone has asked for its end."""
-        self.timed_out = False
-
-    def say(self, kind: str, text: bytes) -> None:
-        """Gather a note for the next round trip; any thread may call."""
-        station = self.station
-        station.said.append(Said(self.claimed.id, self.claimed.token, kind, text))
-        if not station.has_said:
-            station.has_said = True
-            self.say_soon()
-
-    def elapsed(self) -> float:
-        """Seconds since the job was first due."""
-        claimed = self.claimed
-        return (claimed.token - claimed.first_us) / 1e6 + time.monotonic() - self.claimed_at
-
-
 class Running:
     """All jobs that a worker runs."""
 
@@ -115,7 +59,7 @@ class Running:
         worker: str,
         served: Served,
         lifespan: Lifespan,
-        allow_pickle: bool,
+        pickled: Container[str],
         changed: Callable[[], None],
     ) -> None:
         """Set up, in the event loop that will run the jobs.
@@ -124,13 +68,13 @@ class Running:
             worker: the worker's name.
             served: the tasks it runs.
             lifespan: the resources that are open.
-            allow_pickle: whether bodies that were pickled are read.
+            pickled: the queues whose arguments are read though they were pickled.
             changed: called in the loop's thread when there is something to send.
         """
         self._worker = worker
         self._served = served
         self._lifespan = lifespan
-        self._allow_pickle = allow_pickle
+        self._pickled = pickled
         self._changed = changed
         self._loop = asyncio.get_running_loop()
         self._wait = from_thread(self._loop)
@@ -140,7 +84,7 @@ class Running:
         self._accepted: list[Run] = []
         self._unconfirmed: dict[Settle, Run] = {}
         self._stuck = 0
-        self._from_threads: deque[tuple[Run, Ended]] = deque()
+        self._from_threads: deque[Run] = deque()
         self._collecting = False
         self._callbacks: set[asyncio.Task[None]] = set()
         self.executed = 0
@@ -210,7 +154,7 @@ class Running:
             run.policy = policy_for(head, target.policy)
             if run.claimed.reclaims and run.policy.on_crash == "fail":
                 raise judging.crashed()
-            body = open_envelope(envelope, allow_pickle=self._allow_pickle)
+            body = open_envelope(envelope, allow_pickle=run.station.queue in self._pickled)
             call = prepare(body, target, self._lifespan, used())
         except BideError as error:
             self._end_unrun(run, error)
@@ -245,9 +189,14 @@ class Running:
                 run.task.add_done_callback(partial(self._end_cancelled, run))
 
     def abandon(self) -> None:
-        """Give all jobs back without using an attempt; cancel those that can be."""
+        """Give all jobs back without using an attempt; cancel those that can be.
+
+        A job that has come to its end, and only its callback has not, has ended.
+        """
+        self._collect()
         for run in list(self._held.values()):
-            self._end(run, ("release", "", b""))
+            run.decide(("release", "", b""))
+            self._end(run, run.decided)
             if run.task is not None:
                 run.task.cancel()
 
@@ -259,58 +208,40 @@ class Running:
     async def _run_async(self, run: Run, call: Call, job: CurrentJob) -> None:
         enter(job)
         try:
-            result = await call.run_async(job)
-        except BaseException as raised:
-            error = judging.meant(run, raised)
-            ended = judging.raised(run, error, self._served)
-            value: object = error
-        else:
-            ended = judging.completed(run, result)
-            value = result
-        callback = self._callback(run, ended)
-        if callback is not None:
-            run.decided = ended
+            judged = judging.completed(run, await call.run_async(job))
+        except BaseException as error:
+            judged = judging.raised(run, error, self._served)
+        if run.decide(judged.ended) and judged.callback is not None:
             with suppress(asyncio.CancelledError):  # its time is over; the outcome stands
-                await self._call_back(run, callback, job, value)
-        self._end(run, ended)
+                await self._call_back(run, judged, job)
+        self._end(run, run.decided)
 
     def _run_in_thread(self, run: Run, call: Call, job: CurrentJob) -> None:
         enter(job)
         try:
-            result = call.run(job, self._wait)
-        except BaseException as raised:
-            error = judging.meant(run, raised)
-            ended = judging.raised(run, error, self._served)
-            value: object = error
-        else:
-            ended = judging.completed(run, result)
-            value = result
-        callback = self._callback(run, ended)
-        if callback is not None:
-            run.decided = ended
-            call_back(callback, self._served, job, value, self._wait)
-        self._from_threads.append((run, ended))
+            judged = judging.completed(run, call.run(job, self._wait))
+        except BaseException as error:
+            judged = judging.raised(run, error, self._served)
+        if run.decide(judged.ended) and judged.callback is not None:
+            call_back(judged.callback, self._served, job, judged.value, self._wait)
+        self._from_threads.append(run)
         if not self._collecting:
             self._collecting = True
             with suppress(RuntimeError):  # the loop has closed: nobody waits for this any more
                 self._loop.call_soon_threadsafe(self._collect)
 
-    async def _call_back(
-        self, run: Run, callback: Function | str, job: CurrentJob, value: object
-    ) -> None:
-        """Run a callback within the job's time, and a grace for one that is told of its end."""
+    async def _call_back(self, run: Run, judged: Judged, job: CurrentJob) -> None:
+        """Run a callback, within what is left of the job's time and a grace."""
+        assert judged.callback is not None
         enter(job)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(run.deadline + GRACE - time.monotonic()):
-                await call_back_async(callback, self._served, job, value)
-
-    def _callback(self, run: Run, ended: Ended) -> Function | str | None:
-        """What is to be called now that a run has ended so."""
-        if run.ended:
-            return None
-        if ended[0] == "complete":
-            return run.policy.on_success
-        return run.policy.on_failure if ended[0] == "fail" else None
+        left = max(0.0, run.deadline - time.monotonic()) + GRACE
+        try:
+            async with asyncio.timeout(left):
+                await call_back_async(
+                    judged.callback, self._served, job, judged.value, self._threads.run
+                )
+        except TimeoutError:
+            log.warning("job %s: its callback %r took too long", job.id, judged.callback)
 
     def _say_soon(self) -> None:
         with suppress(RuntimeError):
@@ -319,51 +250,48 @@ class Running:
     def _collect(self) -> None:
         self._collecting = False  # before looking, so that what comes later is collected again
         while self._from_threads:
-            run, ended = self._from_threads.popleft()
+            run = self._from_threads.popleft()
             if run.ended and run.timed_out:
                 self._stuck -= 1
                 self._changed()
-            self._end(run, ended)
+            self._end(run, run.decided)
 
     def _expire(self, run: Run) -> None:
+        self._collect()  # it may have ended in time: an event loop that was held up learns it late
+        if run.ended:
+            return
         run.timed_out = True
         if run.task is not None:
             run.task.cancel()
             # A task that is cancelled before its first step (uvloop does so) runs none of ours.
-            run.task.add_done_callback(lambda _: self._end_overrun(run))
+            run.task.add_done_callback(lambda _: self._end_unrun(run, judging.overrun(run)))
         else:
             # A thread cannot be stopped: its job ends here, its slot only when it returns.
             self._stuck += 1
             log.warning("%d slots are held by threads past their time-out", self._stuck)
-            self._end_overrun(run)
-
-    def _end_overrun(self, run: Run) -> None:
-        if not run.ended and run.decided is not None:  # only its callback took too long
-            self._end(run, run.decided)
-        elif not run.ended:
             self._end_unrun(run, judging.overrun(run))
 
     def _end_unrun(self, run: Run, error: BaseException) -> None:
         """End a job whose function has not come to an end, or was never called."""
-        ended = judging.raised(run, error, self._served)
-        callback = self._callback(run, ended)
-        self._end(run, ended)
-        if callback is not None:
-            job = run.job or self._current(run, None)
-            task = self._loop.create_task(self._call_back(run, callback, job, error))
-            self._callbacks.add(task)
-            task.add_done_callback(self._called_back)
+        if run.decided is None:
+            judged = judging.raised(run, error, self._served)
+            if run.decide(judged.ended) and judged.callback is not None:
+                job = run.job or self._current(run, None)
+                task = self._loop.create_task(self._call_back(run, judged, job))
+                self._callbacks.add(task)
+                task.add_done_callback(self._called_back)
+        self._end(run, run.decided)  # also where only a callback takes too long
 
     def _called_back(self, task: asyncio.Task[None]) -> None:
         self._callbacks.discard(task)
         self._changed()
 
     def _end_cancelled(self, run: Run, task: asyncio.Task[None]) -> None:
-        if not run.ended:
-            self._end(run, run.decided or ("cancel", "", b""))
+        run.decide(("cancel", "", b""))
+        self._end(run, run.decided)
 
-    def _end(self, run: Run, ended: Ended) -> None:
-        if run.ended:
+    def _end(self, run: Run, ended: Ended | None) -> None:
+        if run.ended or ended is None:
             return
         run.ended = True
         del self._held[id(run)]

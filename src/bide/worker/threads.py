@@ -7,9 +7,15 @@ have needed at once.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
 from queue import SimpleQueue
+from typing import TypeVar
+
+T = TypeVar("T")
 
 Work = Callable[[], None]
 
@@ -50,6 +56,39 @@ class Threads:
                 raise
         else:
             self._queue.put(work)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Call `work` in a thread, in this context; what it returns, or raises.
+
+        Raises:
+            RuntimeError: the system gives no more threads.
+        """
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        context = copy_context()
+
+        def settle(result: T | None, error: BaseException | None) -> None:
+            if done.done():  # whoever waited has been cancelled
+                return
+            if error is None:
+                done.set_result(result)  # type: ignore[arg-type]
+            else:
+                done.set_exception(error)
+
+        def call() -> None:
+            result: T | None = None
+            raised: BaseException | None = None
+            try:
+                result = context.run(work)
+            except BaseException as error:
+                raised = error
+                if isinstance(error, StopIteration):  # which no future can hold
+                    raised = RuntimeError(repr(error))
+            with suppress(RuntimeError):  # the loop has closed
+                loop.call_soon_threadsafe(settle, result, raised)
+
+        self.submit(call)
+        return await done
 
     def close(self) -> None:
         """Let idle threads end; busy ones end after their work."""

@@ -22,7 +22,7 @@ from bide.connection import resolve_prefix, resolve_url
 from bide.errors import BideError, UsageError
 from bide.ids import check_name
 from bide.keys import keys_of
-from bide.ops.consume import leave, note
+from bide.ops.consume import leave
 from bide.ops.registry import About, heartbeat, register
 from bide.queue import AsyncQueue, Queue
 from bide.script import SERVER_CLOCK
@@ -39,7 +39,7 @@ from bide.worker.station import Station
 log = logging.getLogger("bide.worker")
 
 LEASE: Final = 10.0
-"""Seconds for which a job is held without being renewed; it is renewed every third of it."""
+"""Seconds for which a job is held without being renewed; it is renewed every quarter of it."""
 
 GRACE: Final = 30.0
 """Seconds that running jobs get to end after the first signal."""
@@ -77,8 +77,9 @@ class Worker:
             grace: how long running jobs may take after the first signal to stop.
             name: what logs and `bide info` call it, before a few characters that make it unique;
                 by default host and process id.
-            allow_pickle: read arguments that were pickled, which can run any code; set where a
-                queue is given whose serializer is `"pickle"`.
+            allow_pickle: read arguments that were pickled, which can run any code of whoever can
+                write to the queues. Without it, this is done for queues given as objects whose
+                serializer is `"pickle"`, and no others.
 
         Raises:
             UsageError: an argument cannot be meant, or the queues are on different servers.
@@ -100,9 +101,11 @@ class Worker:
         if self._lease_us < _SHORTEST_LEASE_US:
             raise UsageError(f"lease={lease!r} is too short to be renewed; use 300ms or more.")
         self._grace = to_us(grace, "grace") / 1e6
-        self._allow_pickle = allow_pickle or any(
-            queue.serializer == "pickle" for queue in given if not isinstance(queue, str)
-        )
+        self._pickled = {
+            queue if isinstance(queue, str) else queue.name
+            for queue in given
+            if allow_pickle or (not isinstance(queue, str) and queue.serializer == "pickle")
+        }
         self._served = Served([modules] if isinstance(modules, str) else modules)
         self._keys = [keys_of(queue, prefix) for queue in dict.fromkeys(self.queues)]
         self._global_keys = keys_of(None, prefix)
@@ -138,10 +141,10 @@ class Worker:
         client = aio.Client(self._url, patience=0, clock=self._clock)
         try:
             with self._signal_handlers():
-                # Notes go ahead of outcomes in a round trip; were their script unknown to the
-                # server, they would be sent again, behind them.
-                known = note(self._keys[0], [])
-                await client.run_many([register(self._global_keys, self.queues), known])
+                # Of calls that share a round trip, one whose script the server does not know would
+                # be sent again, behind the others: notes and outcomes go ahead of claims.
+                await client.load(["note", "settle", "claim", "extend"])
+                await client.run(register(self._global_keys, self.queues))
                 return await self._run(client, burst)
         finally:
             self._stops = 0
@@ -152,7 +155,7 @@ class Worker:
         self._loop = loop = Loop(client, stations, self.concurrency, burst)
         lifespan = Lifespan()
         self._running = running = Running(
-            self.name, self._served, lifespan, self._allow_pickle, loop.ring
+            self.name, self._served, lifespan, self._pickled, loop.ring
         )
         self._event_loop = event_loop = asyncio.get_running_loop()
 
