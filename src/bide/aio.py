@@ -14,7 +14,14 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 
 from bide.command import Command
-from bide.connection import RECONNECT_PAUSE, REPLY_TIMEOUT, hide_password, options, resolve_url
+from bide.connection import (
+    LONGEST_RECONNECT_PAUSE,
+    RECONNECT_PAUSE,
+    REPLY_TIMEOUT,
+    hide_password,
+    options,
+    resolve_url,
+)
 from bide.dialogue import (
     PATIENCE,
     Call,
@@ -199,6 +206,7 @@ class Listener:
         self._channels = channels
         self._reply_timeout = reply_timeout
         self._connection: Any = None
+        self._pause = RECONNECT_PAUSE
 
     async def __aenter__(self) -> Listener:
         await self._connect()
@@ -219,7 +227,7 @@ class Listener:
     async def next(self) -> tuple[str, str] | None:
         """The next channel and text; None after words may have been lost."""
         while self._connection is None:
-            await asyncio.sleep(RECONNECT_PAUSE)
+            await asyncio.sleep(self._pause)
             await self._connect()
             return None
         try:
@@ -242,7 +250,9 @@ class Listener:
                 await self._connection.send_packed_command(call, check_health=False)
                 for _ in self._channels:
                     await self._connection.read_response()
+            self._pause = RECONNECT_PAUSE
         except (redis.RedisError, OSError):
+            self._pause = min(2 * self._pause, LONGEST_RECONNECT_PAUSE)
             await self._drop()
 
     async def _drop(self) -> None:

@@ -23,7 +23,9 @@ REPLY_TIMEOUT: Final = 5.0
 """Seconds without a byte after which a connection counts as dead."""
 
 RECONNECT_PAUSE: Final = 0.2
-"""Seconds before a listener that was cut off connects again."""
+LONGEST_RECONNECT_PAUSE: Final = 5.0
+"""Seconds before a listener that was cut off connects again; doubled as often as it is refused,
+which it is for ever where its user has no right to the channel."""
 
 _QUERY: Final = ("db", "username", "password")
 _TLS: Final = (

@@ -11,7 +11,14 @@ import redis
 from redis.retry import Retry
 
 from bide.command import Command
-from bide.connection import RECONNECT_PAUSE, REPLY_TIMEOUT, hide_password, options, resolve_url
+from bide.connection import (
+    LONGEST_RECONNECT_PAUSE,
+    RECONNECT_PAUSE,
+    REPLY_TIMEOUT,
+    hide_password,
+    options,
+    resolve_url,
+)
 from bide.dialogue import PATIENCE, Call, Send, Situation, check_patience, dialogue
 from bide.errors import BideError
 from bide.script import SERVER_CLOCK
@@ -113,6 +120,7 @@ class Listener:
         self._client = client
         self._channels = channels
         self._pubsub: Any = None
+        self._pause = RECONNECT_PAUSE
 
     def __enter__(self) -> Listener:
         self._connect()
@@ -125,7 +133,7 @@ class Listener:
         """Return when `text` is said, at `until` (`time.monotonic()`), or when words were lost."""
         while (left := until - time.monotonic()) > 0:
             if self._pubsub is None:
-                time.sleep(min(left, RECONNECT_PAUSE))
+                time.sleep(min(left, self._pause))
                 self._connect()
                 return
             try:
@@ -140,9 +148,12 @@ class Listener:
         self._pubsub = self._client.pubsub()  # type: ignore[no-untyped-call]
         try:
             self._pubsub.subscribe(*self._channels)
-            while not self._pubsub.subscribed_event.is_set():
-                self._pubsub.get_message(timeout=REPLY_TIMEOUT)
+            for _ in self._channels:  # what is said from here on is heard
+                if self._pubsub.get_message(timeout=REPLY_TIMEOUT) is None:
+                    raise redis.TimeoutError("no answer to SUBSCRIBE")
+            self._pause = RECONNECT_PAUSE
         except (redis.RedisError, OSError):
+            self._pause = min(2 * self._pause, LONGEST_RECONNECT_PAUSE)
             self._drop()
 
     def _drop(self) -> None:

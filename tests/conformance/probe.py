@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import redis
@@ -34,28 +34,33 @@ class Executor:
 
     def __init__(self, kind: str, url: str, **options: Any) -> None:
         self._runner = asyncio.Runner() if kind == "aio" else None
-        self._client: Any = (aio if self._runner else sync).Client(url, **options)
-        self.url: str = self._client.url
+        self.client: Any = (aio if self._runner else sync).Client(url, **options)
+        self.url: str = self.client.url
 
     def run(self, command: Command[T]) -> T:
-        result: T = self._call(self._client.run, command)
+        result: T = self._call(self.client.run, command)
         return result
 
     def run_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        results: list[Any] = self._call(self._client.run_many, commands)
+        results: list[Any] = self._call(self.client.run_many, commands)
         return results
 
     def attempt_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        results: list[Any] = self._call(self._client.attempt_many, commands)
+        results: list[Any] = self._call(self.client.attempt_many, commands)
         return results
 
     def close(self) -> None:
-        self._call(self._client.close)
+        self._call(self.client.close)
 
     def end(self) -> None:
         self.close()
         if self._runner:
             self._runner.close()
+
+    def await_(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run what is awaited, in the event loop of the asyncio client."""
+        assert self._runner
+        return self._runner.run(coroutine)
 
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
         return self._runner.run(function(*args)) if self._runner else function(*args)

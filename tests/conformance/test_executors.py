@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -11,7 +12,7 @@ from bide.errors import BideError, ScriptBug, ServerRefused, ServerUnavailable
 from bide.keys import keys_of
 from bide.ops import consume, inspect, manage, produce
 from bide.ops.produce import Prepared
-from bide.script import SERVER_CLOCK
+from bide.script import SERVER_CLOCK, TEST_CLOCK, load, names
 from tests.conformance.probe import BODY, LEASE, SECOND, Executor, Probe, open_executor
 
 
@@ -24,6 +25,9 @@ def unreachable(kind: str) -> Iterator[Executor]:
 
 
 def test_results_come_in_the_order_of_the_commands(q: Probe) -> None:
+    """And the commands run in it, where the server knows their scripts."""
+    for name in names():
+        q.raw.script_load(load(name, TEST_CLOCK).text)
     receipts, counts, words, listing = q.executor.run_many(
         [
             produce.enqueue(q.keys, [Prepared("a", "+0", 5, BODY)]),
@@ -137,3 +141,30 @@ def test_with_the_servers_own_clock_everything_is_as_with_the_tests(
     assert q.settle(job, "complete", data=b"1") == "ok"
     q.check()
     executor.end()
+
+
+def test_whoever_listens_hears_what_is_said_from_then_on(kind: str, q: Probe) -> None:
+    """Else a wait would miss the end of a job that ends just then."""
+    channel = q.keys["waiters"]
+
+    def heard() -> int:
+        ((_, count),) = q.raw.pubsub_numsub(channel)
+        return int(count)
+
+    async def listen() -> list[int]:
+        counts = []
+        for _ in range(50):
+            async with q.executor.client.listen(channel):
+                counts.append(heard())
+            while heard():  # noqa: ASYNC110 - until the server has noticed
+                await asyncio.sleep(0)
+        return counts
+
+    if kind == "aio":
+        assert q.executor.await_(listen()) == [1] * 50
+        return
+    for _ in range(50):
+        with q.executor.client.listen(channel):
+            assert heard() == 1
+        while heard():
+            pass

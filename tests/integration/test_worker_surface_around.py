@@ -91,6 +91,7 @@ def test_they_stay_open_until_the_last_job_has_ended(queue: Queue) -> None:
         jobs.wait_seen(2)
         one.stop()
         jobs.gate.set()
+        jobs.wait_seen(4)
     assert jobs.seen == ["open pool", "begun", "ended", "close pool"]
 
 

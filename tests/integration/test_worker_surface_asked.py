@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import redis
 
 from bide import JobCancelled, Queue, Retry, State
 from tests.integration import jobs, surface
-from tests.integration.workers import at_work, burst, eventually, listeners
+from tests.integration.workers import at_work, burst, eventually, listeners, worker
 
 
 @pytest.fixture(autouse=True)
@@ -153,3 +154,26 @@ def test_a_worker_that_stops_gives_an_asked_job_up(queue: Queue) -> None:
         one.stop()
         eventually(lambda: ended(queue, job.id))
     assert job.refresh().status is State.CANCELLED
+
+
+def test_a_worker_without_rights_to_channels_learns_it_with_the_renewal(
+    queue: Queue, raw: redis.Redis
+) -> None:
+    """What servers give a new user: keys and commands, and no channel."""
+    run: Any = raw.execute_command
+    run("ACL", "SETUSER", "limited", "reset", "on", ">secret", "~bide:*", "resetchannels", "+@all")
+    mark = "&" if "?" in queue.url else "?"
+    limited = Queue("work", url=f"{queue.url}{mark}username=limited&password=secret")
+    job = limited.enqueue(jobs.hang)
+    one = worker(limited, lease=1)
+    thread = threading.Thread(target=one.work)
+    thread.start()
+    jobs.wait_seen(1)
+    assert job.cancel()
+    with pytest.raises(JobCancelled):
+        job.wait(10)
+    one.stop()
+    thread.join(20)
+    assert not thread.is_alive()
+    limited.close()
+    raw.acl_deluser("limited")

@@ -24,7 +24,7 @@ KEYS ARGV redis string table math tonumber ipairs pairs unpack
 
 
 class Call(NamedTuple):
-    """One `redis.call`."""
+    """One `redis.call` or `redis.pcall`."""
 
     command: str
     key: tuple[str, ...]
@@ -45,7 +45,7 @@ def calls(source: str) -> list[Call]:
     found = []
     words = tokens(source)
     for i in range(len(words) - 4):
-        if words[i : i + 4] != ["redis", ".", "call", "("]:
+        if words[i : i + 2] != ["redis", "."] or words[i + 2] not in ("call", "pcall"):
             continue
         key: list[str] = []
         depth = 0

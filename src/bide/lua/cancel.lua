@@ -34,7 +34,7 @@ for i = rest, #ARGV do
     word = find.elsewhere(active, completed, failed, cancelled, id)
     if word == 'active' and running == 1 then
       redis.call('ZADD', asked, now, id)
-      redis.call('PUBLISH', asked, id)
+      redis.pcall('PUBLISH', asked, id) -- a hint, as in `ended`
       word = 'asked'
     end
   end

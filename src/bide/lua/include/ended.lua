@@ -1,5 +1,7 @@
 -- Telling those who wait for the end of jobs. The channel has the name of the key in which they
--- are noted; a message that is lost costs a bounded wait, because they also look by themselves.
+-- are noted; a message that is lost costs a bounded wait, because they also look by themselves. So
+-- it must not cost a script its end where the caller has no right to the channel, which is what
+-- servers give a new user: hence `pcall`.
 local ended = {}
 
 local FORGET = 64
@@ -14,7 +16,7 @@ function ended.tell(waiters, now, ids)
   if #ids == 0 or redis.call('EXISTS', waiters) == 0 then return end
   ended.forget(waiters, now)
   for i = 1, #ids do
-    if redis.call('ZREM', waiters, ids[i]) == 1 then redis.call('PUBLISH', waiters, ids[i]) end
+    if redis.call('ZREM', waiters, ids[i]) == 1 then redis.pcall('PUBLISH', waiters, ids[i]) end
   end
 end
 
