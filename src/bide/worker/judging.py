@@ -54,7 +54,7 @@ def raised(run: Run, error: BaseException, served: Served) -> Judged:
     try:
         return _raised(run, error, served)
     except BaseException as broken:
-        log.exception("%s (job %s): its error could not be judged", run.task_name, run.claimed.id)
+        _log_failure(f"{run.task_name} (job {run.claimed.id})", broken)
         return Judged(("fail", kept(run), encode_error(broken)), run.policy.on_failure, broken)
 
 
@@ -72,7 +72,7 @@ def _raised(run: Run, error: BaseException, served: Served) -> Judged:
     data = encode_error(error)
     if delay is None:
         if not run.ended:
-            log.error("%s failed: %r", what, error, exc_info=error)
+            _log_failure(what, error)
         return Judged(("fail", kept(run), data), run.policy.on_failure, error)
     if not run.ended:
         log.warning("%s raised %r; again in %.3g s", what, error, delay)
@@ -96,6 +96,14 @@ def kept(run: Run) -> str:
     """How long the finished job is kept, where it or its task says so."""
     keep = run.policy.keep
     return "" if keep is None else f"+{round(min(max(keep, 0), LONGEST_US / 1e6) * 1e6)}"
+
+
+def _log_failure(what: str, error: BaseException) -> None:
+    """Log an error with its traceback, which some exceptions make impossible to show."""
+    try:
+        log.error("%s failed: %r", what, error, exc_info=error)
+    except Exception:  # a handler that does not swallow what formatting raised
+        log.error("%s failed: %s, which cannot be shown", what, type(error).__name__)
 
 
 def _is_cancelled(run: Run, error: BaseException) -> bool:
