@@ -25,7 +25,7 @@ from bide.ops.consume import Said, Settle
 from bide.payload.codec import Body
 from bide.retention import Retention
 from bide.script import load, names
-from bide.worker.station import MAX_SAID_BYTES
+from bide.worker.saying import MAX_BYTES as MAX_SAID_BYTES
 from tests.conftest import BINARIES
 from tests.faults.fill import fill
 from tests.faults.legal import assert_legal

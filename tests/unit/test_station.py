@@ -7,7 +7,8 @@ import pytest
 from bide.keys import keys_of
 from bide.notes import MAX_LINES
 from bide.ops.consume import MAX_NOTED, MAX_SETTLES, Claim, Said, Settle
-from bide.worker.station import MAX_SAID_BYTES, Station
+from bide.worker.saying import MAX_BYTES as MAX_SAID_BYTES
+from bide.worker.station import Station
 
 NOW = 1_795_214_038_547_684
 EMPTY = Claim(NOW, NOW + 2_000_000, 0, False, False, False, [])
@@ -167,8 +168,8 @@ def test_one_that_is_larger_than_a_call_goes_alone(station: Station) -> None:
 
 
 def say(station: Station, *said: Said) -> None:
-    station.said.extend(said)
-    station.has_said = True
+    for one in said:
+        station.said.add(one)
 
 
 def sent(station: Station) -> list[list[tuple[str, str, bytes]]]:
@@ -185,7 +186,7 @@ def test_what_jobs_say_is_sent_once_in_its_order(station: Station) -> None:
     say(station, line("a", b'"1"'), line("b", b'"2"'), line("a", b'"3"'))
     assert sent(station) == [[("a", "L", b'"1"'), ("a", "L", b'"3"'), ("b", "L", b'"2"')]]
     assert sent(station) == []
-    assert not station.has_said
+    assert not station.said.waiting
 
 
 def test_of_progress_only_the_latest_is_sent(station: Station) -> None:
@@ -208,17 +209,24 @@ def test_what_is_too_much_for_a_round_trip_goes_with_the_next(station: Station) 
     say(station, *(line(str(i), text) for i, text in enumerate(texts)))
     found: list[bytes] = []
     trips = 0
-    while station.has_said:
+    while station.said.waiting:
         found += [text for call in sent(station) for _, _, text in call]
         trips += 1
     assert found == texts
     assert trips == 3
 
 
-def test_a_sign_that_something_was_said_is_taken_even_where_it_was_sent_already(
+def test_the_first_to_say_something_since_the_last_trip_is_to_tell_the_loop(
     station: Station,
 ) -> None:
-    """A thread adds, the loop takes, and only then does the thread give the sign."""
-    station.has_said = True
-    assert sent(station) == []
-    assert not station.has_said
+    assert [station.said.add(line("a")) for _ in range(3)] == [True, False, False]
+    station.take_said()
+    assert not station.said.waiting
+    assert station.said.add(line("a"))
+
+
+def test_a_flood_of_one_job_drops_no_line_of_another(station: Station) -> None:
+    say(station, line("quiet"), *(line("loud", b"%d" % i) for i in range(10_000)), line("quiet"))
+    kept = [id for call in sent(station) for id, _, _ in call]
+    assert kept.count("quiet") == 2
+    assert kept.count("loud") == MAX_LINES

@@ -61,8 +61,10 @@ class Deadlines(Generic[T]):
     def _fire(self) -> None:
         self._timer = None
         now = self._loop.time()
-        while self._heap and (self._heap[0][2].ended or self._heap[0][0] <= now):
-            entry = heapq.heappop(self._heap)[2]
-            if not entry.ended:
-                self._expire(entry)
-        self._arm()
+        try:
+            while self._heap and (self._heap[0][2].ended or self._heap[0][0] <= now):
+                entry = heapq.heappop(self._heap)[2]
+                if not entry.ended:
+                    self._expire(entry)
+        finally:  # whatever became of one, the others are watched
+            self._arm()

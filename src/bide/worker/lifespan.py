@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from bide.errors import UsageError
 from bide.resource import Resource, resources
 
 log = logging.getLogger("bide.worker")
+
+CLOSING: Final = 10.0
+"""Seconds that a resource may take to close."""
 
 
 class Lifespan:
@@ -47,13 +51,16 @@ class Lifespan:
         while self._open:
             resource, generator = self._open.pop()
             try:
-                if resource.is_async:
-                    await anext(generator, None)
-                    await generator.aclose()
-                else:
-                    next(generator, None)
-                    generator.close()
-            except Exception:
+                async with asyncio.timeout(CLOSING):
+                    if resource.is_async:
+                        await anext(generator, None)
+                        await generator.aclose()
+                    else:
+                        next(generator, None)
+                        generator.close()
+            except TimeoutError:
+                log.warning("The resource %s took more than %g s to close", resource.name, CLOSING)
+            except BaseException:  # also a SystemExit: the others are to be closed
                 log.exception("The resource %s raised when it was closed", resource.name)
         self._values.clear()
 

@@ -109,7 +109,7 @@ class Loop:
         return max(0, self._concurrency - len(self._running))
 
     def _finished(self) -> bool:
-        if any(s.settles or s.unanswered or s.has_said for s in self._stations):
+        if any(s.settles or s.unanswered or s.said.waiting for s in self._stations):
             return self.cut_off
         if self._running.busy or self._running.calls_back:
             return self.aborted
@@ -131,7 +131,7 @@ class Loop:
             claims = due and free > 0
             # A claim without an answer is repeated when stopping too: what it took goes back.
             passes_on = free == 0 and (station.hinted or (self.stopping and station.unanswered))
-            if station.settles or claims or passes_on or station.has_said:
+            if station.settles or claims or passes_on or station.said.waiting:
                 await self._exchange(
                     station, min(free, self._batch) if claims else 0, claims or passes_on
                 )

@@ -85,10 +85,7 @@ class Run:
 
     def say(self, kind: str, text: bytes) -> None:
         """Gather a note for the next round trip; any thread may call."""
-        station = self.station
-        station.said.append(Said(self.claimed.id, self.claimed.token, kind, text))
-        if not station.has_said:
-            station.has_said = True
+        if self.station.said.add(Said(self.claimed.id, self.claimed.token, kind, text)):
             self.say_soon()
 
     def elapsed(self) -> float:

@@ -265,11 +265,25 @@ class Running:
             run.task.cancel()
             # A task that is cancelled before its first step (uvloop does so) runs none of ours.
             run.task.add_done_callback(lambda _: self._end_unrun(run, judging.overrun(run)))
+            self._loop.call_later(GRACE, self._give_up, run, run.task)
         else:
             # A thread cannot be stopped: its job ends here, its slot only when it returns.
             self._stuck += 1
-            log.warning("%d slots are held by threads past their time-out", self._stuck)
+            log.warning("%d slots are held by jobs past their time-out", self._stuck)
             self._end_unrun(run, judging.overrun(run))
+
+    def _give_up(self, run: Run, task: asyncio.Task[None]) -> None:
+        """A coroutine that goes on though it was cancelled: its job ends, its slot is held."""
+        if task.done():
+            return
+        self._stuck += 1
+        task.add_done_callback(self._unstuck)
+        log.warning("%d slots are held by jobs past their time-out", self._stuck)
+        self._end_unrun(run, judging.overrun(run))
+
+    def _unstuck(self, task: asyncio.Task[None]) -> None:
+        self._stuck -= 1
+        self._changed()
 
     def _end_unrun(self, run: Run, error: BaseException) -> None:
         """End a job whose function has not come to an end, or was never called."""

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
 from bide.command import Command
 from bide.keys import Keys
-from bide.notes import MAX_LINES, PROGRESS
 from bide.ops.consume import (
-    MAX_NOTED,
     Claim,
-    Said,
     Settle,
     Verdict,
     claim,
@@ -20,12 +16,7 @@ from bide.ops.consume import (
     note,
     settle,
 )
-
-MOST_SAID: Final = 2_000
-"""Notes of running jobs that wait to be sent; beyond it the oldest are dropped."""
-
-MAX_SAID_BYTES: Final = 500_000
-"""Bytes of notes in one round trip, after which those of further jobs wait for the next."""
+from bide.worker.saying import Sayings
 
 
 class Station:
@@ -35,10 +26,8 @@ class Station:
         self.keys = keys
         self.queue = keys.queue or ""
         self.settles: list[Settle] = []
-        self.said: deque[Said] = deque(maxlen=MOST_SAID)
+        self.said: Final = Sayings()
         """What running jobs have said of themselves; any thread adds."""
-        self.has_said = False
-        """Whether the loop knows that there is something to send of it."""
         self.check = True
         """Whether to claim as soon as there is a free slot."""
         self.hinted = False
@@ -84,34 +73,8 @@ class Station:
         return taken
 
     def take_said(self) -> list[Command[None]]:
-        """The calls that add what jobs have said to their notes; what is too much for now waits.
-
-        Each call adds to the notes of a few jobs. Of each job goes the latest progress, and of its
-        lines what the server would keep.
-        """
-        self.has_said = False  # before looking, so that what is said meanwhile is sent as well
-        by_job: dict[tuple[str, int], list[Said]] = {}
-        for _ in range(len(self.said)):
-            one = self.said.popleft()
-            by_job.setdefault((one.id, one.token), []).append(one)
-        calls: list[list[Said]] = []
-        size, jobs = 0, 0
-        waiting: list[Said] = []
-        for said in by_job.values():
-            lines = [one for one in said if one.kind != PROGRESS][-MAX_LINES:]
-            lines += [one for one in said if one.kind == PROGRESS][-1:]
-            if size >= MAX_SAID_BYTES:
-                waiting += lines
-                continue
-            if jobs % MAX_NOTED == 0:
-                calls.append([])
-            jobs += 1
-            calls[-1] += lines
-            size += sum(len(one.text) for one in lines)
-        if waiting:
-            self.said.extendleft(reversed(waiting))
-            self.has_said = True
-        return [note(self.keys, said) for said in calls]
+        """The calls that add what jobs have said to their notes."""
+        return [note(self.keys, said) for said in self.said.take()]
 
     def settle(self, settles: Sequence[Settle]) -> Command[list[Verdict]]:
         """The call that applies outcomes."""
