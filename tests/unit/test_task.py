@@ -273,6 +273,103 @@ def test_what_a_decorator_says_holds_for_the_task_wherever_it_runs(
     assert (policy.on_success, policy.on_failure) == ("a:b", None)
 
 
+def told(job: object, value: object) -> None: ...
+
+
+@pytest.mark.parametrize("kind", [Queue, AsyncQueue])
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"on_success": 42}, "42 is neither a function nor a name"),
+        ({"on_failure": lambda job, error: 0}, "define the function at the top level"),
+        ({"on_success": "nonsense"}, "'nonsense' is not a task's name"),
+        ({"on_failure": functools.partial(told, None)}, "A partial has no name"),
+        ({"retry": Retry(3, lambda attempt, error: 1.0)}, "Retry.*cannot be stored with a job"),
+    ],
+)
+def test_a_function_that_no_worker_finds_is_refused_by_the_decorator_as_by_an_enqueue(
+    kind: type[Queue] | type[AsyncQueue], options: Any, text: str
+) -> None:
+    with pytest.raises(UsageError, match=text):
+        kind("mail").task(**options)(plain)
+    with pytest.raises(UsageError, match=text):
+        kind("mail").prepare(plain, [1], **options)
+    kind("mail").task(on_success=told, on_failure=kind("mail").task(told))(plain)
+
+
+@pytest.mark.parametrize("kind", [Queue, AsyncQueue])
+@pytest.mark.parametrize(
+    ("method", "instead"),
+    [
+        (Sender.send, r"queue.enqueue\(Sender\(...\).send, ...\)"),
+        (vars(Sender)["make"], r"queue.enqueue\(Sender.make, ...\)"),
+        (vars(Sender)["make"].__func__, r"queue.enqueue\(Sender.make, ...\)"),
+    ],
+    ids=["method", "classmethod-below", "classmethod-above"],
+)
+def test_a_method_is_refused_by_the_decorator_with_what_to_do_instead(
+    kind: type[Queue] | type[AsyncQueue], method: Any, instead: str
+) -> None:
+    with pytest.raises(UsageError, match=f"is a method.*{instead}"):
+        kind("mail").task(method)
+    with pytest.raises(UsageError, match="is a method"):
+        kind("mail").task(timeout=3)(method)
+    with pytest.raises(TaskNotFound):
+        Served().find(f"{__name__}:Sender.send")
+
+
+@pytest.mark.parametrize("kind", [Queue, AsyncQueue])
+def test_a_static_method_is_a_task_in_either_order(kind: type[Queue] | type[AsyncQueue]) -> None:
+    async def push(n: int) -> int:
+        return n
+
+    push.__qualname__ = "Sender.push"
+    below = kind("mail").task(staticmethod(push))
+    assert (below.function, Served().find(below.name).is_async) == (push, True)
+    above: Any = staticmethod(kind("mail").task(push))
+    assert above.__func__.function is push
+    assert Served().find(f"{__name__}:Sender.push").function is push
+    bound = kind("mail").task(Sender.make)
+    assert bound.name == f"{__name__}:Sender.make"
+
+
+@pytest.mark.parametrize("kind", [Queue, AsyncQueue])
+def test_what_other_decorators_left_on_a_function_does_not_replace_what_is_the_tasks(
+    kind: type[Queue] | type[AsyncQueue],
+) -> None:
+    def tagged(n: int) -> int:
+        """Return it."""
+        return n
+
+    tagged.__qualname__ = "tagged"
+    vars(tagged).update(queue="other", name="other", function=None, _options=None, label="kept")
+    queue = kind("mail")
+    task = queue.task(tagged)
+    assert (task.queue, task.name, task.function) == (queue, f"{__name__}:tagged", tagged)
+    assert (task.__doc__, vars(task)["__wrapped__"]) == ("Return it.", tagged)
+    assert vars(tagged)["label"] == "kept"
+    task.options(timeout=3).prepare(1)
+
+
+@pytest.mark.parametrize("kind", [Queue, AsyncQueue])
+@pytest.mark.parametrize("other", [Queue, AsyncQueue])
+def test_a_task_of_one_queue_becomes_one_of_another_too(
+    kind: type[Queue] | type[AsyncQueue], other: type[Queue] | type[AsyncQueue]
+) -> None:
+    async def send(n: int) -> int:
+        return n
+
+    send.__qualname__ = "send"
+    first, second = kind("mail"), other("bulk")
+    inner = first.task(timeout=7)(send)
+    both: Any = second.task(inner)
+    assert (inner.queue, both.queue, both.function) == (first, second, send)
+    target = Served().find(f"{__name__}:send")
+    assert (target.function, target.is_async, target.policy.timeout) == (send, True, 7.0)
+    second.task(timeout=8)(both)
+    assert Served().find(f"{__name__}:send").policy.timeout == 8.0
+
+
 def test_without_options_a_task_has_the_usual_ones() -> None:
     register(plain)
     policy = Served().find(f"{__name__}:plain").policy
