@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from bide import AsyncQueue, Queue, Retry, task
+from bide import AsyncQueue, Middleware, Queue, Retry, middleware, task
 from bide.errors import TaskNotFound, UsageError
+from bide.ops.produce import Prepared
+from bide.payload.codec import Body, decode_body
 from bide.task import Served, import_task, register, task_name, with_owner
 
 MODULE = """
@@ -421,3 +426,102 @@ def test_a_name_that_a_person_types_is_imported(app: str) -> None:
     with pytest.raises(TaskNotFound, match=r"defines no public function 'os.system'"):
         import_task(f"{app}:os.system")
     assert callable(os.system)
+
+
+# -- options and arguments of one name
+
+
+def visit(url: str, timeout: float = 5, *, delay: float = 0, **more: Any) -> str:
+    return url
+
+
+def positional(timeout: float, /, **more: Any) -> float:
+    return timeout
+
+
+class Sent(Exception):
+    """What would have been enqueued."""
+
+
+def enqueue(kind: type[Queue] | type[AsyncQueue], task: Any, *args: Any, **kwargs: Any) -> Body:
+    """The body that an enqueue makes; it goes no further."""
+    queue = kind("mail")
+    made: list[Prepared] = []
+
+    def taken(jobs: list[Prepared]) -> None:
+        made.extend(jobs)
+        raise Sent
+
+    queue.enqueue_many = taken  # type: ignore[method-assign,assignment]
+    with suppress(Sent):
+        job = queue.enqueue(task, *args, **kwargs)
+        asyncio.run(job)  # type: ignore[arg-type]
+    return decode_body(made[0].body)
+
+
+BOTH = pytest.mark.parametrize("kind", [Queue, AsyncQueue])
+
+
+@BOTH
+@pytest.mark.parametrize("option", [{"timeout": 7}, {"delay": 3}, {"delay": 0, "priority": 9}])
+@pytest.mark.parametrize("named", [False, True])
+def test_an_option_that_may_be_an_argument_is_refused_with_both_ways_to_say_it(
+    kind: type[Queue] | type[AsyncQueue], option: dict[str, Any], named: bool
+) -> None:
+    task: Any = register(visit) if named else visit
+    name = next(iter(option))
+    text = rf"{name}= is an option .* argument of .*visit too; .*enqueue_call\(f, .*task.enqueue\("
+    with pytest.raises(UsageError, match=text):
+        enqueue(kind, task, "u", **option)
+    with pytest.raises(UsageError, match=text):
+        enqueue(kind, kind("mail").task(visit), "u", **option)
+
+
+@BOTH
+def test_one_that_cannot_be_is_the_jobs(kind: type[Queue] | type[AsyncQueue]) -> None:
+    assert enqueue(kind, visit, "u", retention=3, x=1).kwargs == {"x": 1}
+    assert enqueue(kind, visit, "u", 4, priority=3).args == ["u", 4]
+    assert enqueue(kind, positional, 1, timeout=7).timeout == 7.0
+    assert enqueue(kind, "elsewhere:visit", "u", timeout=7).timeout == 7.0
+    assert enqueue(kind, plain, 1, timeout=7).timeout == 7.0
+
+
+# -- what a middleware makes of a body
+
+
+class Makes(Middleware):
+    def __init__(self, make: Callable[[Body], Any]) -> None:
+        self.make = make
+
+    def enqueuing(self, queue: str, body: Body) -> Body:
+        made: Body = self.make(body)
+        return made
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda body: None, r"Makes.enqueuing must return the body, .* not None\."),
+        (lambda body: {"task": body.task}, "Makes.enqueuing must return the body"),
+        (
+            lambda body: msgspec.structs.replace(body, task="a:b"),
+            r"Makes.enqueuing made a job of .*:plain one of a:b; .*enqueue the other task instead",
+        ),
+        (lambda body: msgspec.structs.replace(body, timeout=0.0), "timeout must be more than 0"),
+        (lambda body: msgspec.structs.replace(body, keep=-1.0), "keep must not be negative"),
+        (lambda body: msgspec.structs.replace(body, keep=float("nan")), "keep must be a finite"),
+    ],
+)
+def test_what_is_no_body_of_the_job_is_refused_by_the_middlewares_name(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[Body], Any], text: str
+) -> None:
+    monkeypatch.setattr(middleware, "_used", [Makes(make)])
+    with pytest.raises(UsageError, match=text):
+        Queue("mail").prepare(plain, [1])
+
+
+def test_arguments_and_options_may_be_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    change = Makes(lambda body: msgspec.structs.replace(body, args=(2,), timeout=3.0, keep=0.0))
+    monkeypatch.setattr(middleware, "_used", [change])
+    body = decode_body(Queue("mail").prepare(plain, [1]).body)
+    assert (body.args, body.timeout, body.keep) == ([2], 3.0, 0.0)

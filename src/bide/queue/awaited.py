@@ -20,7 +20,7 @@ from bide.ops.registry import WorkerSeen
 from bide.options import OnCrash, Options, TaskOptions
 from bide.payload.serializers import Codec
 from bide.queue.awaited_job import AsyncJob
-from bide.queue.core import QueueCore, chunks, read_cancel, read_receipts
+from bide.queue.core import QueueCore, chunks, options_only, read_cancel, read_receipts
 from bide.queue.place import StandIn
 from bide.queue.tasks import AsyncTask
 from bide.queue.together import Together
@@ -102,11 +102,12 @@ class AsyncQueue(QueueCore[aio.Client]):
         on_failure: Function | str | None = None,
         **kwargs: Any,
     ) -> AsyncJob[Any]:
-        """Add a job that calls `task(*args, **kwargs)`; options as for `enqueue_call`."""
-        return await self.enqueue_call(
+        """Add a job that calls `task(*args, **kwargs)`; options and errors as for `enqueue_call`.
+
+        An option whose name is also one of the function's own parameters is refused here.
+        """
+        options = options_only(
             task,
-            args,
-            kwargs,
             delay=delay,
             at=at,
             priority=priority,
@@ -119,6 +120,7 @@ class AsyncQueue(QueueCore[aio.Client]):
             on_success=on_success,
             on_failure=on_failure,
         )
+        return await self.enqueue_call(task, args, kwargs, **options)
 
     async def enqueue_call(
         self,

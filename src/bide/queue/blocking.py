@@ -20,7 +20,7 @@ from bide.ops.registry import WorkerSeen
 from bide.options import OnCrash, Options, TaskOptions
 from bide.payload.serializers import Codec
 from bide.queue.blocking_job import Job
-from bide.queue.core import QueueCore, chunks, first_error, read_cancel, read_receipts
+from bide.queue.core import QueueCore, chunks, first_error, options_only, read_cancel, read_receipts
 from bide.queue.place import StandIn
 from bide.queue.tasks import Task
 from bide.queue.view import not_found
@@ -100,11 +100,12 @@ class Queue(QueueCore[sync.Client]):
         on_failure: Function | str | None = None,
         **kwargs: Any,
     ) -> Job[Any]:
-        """Add a job that calls `task(*args, **kwargs)`; options as for `enqueue_call`."""
-        return self.enqueue_call(
+        """Add a job that calls `task(*args, **kwargs)`; options and errors as for `enqueue_call`.
+
+        An option whose name is also one of the function's own parameters is refused here.
+        """
+        options = options_only(
             task,
-            args,
-            kwargs,
             delay=delay,
             at=at,
             priority=priority,
@@ -117,6 +118,7 @@ class Queue(QueueCore[sync.Client]):
             on_success=on_success,
             on_failure=on_failure,
         )
+        return self.enqueue_call(task, args, kwargs, **options)
 
     def enqueue_call(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from typing import Any, Final, Generic, TypeVar, Unpack
+from typing import Any, Final, Generic, TypeVar, Unpack, cast
 from weakref import WeakSet
 
 from bide import config
@@ -15,7 +15,7 @@ from bide.dialogue import check_patience
 from bide.errors import BideError, ServerUnavailable, UsageError
 from bide.ids import check_name
 from bide.keys import Keys
-from bide.middleware import used
+from bide.middleware import Middleware, used
 from bide.ops import produce, registry
 from bide.ops.manage import CHUNK
 from bide.ops.produce import Prepared, Receipt
@@ -120,7 +120,7 @@ class QueueCore(Generic[C]):
             signature.check(args, kwargs, name)
         body = Body(name, args, kwargs, codec=self.serializer, **_stored(options))
         for middleware in used():
-            body = middleware.enqueuing(self.name, body)
+            body = _passed(middleware, middleware.enqueuing(self.name, body), body)
         delay, at, priority = options.get("delay"), options.get("at"), options.get("priority")
         defaults = defaults_of(name)
         if delay is None and at is None:
@@ -139,6 +139,46 @@ class QueueCore(Generic[C]):
                 yield [*trip, registry.register(place.everywhere, [self.name])]
             else:
                 yield trip
+
+
+def options_only(task: Function | str, **options: Any) -> Options:
+    """The options of `enqueue` that were given; their names must not be the function's own too.
+
+    Raises:
+        UsageError: the function has a parameter of such a name: which one was meant?
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    signature = signature_of(task, task_name(task)) if given else None
+    for name in given:
+        if signature is not None and name in signature.names:
+            raise UsageError(
+                f"{name}= is an option of a job and an argument of {task_name(task)} too; give the "
+                f"option with enqueue_call(f, args, kwargs, {name}=...), and the argument in its "
+                f"kwargs or with task.enqueue({name}=...)."
+            )
+    return cast(Options, given)
+
+
+def _passed(middleware: Middleware, body: Any, before: Body) -> Body:
+    """What a middleware made of a body.
+
+    Raises:
+        UsageError: it is no body, or one of another task, whose arguments nobody has looked at, or
+            an option cannot be meant.
+    """
+    who = f"{type(middleware).__qualname__}.enqueuing"
+    if not isinstance(body, Body):
+        raise UsageError(f"{who} must return the body, or another made from it, not {body!r}.")
+    if body.task != before.task:
+        raise UsageError(
+            f"{who} made a job of {before.task} one of {body.task}; only its arguments and options "
+            "can be changed, so enqueue the other task instead."
+        )
+    if body.timeout is not None:
+        check_timeout(body.timeout)
+    if body.keep is not None:
+        to_us(body.keep, "keep")
+    return body
 
 
 _moved: Final[WeakSet[QueueCore[Any]]] = WeakSet()
