@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, Final, Generic, TypeVar, Unpack, cast
 from weakref import WeakSet
@@ -240,15 +240,53 @@ def _checked_meta(meta: Any) -> dict[str, Any]:
 
 
 def chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Ids in as many as one call takes.
-
-    Raises:
-        UsageError: it is one text instead of many ids.
-    """
-    if isinstance(ids, str):
-        raise UsageError(f"Give a list of ids, not the text {ids!r}.")
+    """Ids in as many as one call takes; raises as `checked_ids` does."""
+    ids = checked_ids(ids)
     for i in range(0, len(ids), CHUNK):
         yield ids[i : i + CHUNK]
+
+
+def checked_ids(ids: Any) -> list[str]:
+    """The ids, before the server is asked for what cannot be one.
+
+    Raises:
+        UsageError: it is one text instead of many ids, or one of them is no text.
+    """
+    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+        raise UsageError(f"Give a list of ids, not {_told(ids)}.")
+    listed: list[str] = list(ids)
+    try:
+        "".join(listed).encode()
+    except (TypeError, UnicodeEncodeError):
+        odd = next(id for id in listed if not isinstance(id, str) or not _is_unicode(id))
+        raise UsageError(f"An id is text, such as job.id, not {odd!r}.") from None
+    return listed
+
+
+def checked_jobs(jobs: Any) -> Sequence[Prepared]:
+    """The jobs of `enqueue_many`, before any is sent.
+
+    Raises:
+        UsageError: one was not prepared.
+    """
+    if isinstance(jobs, Iterable) and not isinstance(jobs, str | bytes | Prepared):
+        listed: Sequence[Any] = jobs if isinstance(jobs, list | tuple) else list(jobs)
+        odd = [job for job in listed if not isinstance(job, Prepared)][:1]
+        if not odd:
+            return listed
+    else:
+        odd = [jobs]
+    raise UsageError(
+        f"enqueue_many wants a list of what queue.prepare(...) returns, not {odd[0]!r}."
+    )
+
+
+def _told(ids: Any) -> str:
+    return f"the text {ids!r}" if isinstance(ids, str) else repr(ids)
+
+
+def _is_unicode(text: str) -> bool:
+    return all(not "\ud800" <= c <= "\udfff" for c in text)
 
 
 def read_cancel(words: Sequence[str]) -> bool:
