@@ -58,6 +58,9 @@ def _transitions() -> Iterator[str]:
     yield "A job that has not been taken is `delayed` while its due time lies ahead, and `waiting`"
     yield "from then on: nothing moves it, the state is derived. Enqueue makes either."
     yield ""
+    yield "`retry` is what a worker settles an attempt with; `revive` is what the script `retry`"
+    yield "does, for `job.retry()` and `bide jobs retry`, with a job that has ended."
+    yield ""
     yield "| verb | from | to |"
     yield "|---|---|---|"
     for verb, (sources, targets) in TRANSITIONS.items():

@@ -30,7 +30,8 @@ def check_priority(priority: int | None) -> int:
     """
     if priority is None:
         return DEFAULT_PRIORITY
-    if isinstance(priority, bool) or priority not in range(PRIORITIES):
+    is_whole = isinstance(priority, int) and not isinstance(priority, bool)
+    if not is_whole or priority not in range(PRIORITIES):
         raise UsageError(f"priority must be an integer from 0 to 9 (9 first), not {priority!r}.")
     return int(priority)
 

@@ -38,10 +38,7 @@ _DUE: Final = (State.DELAYED, State.WAITING)
 TRANSITIONS: Final[dict[str, tuple[tuple[State, ...], tuple[State, ...]]]] = {
     "claim": ((State.WAITING,), (State.ACTIVE,)),
     "complete": ((State.ACTIVE,), (State.COMPLETED,)),
-    "retry": (
-        (State.ACTIVE, State.COMPLETED, State.FAILED, State.CANCELLED),
-        (*_DUE, State.CANCELLED),
-    ),
+    "retry": ((State.ACTIVE,), (*_DUE, State.CANCELLED)),
     "fail": ((State.ACTIVE,), (State.FAILED,)),
     "snooze": ((State.ACTIVE,), (*_DUE, State.CANCELLED)),
     "release": ((State.ACTIVE,), (State.WAITING, State.CANCELLED)),
@@ -50,5 +47,10 @@ TRANSITIONS: Final[dict[str, tuple[tuple[State, ...], tuple[State, ...]]]] = {
     "cancel": ((*_DUE, State.ACTIVE), (State.CANCELLED,)),
     "reschedule": (_DUE, _DUE),
     "promote": (_DUE, (State.WAITING,)),
+    "revive": ((State.COMPLETED, State.FAILED, State.CANCELLED), _DUE),
 }
-"""verb -> (the states it takes a job from, the states it may lead to)."""
+"""verb -> (the states it takes a job from, the states it may lead to).
+
+`retry` is what a worker settles an attempt with. What a person asks of a job that has ended, the
+script `retry` and `job.retry()`, is called `revive` here: it leads elsewhere, from elsewhere.
+"""

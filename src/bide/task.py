@@ -107,12 +107,34 @@ def register(function: Function, options: TaskOptions | None = None) -> str:
     """
     name = task_name(function)
     if options:  # a mistake is to show where it was made
-        check_names(options, TaskOptions)
-        to_us(options.get("delay") or 0)
-        check_priority(options.get("priority"))
-        policy_of(options)
+        _check(options)
     _registered[name] = _Registered(function, options or {})
     return name
+
+
+def refuse_method(function: Function) -> None:
+    """Refuse what is decorated inside a class and wants an object, or the class, first.
+
+    Read as an attribute it would not be bound, and its first argument would be lost. Functions in a
+    class know nothing of it yet; but what their first parameter is called is agreed everywhere.
+
+    Raises:
+        UsageError: it does; the message says how methods are enqueued.
+    """
+    owner, dot, name = getattr(function, "__qualname__", "").rpartition(".")
+    if isinstance(function, classmethod):
+        first = "cls"
+    elif dot and inspect.isfunction(function):
+        first = next(iter(function.__code__.co_varnames[: function.__code__.co_argcount]), "")
+    else:
+        return
+    if first in ("self", "cls"):
+        holder = f"{owner}(...)" if first == "self" else owner
+        raise UsageError(
+            f"{owner}.{name} is a method, and a task has no {first!r}; leave it undecorated and "
+            f"enqueue it as queue.enqueue({holder}.{name}, ...), or decorate a function that takes "
+            "the object as an argument."
+        )
 
 
 def defaults_of(name: str) -> TaskOptions:
@@ -152,6 +174,16 @@ def policy_of(options: TaskOptions) -> Policy:
         on_success=options.get("on_success"),
         on_failure=options.get("on_failure"),
     )
+
+
+def _check(options: TaskOptions) -> None:
+    check_names(options, TaskOptions)
+    to_us(options.get("delay") or 0)
+    check_priority(options.get("priority"))
+    policy_of(options).retry.wire()
+    for callback in (options.get("on_success"), options.get("on_failure")):
+        if callback is not None:
+            task_name(callback)
 
 
 def check_timeout(timeout: Any) -> float:

@@ -21,8 +21,6 @@ ALLOWED = [
     (verb, start, end)
     for verb, (starts, ends) in TRANSITIONS.items()
     for start, end in product(starts, ends)
-    # What has ended is retried by whoever wants it: only a running job can have been asked to end.
-    if not (verb == "retry" and start is not State.ACTIVE and end is State.CANCELLED)
 ]
 FORBIDDEN = [
     (verb, state)
@@ -59,15 +57,15 @@ def apply(q: Probe, verb: str, job: Claimed, end: State) -> None:
     when = LATER if end is State.DELAYED else "+0"
     outcomes: dict[str, Outcome] = {
         "complete": "complete",
+        "retry": "retry",
         "fail": "fail",
         "snooze": "snooze",
         "release": "release",
     }
     if verb in outcomes:
-        q.settle(job, outcomes[verb], when if verb == "snooze" else "")
-    elif verb == "retry":
-        if q.settle(job, "retry", when) != "ok":  # a worker's retry, or a person's
-            q.retry("a", when=when)
+        q.settle(job, outcomes[verb], when if verb in ("retry", "snooze") else "")
+    elif verb == "revive":
+        q.retry("a", when=when)
     elif verb == "claim":
         q.claim("w2", 1)
     elif verb == "extend":

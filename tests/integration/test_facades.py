@@ -249,3 +249,61 @@ def test_a_task_is_a_function_and_can_be_enqueued(queue: Facade, url: str) -> No
         assert queue.call(here.later("30m").later(at).enqueue).due == at
         assert queue.call(here.later(at).later(5).enqueue).due < at
         assert queue.call(later.refresh).priority == 9
+
+
+# -- what cannot be meant is refused before a server is asked
+
+
+@pytest.fixture(params=["blocking", "awaited"])
+def unreachable(request: pytest.FixtureRequest) -> Iterator[Facade]:
+    facade = Facade(request.param, "unix:///nonexistent/bide.sock")
+    yield facade
+    facade.close()
+
+
+OF_MANY = ["fetch_many", "cancel_many", "reschedule_many", "promote_many", "retry_many"]
+
+
+@pytest.mark.parametrize("method", [*OF_MANY, "delete_many"])
+def test_one_text_or_no_list_is_not_many_ids(unreachable: Facade, method: str) -> None:
+    for ids, told in (("abc", "the text 'abc'"), (b"abc", "b'abc'"), (5, "5"), (None, "None")):
+        with pytest.raises(UsageError, match=f"^Give a list of ids, not {told}.$"):
+            getattr(unreachable, method)(ids)
+
+
+@pytest.mark.parametrize("method", [*OF_MANY, "delete_many"])
+@pytest.mark.parametrize("odd", [None, 5, b"abc", ["abc"], "\ud800"])
+def test_an_id_is_text(unreachable: Facade, method: str, odd: Any) -> None:
+    with pytest.raises(UsageError, match=r"^An id is text, such as job\.id, not ") as caught:
+        getattr(unreachable, method)(["abc", odd, "ü"])
+    assert repr(odd) in str(caught.value)
+
+
+@pytest.mark.parametrize("method", ["fetch", "cancel"])
+@pytest.mark.parametrize("odd", [None, 5, b"abc", "\ud800"])
+def test_one_id_is_text_too(unreachable: Facade, method: str, odd: Any) -> None:
+    with pytest.raises(UsageError, match=r"^An id is text"):
+        getattr(unreachable, method)(odd)
+
+
+def test_only_prepared_jobs_are_enqueued(unreachable: Facade) -> None:
+    prepared = unreachable._queue.prepare(jobs.add, [1])
+    odd: list[Any] = ["x", ["x"], [prepared, None], prepared, 5, [jobs.add], [tuple(prepared)]]
+    for many in odd:
+        with pytest.raises(UsageError, match=r"^enqueue_many wants a list of what queue.prepare"):
+            unreachable.enqueue_many(many)
+
+
+@pytest.mark.parametrize("start", ["a", None, 1.0, True, -1])
+def test_a_page_begins_at_a_whole_number(unreachable: Facade, start: Any) -> None:
+    with pytest.raises(UsageError, match=r"is no place in a list; the first is 0"):
+        unreachable.jobs("failed", start)
+
+
+def test_any_collection_of_ids_or_of_prepared_jobs_will_do(queue: Facade) -> None:
+    prepared = [queue._queue.prepare(jobs.add, [i]) for i in range(3)]
+    added = queue.enqueue_many(job for job in prepared)
+    ids = {job.id: None for job in added}
+    assert [job.id for job in queue.fetch_many(ids.keys())] == list(ids)
+    assert queue.cancel_many(id for id in ids) == ["ok"] * 3
+    assert queue.enqueue_many([]) == queue.fetch_many([]) == queue.cancel_many(()) == []

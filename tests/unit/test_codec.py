@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
@@ -214,6 +215,58 @@ def test_what_is_no_body_is_an_error_of_ours(data: bytes) -> None:
 def test_any_bytes_are_a_body_or_an_error_of_ours(data: bytes) -> None:
     with suppress(PayloadError):
         decode_body(data)
+
+
+NUMBER = (
+    st.sampled_from(["0", "-0.0", "-1", "-1e-9", "1e13", "1e300", "1e999", "-1e999", "NaN", "true"])
+    | st.sampled_from(["Infinity", "3162240000", "3162240000.1", "9" * 40, '"1h"', "5e-324"])
+    | st.integers().map(str)
+    | st.floats(allow_nan=False, allow_infinity=False).map(repr)
+)
+HUNDRED_YEARS = 100 * 366 * 86_400
+
+
+@ALL_CODECS
+@pytest.mark.parametrize("field", ["timeout", "keep", "base", "cap", "max_time", "backoff", "max"])
+@given(number=NUMBER)
+def test_a_number_that_cannot_be_meant_is_no_body(codec: Codec, field: str, number: str) -> None:
+    """Other programs write bodies too; what one of them says must not reach a script as it is."""
+    whole = {
+        "timeout": f'"timeout":{number}',
+        "keep": f'"keep":{number}',
+        "max": f'"retry":{number}',
+        "backoff": f'"retry":[3,[{number}]]',
+        "base": f'"retry":[3,"fixed",{number}]',
+        "cap": f'"retry":[3,"exponential",1,{number}]',
+        "max_time": f'"retry":[3,"exponential",1,1,{number}]',
+    }[field]
+    data = encode_body(Body("a:b", (1,), codec=codec))
+    data = data.replace(b'{"task":"a:b"', b'{"task":"a:b",' + whole.encode(), 1)
+    try:
+        body = decode_envelope(data).body
+    except PayloadError:
+        return
+    assert body.timeout is None or 0 < body.timeout <= HUNDRED_YEARS
+    assert body.keep is None or re.fullmatch(r"\d{1,16}", str(round(body.keep * 1e6)))
+    if body.retry is not None:
+        retry = body.retry
+        delays = retry.backoff if isinstance(retry.backoff, tuple) else ()
+        for seconds in (retry.max, *delays, retry.base, retry.cap, retry.max_time or 0):
+            assert seconds >= 0
+            assert seconds <= HUNDRED_YEARS or seconds is retry.max
+
+
+@pytest.mark.parametrize("option", ["timeout", "keep"])
+@pytest.mark.parametrize("number", ["1e13", "-1", "3162240001"])
+def test_which_number_it_was_is_said(option: str, number: str) -> None:
+    with pytest.raises(PayloadError, match=rf"not one of bide's: Expected .*\.{option}"):
+        decode_envelope(f'{{"task":"a:b","{option}":{number}}}'.encode())
+
+
+@pytest.mark.parametrize("option", [{"timeout": 1e-6}, {"keep": 0.0}, {"keep": HUNDRED_YEARS}])
+def test_what_a_producer_may_say_is_read(option: dict[str, Any]) -> None:
+    body = Body("a:b", **option)
+    assert decode_body(encode_body(body)) == body
 
 
 # -- the other codecs

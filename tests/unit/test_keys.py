@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
 from bide.errors import UsageError
-from bide.keys import DUE_SETS, GLOBAL, LAYOUT, PRIORITIES, Keys, keys_of
+from bide.keys import DUE_SETS, GLOBAL, LAYOUT, PRIORITIES, Keys, check_priority, keys_of
 
 
 def test_a_queues_keys_hang_on_its_hash_tag() -> None:
@@ -76,3 +77,12 @@ def test_every_key_says_what_it_holds() -> None:
 def test_the_same_queue_has_the_same_keys_object() -> None:
     assert keys_of("mail") is keys_of("mail")
     assert keys_of("mail") is not keys_of("mail", "staging")
+
+
+def test_a_priority_is_one_of_ten_whole_numbers() -> None:
+    assert [check_priority(p) for p in range(PRIORITIES)] == list(range(PRIORITIES))
+    assert check_priority(None) == 5
+    odd: list[Any] = [-1, 10, 5.0, True, "5", [5], float("nan")]
+    for priority in odd:
+        with pytest.raises(UsageError, match="must be an integer from 0 to 9"):
+            check_priority(priority)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from bide import AsyncQueue, Queue, Retry, task
+from bide import AsyncQueue, Middleware, Queue, Retry, middleware, task
 from bide.errors import TaskNotFound, UsageError
+from bide.ops.produce import Prepared
+from bide.payload.codec import Body, decode_body
 from bide.task import Served, import_task, register, task_name, with_owner
 
 MODULE = """
@@ -273,6 +278,103 @@ def test_what_a_decorator_says_holds_for_the_task_wherever_it_runs(
     assert (policy.on_success, policy.on_failure) == ("a:b", None)
 
 
+def told(job: object, value: object) -> None: ...
+
+
+@pytest.mark.parametrize("kind", [Queue, AsyncQueue])
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"on_success": 42}, "42 is neither a function nor a name"),
+        ({"on_failure": lambda job, error: 0}, "define the function at the top level"),
+        ({"on_success": "nonsense"}, "'nonsense' is not a task's name"),
+        ({"on_failure": functools.partial(told, None)}, "A partial has no name"),
+        ({"retry": Retry(3, lambda attempt, error: 1.0)}, "Retry.*cannot be stored with a job"),
+    ],
+)
+def test_a_function_that_no_worker_finds_is_refused_by_the_decorator_as_by_an_enqueue(
+    kind: type[Queue] | type[AsyncQueue], options: Any, text: str
+) -> None:
+    with pytest.raises(UsageError, match=text):
+        kind("mail").task(**options)(plain)
+    with pytest.raises(UsageError, match=text):
+        kind("mail").prepare(plain, [1], **options)
+    kind("mail").task(on_success=told, on_failure=kind("mail").task(told))(plain)
+
+
+@pytest.mark.parametrize("kind", [Queue, AsyncQueue])
+@pytest.mark.parametrize(
+    ("method", "instead"),
+    [
+        (Sender.send, r"queue.enqueue\(Sender\(...\).send, ...\)"),
+        (vars(Sender)["make"], r"queue.enqueue\(Sender.make, ...\)"),
+        (vars(Sender)["make"].__func__, r"queue.enqueue\(Sender.make, ...\)"),
+    ],
+    ids=["method", "classmethod-below", "classmethod-above"],
+)
+def test_a_method_is_refused_by_the_decorator_with_what_to_do_instead(
+    kind: type[Queue] | type[AsyncQueue], method: Any, instead: str
+) -> None:
+    with pytest.raises(UsageError, match=f"is a method.*{instead}"):
+        kind("mail").task(method)
+    with pytest.raises(UsageError, match="is a method"):
+        kind("mail").task(timeout=3)(method)
+    with pytest.raises(TaskNotFound):
+        Served().find(f"{__name__}:Sender.send")
+
+
+@pytest.mark.parametrize("kind", [Queue, AsyncQueue])
+def test_a_static_method_is_a_task_in_either_order(kind: type[Queue] | type[AsyncQueue]) -> None:
+    async def push(n: int) -> int:
+        return n
+
+    push.__qualname__ = "Sender.push"
+    below = kind("mail").task(staticmethod(push))
+    assert (below.function, Served().find(below.name).is_async) == (push, True)
+    above: Any = staticmethod(kind("mail").task(push))
+    assert above.__func__.function is push
+    assert Served().find(f"{__name__}:Sender.push").function is push
+    bound = kind("mail").task(Sender.make)
+    assert bound.name == f"{__name__}:Sender.make"
+
+
+@pytest.mark.parametrize("kind", [Queue, AsyncQueue])
+def test_what_other_decorators_left_on_a_function_does_not_replace_what_is_the_tasks(
+    kind: type[Queue] | type[AsyncQueue],
+) -> None:
+    def tagged(n: int) -> int:
+        """Return it."""
+        return n
+
+    tagged.__qualname__ = "tagged"
+    vars(tagged).update(queue="other", name="other", function=None, _options=None, label="kept")
+    queue = kind("mail")
+    task = queue.task(tagged)
+    assert (task.queue, task.name, task.function) == (queue, f"{__name__}:tagged", tagged)
+    assert (task.__doc__, vars(task)["__wrapped__"]) == ("Return it.", tagged)
+    assert vars(tagged)["label"] == "kept"
+    task.options(timeout=3).prepare(1)
+
+
+@pytest.mark.parametrize("kind", [Queue, AsyncQueue])
+@pytest.mark.parametrize("other", [Queue, AsyncQueue])
+def test_a_task_of_one_queue_becomes_one_of_another_too(
+    kind: type[Queue] | type[AsyncQueue], other: type[Queue] | type[AsyncQueue]
+) -> None:
+    async def send(n: int) -> int:
+        return n
+
+    send.__qualname__ = "send"
+    first, second = kind("mail"), other("bulk")
+    inner = first.task(timeout=7)(send)
+    both: Any = second.task(inner)
+    assert (inner.queue, both.queue, both.function) == (first, second, send)
+    target = Served().find(f"{__name__}:send")
+    assert (target.function, target.is_async, target.policy.timeout) == (send, True, 7.0)
+    second.task(timeout=8)(both)
+    assert Served().find(f"{__name__}:send").policy.timeout == 8.0
+
+
 def test_without_options_a_task_has_the_usual_ones() -> None:
     register(plain)
     policy = Served().find(f"{__name__}:plain").policy
@@ -324,3 +426,102 @@ def test_a_name_that_a_person_types_is_imported(app: str) -> None:
     with pytest.raises(TaskNotFound, match=r"defines no public function 'os.system'"):
         import_task(f"{app}:os.system")
     assert callable(os.system)
+
+
+# -- options and arguments of one name
+
+
+def visit(url: str, timeout: float = 5, *, delay: float = 0, **more: Any) -> str:
+    return url
+
+
+def positional(timeout: float, /, **more: Any) -> float:
+    return timeout
+
+
+class Sent(Exception):
+    """What would have been enqueued."""
+
+
+def enqueue(kind: type[Queue] | type[AsyncQueue], task: Any, *args: Any, **kwargs: Any) -> Body:
+    """The body that an enqueue makes; it goes no further."""
+    queue = kind("mail")
+    made: list[Prepared] = []
+
+    def taken(jobs: list[Prepared]) -> None:
+        made.extend(jobs)
+        raise Sent
+
+    queue.enqueue_many = taken  # type: ignore[method-assign,assignment]
+    with suppress(Sent):
+        job = queue.enqueue(task, *args, **kwargs)
+        asyncio.run(job)  # type: ignore[arg-type]
+    return decode_body(made[0].body)
+
+
+BOTH = pytest.mark.parametrize("kind", [Queue, AsyncQueue])
+
+
+@BOTH
+@pytest.mark.parametrize("option", [{"timeout": 7}, {"delay": 3}, {"delay": 0, "priority": 9}])
+@pytest.mark.parametrize("named", [False, True])
+def test_an_option_that_may_be_an_argument_is_refused_with_both_ways_to_say_it(
+    kind: type[Queue] | type[AsyncQueue], option: dict[str, Any], named: bool
+) -> None:
+    task: Any = register(visit) if named else visit
+    name = next(iter(option))
+    text = rf"{name}= is an option .* argument of .*visit too; .*enqueue_call\(f, .*task.enqueue\("
+    with pytest.raises(UsageError, match=text):
+        enqueue(kind, task, "u", **option)
+    with pytest.raises(UsageError, match=text):
+        enqueue(kind, kind("mail").task(visit), "u", **option)
+
+
+@BOTH
+def test_one_that_cannot_be_is_the_jobs(kind: type[Queue] | type[AsyncQueue]) -> None:
+    assert enqueue(kind, visit, "u", retention=3, x=1).kwargs == {"x": 1}
+    assert enqueue(kind, visit, "u", 4, priority=3).args == ["u", 4]
+    assert enqueue(kind, positional, 1, timeout=7).timeout == 7.0
+    assert enqueue(kind, "elsewhere:visit", "u", timeout=7).timeout == 7.0
+    assert enqueue(kind, plain, 1, timeout=7).timeout == 7.0
+
+
+# -- what a middleware makes of a body
+
+
+class Makes(Middleware):
+    def __init__(self, make: Callable[[Body], Any]) -> None:
+        self.make = make
+
+    def enqueuing(self, queue: str, body: Body) -> Body:
+        made: Body = self.make(body)
+        return made
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda body: None, r"Makes.enqueuing must return the body, .* not None\."),
+        (lambda body: {"task": body.task}, "Makes.enqueuing must return the body"),
+        (
+            lambda body: msgspec.structs.replace(body, task="a:b"),
+            r"Makes.enqueuing made a job of .*:plain one of a:b; .*enqueue the other task instead",
+        ),
+        (lambda body: msgspec.structs.replace(body, timeout=0.0), "timeout must be more than 0"),
+        (lambda body: msgspec.structs.replace(body, keep=-1.0), "keep must not be negative"),
+        (lambda body: msgspec.structs.replace(body, keep=float("nan")), "keep must be a finite"),
+    ],
+)
+def test_what_is_no_body_of_the_job_is_refused_by_the_middlewares_name(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[Body], Any], text: str
+) -> None:
+    monkeypatch.setattr(middleware, "_used", [Makes(make)])
+    with pytest.raises(UsageError, match=text):
+        Queue("mail").prepare(plain, [1])
+
+
+def test_arguments_and_options_may_be_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    change = Makes(lambda body: msgspec.structs.replace(body, args=(2,), timeout=3.0, keep=0.0))
+    monkeypatch.setattr(middleware, "_used", [change])
+    body = decode_body(Queue("mail").prepare(plain, [1]).body)
+    assert (body.args, body.timeout, body.keep) == ([2], 3.0, 0.0)

@@ -116,8 +116,8 @@ def listing(keys: Keys, state: str, start: int, count: int) -> Command[list[str]
     if state not in LISTABLE:
         raise UsageError(f"There is no state {state!r}; give one of {', '.join(LISTABLE)}.")
     check_count(count)
-    if start < 0:
-        raise UsageError(f"start={start} is no place in a list; the first is 0.")
+    if isinstance(start, bool) or not isinstance(start, int) or start < 0:
+        raise UsageError(f"start={start!r} is no place in a list; the first is 0.")
     return command("list", keys, (str(state), start, count), lambda reply: words(reply, 2))
 
 

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from bide.clock import LONGEST_US
 from bide.errors import BideError, PayloadError
 from bide.payload.serializers import Codec, check_finite, pack, reason, simplify, unpack
 from bide.retry import Retry
@@ -31,6 +32,10 @@ MAX_BODY: Final = 1_000_000
 DEFAULT_TIMEOUT: Final = 300.0
 """Seconds that a job may run unless it, or its task, says otherwise."""
 
+_LONGEST: Final = LONGEST_US / 1e6
+_TimeOut = Annotated[float, msgspec.Meta(gt=0, le=_LONGEST)]
+_Keep = Annotated[float, msgspec.Meta(ge=0, le=_LONGEST)]
+
 _MAX_TRACEBACK: Final = 8_000
 _MARKS: Final[dict[Codec, bytes]] = {"msgpack": b"\x01", "pickle": b"\x02"}
 _MARKED: Final[dict[int, Codec]] = {mark[0]: codec for codec, mark in _MARKS.items()}
@@ -39,16 +44,18 @@ _MARKED: Final[dict[int, Codec]] = {mark[0]: codec for codec, mark in _MARKS.ite
 class Body(msgspec.Struct, frozen=True, omit_defaults=True):
     """Task, arguments and options of one job, as they are stored.
 
-    An option that is None is as the task's own default has it, else as bide's.
+    An option that is None is as the task's own default has it, else as bide's. What a body says is
+    bounded where it is read, for whoever may write to the server may write one: a number that no
+    producer of bide's writes is refused there, and gets no further.
     """
 
     task: str
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = {}
-    timeout: float | None = None
+    timeout: _TimeOut | None = None
     """Seconds."""
     retry: Retry | None = None
-    keep: float | None = None
+    keep: _Keep | None = None
     """Seconds that the finished job is kept."""
     on_crash: Literal["rerun", "fail"] | None = None
     meta: dict[str, Any] | None = None

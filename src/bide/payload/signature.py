@@ -132,6 +132,12 @@ class Signature:
             return names >= must and names.isdisjoint(taken)
         return may >= names >= must
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The parameters that a caller may give by name, as far as they are written down."""
+        kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        return frozenset(p.name for p in self._parameters if p.kind in kinds) - self.injected.keys()
+
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any], task_name: str) -> None:
         """See that a job could be called; where it is made.
 

@@ -20,7 +20,15 @@ from bide.ops.registry import WorkerSeen
 from bide.options import OnCrash, Options, TaskOptions
 from bide.payload.serializers import Codec
 from bide.queue.awaited_job import AsyncJob
-from bide.queue.core import QueueCore, chunks, read_cancel, read_receipts
+from bide.queue.core import (
+    QueueCore,
+    checked_ids,
+    checked_jobs,
+    chunks,
+    options_only,
+    read_cancel,
+    read_receipts,
+)
 from bide.queue.place import StandIn
 from bide.queue.tasks import AsyncTask
 from bide.queue.together import Together
@@ -102,11 +110,12 @@ class AsyncQueue(QueueCore[aio.Client]):
         on_failure: Function | str | None = None,
         **kwargs: Any,
     ) -> AsyncJob[Any]:
-        """Add a job that calls `task(*args, **kwargs)`; options as for `enqueue_call`."""
-        return await self.enqueue_call(
+        """Add a job that calls `task(*args, **kwargs)`; options and errors as for `enqueue_call`.
+
+        An option whose name is also one of the function's own parameters is refused here.
+        """
+        options = options_only(
             task,
-            args,
-            kwargs,
             delay=delay,
             at=at,
             priority=priority,
@@ -119,6 +128,7 @@ class AsyncQueue(QueueCore[aio.Client]):
             on_success=on_success,
             on_failure=on_failure,
         )
+        return await self.enqueue_call(task, args, kwargs, **options)
 
     async def enqueue_call(
         self,
@@ -152,6 +162,7 @@ class AsyncQueue(QueueCore[aio.Client]):
         Where the server becomes full in the middle, those before are added; enqueueing the same
         prepared jobs again adds the rest.
         """
+        jobs = checked_jobs(jobs)
         if (stand_in := self._here.stand_in) is not None:
             taken = await stand_in.enqueue_async(self.name, jobs)
             return [AsyncJob(self, r.id, receipt=r, snapshot=s) for r, s in taken]
@@ -171,7 +182,7 @@ class AsyncQueue(QueueCore[aio.Client]):
 
     async def fetch_many(self, ids: Sequence[str]) -> list[AsyncJob[Any] | None]:
         """Jobs by id in one round trip; None for one that is not there."""
-        pages = await self._client.run_many(inspect.fetch_many(self.keys, ids))
+        pages = await self._client.run_many(inspect.fetch_many(self.keys, checked_ids(ids)))
         return [s and AsyncJob(self, s.id, snapshot=s) for page in pages for s in page]
 
     async def jobs(self, state: str, start: int = 0, count: int = 50) -> list[AsyncJob[Any]]:

@@ -20,7 +20,16 @@ from bide.ops.registry import WorkerSeen
 from bide.options import OnCrash, Options, TaskOptions
 from bide.payload.serializers import Codec
 from bide.queue.blocking_job import Job
-from bide.queue.core import QueueCore, chunks, first_error, read_cancel, read_receipts
+from bide.queue.core import (
+    QueueCore,
+    checked_ids,
+    checked_jobs,
+    chunks,
+    first_error,
+    options_only,
+    read_cancel,
+    read_receipts,
+)
 from bide.queue.place import StandIn
 from bide.queue.tasks import Task
 from bide.queue.view import not_found
@@ -100,11 +109,12 @@ class Queue(QueueCore[sync.Client]):
         on_failure: Function | str | None = None,
         **kwargs: Any,
     ) -> Job[Any]:
-        """Add a job that calls `task(*args, **kwargs)`; options as for `enqueue_call`."""
-        return self.enqueue_call(
+        """Add a job that calls `task(*args, **kwargs)`; options and errors as for `enqueue_call`.
+
+        An option whose name is also one of the function's own parameters is refused here.
+        """
+        options = options_only(
             task,
-            args,
-            kwargs,
             delay=delay,
             at=at,
             priority=priority,
@@ -117,6 +127,7 @@ class Queue(QueueCore[sync.Client]):
             on_success=on_success,
             on_failure=on_failure,
         )
+        return self.enqueue_call(task, args, kwargs, **options)
 
     def enqueue_call(
         self,
@@ -149,6 +160,7 @@ class Queue(QueueCore[sync.Client]):
         Where the server becomes full in the middle, those before are added; enqueueing the same
         prepared jobs again adds the rest.
         """
+        jobs = checked_jobs(jobs)
         if (stand_in := self._here.stand_in) is not None:
             taken = stand_in.enqueue(self.name, jobs)
             return [Job(self, r.id, receipt=r, snapshot=s) for r, s in taken]
@@ -177,7 +189,7 @@ class Queue(QueueCore[sync.Client]):
 
     def fetch_many(self, ids: Sequence[str]) -> list[Job[Any] | None]:
         """Jobs by id in one round trip; None for one that is not there."""
-        pages = self._client.run_many(inspect.fetch_many(self.keys, ids))
+        pages = self._client.run_many(inspect.fetch_many(self.keys, checked_ids(ids)))
         return [s and Job(self, s.id, snapshot=s) for page in pages for s in page]
 
     def jobs(self, state: str, start: int = 0, count: int = 50) -> list[Job[Any]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from typing import Any, Final, Generic, TypeVar, Unpack
+from typing import Any, Final, Generic, TypeVar, Unpack, cast
 from weakref import WeakSet
 
 from bide import config
@@ -15,7 +15,7 @@ from bide.dialogue import check_patience
 from bide.errors import BideError, ServerUnavailable, UsageError
 from bide.ids import check_name
 from bide.keys import Keys
-from bide.middleware import used
+from bide.middleware import Middleware, used
 from bide.ops import produce, registry
 from bide.ops.manage import CHUNK
 from bide.ops.produce import Prepared, Receipt
@@ -120,7 +120,7 @@ class QueueCore(Generic[C]):
             signature.check(args, kwargs, name)
         body = Body(name, args, kwargs, codec=self.serializer, **_stored(options))
         for middleware in used():
-            body = middleware.enqueuing(self.name, body)
+            body = _passed(middleware, middleware.enqueuing(self.name, body), body)
         delay, at, priority = options.get("delay"), options.get("at"), options.get("priority")
         defaults = defaults_of(name)
         if delay is None and at is None:
@@ -139,6 +139,46 @@ class QueueCore(Generic[C]):
                 yield [*trip, registry.register(place.everywhere, [self.name])]
             else:
                 yield trip
+
+
+def options_only(task: Function | str, **options: Any) -> Options:
+    """The options of `enqueue` that were given; their names must not be the function's own too.
+
+    Raises:
+        UsageError: the function has a parameter of such a name: which one was meant?
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    signature = signature_of(task, task_name(task)) if given else None
+    for name in given:
+        if signature is not None and name in signature.names:
+            raise UsageError(
+                f"{name}= is an option of a job and an argument of {task_name(task)} too; give the "
+                f"option with enqueue_call(f, args, kwargs, {name}=...), and the argument in its "
+                f"kwargs or with task.enqueue({name}=...)."
+            )
+    return cast(Options, given)
+
+
+def _passed(middleware: Middleware, body: Any, before: Body) -> Body:
+    """What a middleware made of a body.
+
+    Raises:
+        UsageError: it is no body, or one of another task, whose arguments nobody has looked at, or
+            an option cannot be meant.
+    """
+    who = f"{type(middleware).__qualname__}.enqueuing"
+    if not isinstance(body, Body):
+        raise UsageError(f"{who} must return the body, or another made from it, not {body!r}.")
+    if body.task != before.task:
+        raise UsageError(
+            f"{who} made a job of {before.task} one of {body.task}; only its arguments and options "
+            "can be changed, so enqueue the other task instead."
+        )
+    if body.timeout is not None:
+        check_timeout(body.timeout)
+    if body.keep is not None:
+        to_us(body.keep, "keep")
+    return body
 
 
 _moved: Final[WeakSet[QueueCore[Any]]] = WeakSet()
@@ -200,15 +240,53 @@ def _checked_meta(meta: Any) -> dict[str, Any]:
 
 
 def chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Ids in as many as one call takes.
-
-    Raises:
-        UsageError: it is one text instead of many ids.
-    """
-    if isinstance(ids, str):
-        raise UsageError(f"Give a list of ids, not the text {ids!r}.")
+    """Ids in as many as one call takes; raises as `checked_ids` does."""
+    ids = checked_ids(ids)
     for i in range(0, len(ids), CHUNK):
         yield ids[i : i + CHUNK]
+
+
+def checked_ids(ids: Any) -> list[str]:
+    """The ids, before the server is asked for what cannot be one.
+
+    Raises:
+        UsageError: it is one text instead of many ids, or one of them is no text.
+    """
+    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+        raise UsageError(f"Give a list of ids, not {_told(ids)}.")
+    listed: list[str] = list(ids)
+    try:
+        "".join(listed).encode()
+    except (TypeError, UnicodeEncodeError):
+        odd = next(id for id in listed if not isinstance(id, str) or not _is_unicode(id))
+        raise UsageError(f"An id is text, such as job.id, not {odd!r}.") from None
+    return listed
+
+
+def checked_jobs(jobs: Any) -> Sequence[Prepared]:
+    """The jobs of `enqueue_many`, before any is sent.
+
+    Raises:
+        UsageError: one was not prepared.
+    """
+    if isinstance(jobs, Iterable) and not isinstance(jobs, str | bytes | Prepared):
+        listed: Sequence[Any] = jobs if isinstance(jobs, list | tuple) else list(jobs)
+        odd = [job for job in listed if not isinstance(job, Prepared)][:1]
+        if not odd:
+            return listed
+    else:
+        odd = [jobs]
+    raise UsageError(
+        f"enqueue_many wants a list of what queue.prepare(...) returns, not {odd[0]!r}."
+    )
+
+
+def _told(ids: Any) -> str:
+    return f"the text {ids!r}" if isinstance(ids, str) else repr(ids)
+
+
+def _is_unicode(text: str) -> bool:
+    return all(not "\ud800" <= c <= "\udfff" for c in text)
 
 
 def read_cancel(words: Sequence[str]) -> bool:

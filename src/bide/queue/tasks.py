@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpac
 from bide.clock import at_to_us, to_us
 from bide.errors import UsageError
 from bide.options import Options, TaskOptions, check_names
-from bide.task import register
+from bide.task import defaults_of, refuse_method, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,15 +96,20 @@ class AwaitedCall(Call[P, R, "AsyncQueue"]):
 class Task(BlockingCall[P, R], Generic[P, C, R]):
     """A function of a queue: called, it runs here; enqueued, it runs in a worker when it is due."""
 
+    name: Final[str]
+
     def __init__(self, function: Callable[P, C], queue: Queue, options: TaskOptions) -> None:
         """Register the function; its workers run it without being told to serve its module.
 
+        A task becomes one of this queue too; its options stay, unless there are others.
+
         Raises:
-            UsageError: no worker could find it by its name, or an option cannot be meant.
+            UsageError: no worker could find it by its name, it is a method, or an option cannot be
+                meant.
         """
-        self.name: Final = register(function, options)
+        function, self.name = _enrolled(function, options)
         super().__init__(function, queue, Options())
-        functools.update_wrapper(self, function)
+        _look_like(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         """Call the function, here and now."""
@@ -115,16 +120,39 @@ class Task(BlockingCall[P, R], Generic[P, C, R]):
 class AsyncTask(AwaitedCall[P, R], Generic[P, C, R]):
     """A function of a queue for code on an event loop; see `Task`."""
 
+    name: Final[str]
+
     def __init__(self, function: Callable[P, C], queue: AsyncQueue, options: TaskOptions) -> None:
         """Register the function, as `Task` does."""
-        self.name: Final = register(function, options)
+        function, self.name = _enrolled(function, options)
         super().__init__(function, queue, Options())
-        functools.update_wrapper(self, function)
+        _look_like(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         """Call the function, here and now."""
         result: C = self.function(*args, **kwargs)
         return result
+
+
+def _enrolled(function: Callable[P, C], options: TaskOptions) -> tuple[Callable[P, C], str]:
+    """Register a function, and what is meant by one: what a task or a static method was made of."""
+    if isinstance(function, Task | AsyncTask):
+        options = options or defaults_of(function.name)
+        function = function.function
+    elif isinstance(function, staticmethod):
+        function = function.__func__
+    refuse_method(function)
+    return function, register(function, options)
+
+
+def _look_like(
+    task: Task[..., Any, Any] | AsyncTask[..., Any, Any], function: Callable[..., Any]
+) -> None:
+    """Name and document a task as its function is; attributes of the function's own stay there.
+
+    Those are other decorators' business, and one called `queue` or `name` would replace the task's.
+    """
+    functools.update_wrapper(task, function, updated=())
 
 
 def as_due(when: float | str | timedelta | datetime) -> Options:
