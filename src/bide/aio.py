@@ -1,11 +1,9 @@
-"""The asyncio executor: the same commands, awaited; by one event loop at a time."""
+"""The asyncio executor: the same commands, awaited, by any number of event loops."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import hiredis
@@ -15,8 +13,6 @@ from redis.asyncio.retry import Retry
 
 from bide.command import Command
 from bide.connection import (
-    LONGEST_RECONNECT_PAUSE,
-    RECONNECT_PAUSE,
     REPLY_TIMEOUT,
     hide_password,
     options,
@@ -33,12 +29,15 @@ from bide.dialogue import (
     unavailable,
 )
 from bide.errors import BideError
+from bide.listening import Listener, Subscription, Waiter, abort
+from bide.loops import PerLoop
 from bide.script import SERVER_CLOCK, load
+from bide.sharing import Shared
 
 T = TypeVar("T")
 
 CONNECTIONS: Final = 50
-"""Connections that one client opens at most; calls beyond that wait for one."""
+"""Connections that one client opens at most on an event loop; calls beyond that wait for one."""
 
 
 class Client:
@@ -65,9 +64,7 @@ class Client:
         self._reply_timeout = reply_timeout
         pool = redis.asyncio.ConnectionPool.from_url(self.url, **options(self.url, Retry, None))
         self._make_connection: Callable[[], Any] = pool.make_connection
-        self._idle: list[Any] = []
-        self._slots = asyncio.Semaphore(CONNECTIONS)
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._open = PerLoop(lambda: _Open(self.attempt_many), _let_go)
 
     async def run(self, command: Command[T]) -> T:
         """Run one command.
@@ -137,29 +134,48 @@ class Client:
         """Make a round trip for its own sake; what comes of it does not matter."""
         await self._send([("PING",)])
 
+    async def share(self, command: Command[T]) -> T:
+        """Run one command, in a round trip shared with what others ask meanwhile.
+
+        Raises:
+            BideError: whatever came of it instead of a result.
+        """
+        return await self._open.here.shared.run(command)
+
+    def waiting_for(self, channel: str, text: str) -> Waiter:
+        """Hear when a script says `text` over a channel, for as long as the context lasts.
+
+        All who wait on one event loop share a subscription, which ends with the last of them.
+        """
+
+        def subscription() -> Subscription:
+            subscriptions = self._open.here.subscriptions
+            found = subscriptions.get(channel)
+            if found is None or found.ended:
+                found = subscriptions[channel] = Subscription(self.listen(channel))
+            return found
+
+        return Waiter(subscription, text)
+
     def listen(self, *channels: str) -> Listener:
         """Hear what scripts say over channels, for as long as the context lasts."""
         return Listener(self._make_connection, channels, self._reply_timeout)
 
     async def close(self) -> None:
-        """Close all connections; the next command opens new ones."""
-        idle, self._idle = self._idle, []
+        """Close all connections of this event loop; the next command opens new ones."""
+        self._open.leave_closed()
+        opened = self._open.here
+        for subscription in [*opened.subscriptions.values()]:
+            await subscription.end()
+        await opened.shared.settled()
+        idle, opened.idle = opened.idle, []
         for connection in idle:
             await connection.disconnect()
 
     def abandon(self) -> None:
-        """Drop all connections without a word; for a client whose event loop may have ended."""
-        idle, self._idle = self._idle, []
-        for connection in idle:
-            writer, connection._writer = connection._writer, None
-            transport = getattr(writer, "transport", None)
-            if transport is None:
-                continue
-            try:
-                transport.abort()
-            except RuntimeError:  # the event loop has closed, and does no more of what this needs
-                with contextlib.suppress(Exception):
-                    transport._call_connection_lost(None)
+        """Drop all connections without a word; for a client whose event loops may have ended."""
+        for loop, opened in self._open.take_all():
+            _let_go(loop, opened)
 
     async def _send(self, calls: list[Call]) -> list[Any] | Exception:
         """One round trip, over a connection of its own for as long as it lasts.
@@ -167,16 +183,17 @@ class Client:
         The client library's pipeline packs in Python and asks the socket first whether it is sound;
         here the packing is C, and a broken connection shows itself when it is used.
         """
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:  # another `asyncio.run`: connections are of no use across loops
-            self.abandon()
-            self._slots = asyncio.Semaphore(CONNECTIONS)
-            self._loop = loop
-        async with self._slots:
-            connection = self._idle.pop() if self._idle else self._make_connection()
-            return await self._talk(connection, calls)
+        opened = self._open.here
+        async with opened.slots:
+            try:
+                connection = opened.idle.pop() if opened.idle else self._make_connection()
+            except OSError as error:  # the library reads a file of its own, once
+                return error
+            return await self._talk(opened, connection, calls)
 
-    async def _talk(self, connection: Any, calls: list[Call]) -> list[Any] | Exception:
+    async def _talk(
+        self, opened: _Open, connection: Any, calls: list[Call]
+    ) -> list[Any] | Exception:
         replies: list[Any] = []
         loop = asyncio.get_running_loop()
         try:
@@ -199,75 +216,50 @@ class Client:
         except (redis.RedisError, OSError) as error:
             await connection.disconnect(nowait=True)
             return error
+        except RuntimeError as error:  # uvloop's, where the other side has closed the connection
+            abort(connection)
+            return redis.ConnectionError(str(error))
         except BaseException:
             # A call that was cancelled leaves its reply in the socket: nobody else may read it.
             await connection.disconnect(nowait=True)
             raise
-        self._idle.append(connection)
         self._reached = True
+        if opened.left:
+            await connection.disconnect(nowait=True)
+        else:
+            opened.idle.append(connection)
         return replies
 
 
-class Listener:
-    """What is said over some channels; a connection that breaks is replaced, and costs words."""
+class _Open:
+    """What a client has open on one event loop."""
 
     def __init__(
-        self, make_connection: Callable[[], Any], channels: Sequence[str], reply_timeout: float
+        self, attempt_many: Callable[[Sequence[Command[Any]]], Awaitable[list[Any]]]
     ) -> None:
-        self._make_connection = make_connection
-        self._channels = channels
-        self._reply_timeout = reply_timeout
-        self._connection: Any = None
-        self._pause = RECONNECT_PAUSE
+        self.idle: list[Any] = []
+        self.slots = asyncio.Semaphore(CONNECTIONS)
+        self.shared = Shared(attempt_many)
+        self.subscriptions: dict[str, Subscription] = {}
+        self.left = False
+        """Whether it is used no more, so that what comes back is to be closed."""
 
-    async def __aenter__(self) -> Listener:
-        await self._connect()
-        return self
+    def abandon(self) -> None:
+        """Drop it all without a word."""
+        self.left = True
+        for subscription in self.subscriptions.values():
+            subscription.abandon()
+        idle, self.idle = self.idle, []
+        for connection in idle:
+            abort(connection)
 
-    async def __aexit__(self, *exc: object) -> None:
-        await self._drop()
 
-    async def hear(self, text: str, until: float) -> None:
-        """Return when `text` is said, at `until` (`time.monotonic()`), or when words were lost."""
+def _let_go(loop: asyncio.AbstractEventLoop, opened: _Open) -> None:
+    """Abandon what is open on an event loop, in that loop's thread if it runs in another."""
+    if loop.is_running() and loop is not asyncio._get_running_loop():
         try:
-            async with asyncio.timeout(until - time.monotonic()):
-                while (said := await self.next()) is not None and said[1] != text:
-                    pass
-        except TimeoutError:
-            pass
-
-    async def next(self) -> tuple[str, str] | None:
-        """The next channel and text; None after words may have been lost."""
-        while self._connection is None:
-            await asyncio.sleep(self._pause)
-            await self._connect()
-            return None
-        try:
-            while True:
-                kind, *said = await self._connection.read_response()
-                if kind == b"message":
-                    channel, text = said
-                    return channel.decode(), text.decode("utf-8", "replace")
-        except (redis.RedisError, OSError):
-            await self._drop()
-            return None
-
-    async def _connect(self) -> None:
-        self._connection = self._make_connection()
-        try:
-            async with asyncio.timeout(self._reply_timeout):
-                await self._connection.connect()
-                words: tuple[Any, ...] = ("SUBSCRIBE", *self._channels)
-                call = hiredis.pack_command(words)
-                await self._connection.send_packed_command(call, check_health=False)
-                for _ in self._channels:
-                    await self._connection.read_response()
-            self._pause = RECONNECT_PAUSE
-        except (redis.RedisError, OSError):
-            self._pause = min(2 * self._pause, LONGEST_RECONNECT_PAUSE)
-            await self._drop()
-
-    async def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.disconnect(nowait=True)
+            loop.call_soon_threadsafe(opened.abandon)
+        except RuntimeError:  # it was closed just now
+            opened.abandon()
+    else:
+        opened.abandon()

@@ -93,9 +93,9 @@ class Client:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
-    def listen(self, *channels: str) -> Listener:
-        """Hear what scripts say over channels, for as long as the context lasts."""
-        return Listener(self._redis, channels)
+    def waiting_for(self, channel: str, text: str) -> Waiter:
+        """Hear when a script says `text` over a channel, for as long as the context lasts."""
+        return Waiter(self._redis, channel, text)
 
     def close(self) -> None:
         """Close all connections; the next command opens new ones."""
@@ -113,24 +113,25 @@ class Client:
         return replies
 
 
-class Listener:
-    """What is said over some channels; a connection that breaks is replaced, and costs words."""
+class Waiter:
+    """One who waits for a word; a connection that breaks is replaced, and costs words."""
 
-    def __init__(self, client: redis.Redis, channels: Sequence[str]) -> None:
+    def __init__(self, client: redis.Redis, channel: str, text: str) -> None:
         self._client = client
-        self._channels = channels
+        self._channel = channel
+        self._text = text
         self._pubsub: Any = None
         self._pause = RECONNECT_PAUSE
 
-    def __enter__(self) -> Listener:
+    def __enter__(self) -> Waiter:
         self._connect()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._drop()
 
-    def hear(self, text: str, until: float) -> None:
-        """Return when `text` is said, at `until` (`time.monotonic()`), or when words were lost."""
+    def hear(self, until: float) -> None:
+        """Return when the word is said, at `until` (`time.monotonic()`), or when some were lost."""
         while (left := until - time.monotonic()) > 0:
             if self._pubsub is None:
                 time.sleep(min(left, self._pause))
@@ -141,16 +142,15 @@ class Listener:
             except (redis.RedisError, OSError):
                 self._drop()
                 continue
-            if message and message["type"] == "message" and message["data"] == text.encode():
+            if message and message["type"] == "message" and message["data"] == self._text.encode():
                 return
 
     def _connect(self) -> None:
         self._pubsub = self._client.pubsub()  # type: ignore[no-untyped-call]
         try:
-            self._pubsub.subscribe(*self._channels)
-            for _ in self._channels:  # what is said from here on is heard
-                if self._pubsub.get_message(timeout=REPLY_TIMEOUT) is None:
-                    raise redis.TimeoutError("no answer to SUBSCRIBE")
+            self._pubsub.subscribe(self._channel)
+            if self._pubsub.get_message(timeout=REPLY_TIMEOUT) is None:
+                raise redis.TimeoutError("no answer to SUBSCRIBE")
             self._pause = RECONNECT_PAUSE
         except (redis.RedisError, OSError):
             self._pause = min(2 * self._pause, LONGEST_RECONNECT_PAUSE)

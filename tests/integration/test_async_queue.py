@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import redis
 
-from bide import AsyncQueue, ServerFull, ServerUnavailable
+from bide import AsyncQueue, JobCancelled, ServerFull, ServerUnavailable
 from bide.connection import hide_password
 from tests.faults.proxy import Proxy
 from tests.integration import jobs
+from tests.integration.workers import Later
 
 pytestmark = pytest.mark.anyio
 
@@ -229,6 +231,37 @@ def test_what_waited_in_a_loop_that_has_ended_holds_nobody_up(url: str) -> None:
     assert asyncio.run(goes_on())
 
 
+def test_a_queue_may_be_used_by_event_loops_of_several_threads_at_once(url: str) -> None:
+    queue = AsyncQueue("work", url=url)
+
+    async def some(name: str) -> None:
+        added = await asyncio.gather(
+            *(queue.enqueue(jobs.add, i, job_id=f"{name}-{i}", delay=60) for i in range(5))
+        )
+        assert [job.id for job in added] == [f"{name}-{i}" for i in range(5)]
+        waits = [asyncio.create_task(job.wait()) for job in added]
+        await queue.fetch_many([job.id for job in added])
+        await queue.cancel_many([job.id for job in added])
+        ended = await asyncio.gather(*waits, return_exceptions=True)
+        assert {type(one) for one in ended} == {JobCancelled}
+
+    def loops(thread: int) -> None:
+        for i in range(20):
+            asyncio.run(asyncio.wait_for(some(f"{thread}-{i}"), 20))
+
+    threads = [Later(partial(loops, thread)) for thread in range(3)]
+    for thread in threads:
+        thread.result(within=60)
+
+    async def end() -> int:
+        cancelled = (await queue.counts()).cancelled
+        assert len(queue._client._open._all) == 1, "loops that have ended are let go"
+        await queue.close()
+        return cancelled
+
+    assert asyncio.run(end()) == 300
+
+
 @pytest.mark.parametrize("count", [1, 3])
 async def test_closing_waits_for_what_is_being_enqueued(
     url: str, raw: redis.Redis, count: int
@@ -246,4 +279,4 @@ async def test_closing_waits_for_what_is_being_enqueued(
         proxy.deliver()
         await closing
         assert [job.new for job in await asyncio.gather(*callers)] == [True] * count
-        assert queue._client._idle == [], "no connection is left open"
+        assert queue._client._open.here.idle == [], "no connection is left open"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -252,3 +254,128 @@ def test_a_long_wait_keeps_its_connections(
     with pytest.raises(JobNotFinished):
         wait(job.id, 0.6)
     assert connections() - before <= 2, "one to ask, one to listen"
+
+
+# -- many at once, on event loops
+
+
+def clients(raw: redis.Redis) -> int:
+    return len(raw.client_list())
+
+
+@pytest.mark.usefixtures("patient")
+def test_many_who_wait_on_one_loop_share_a_subscription_and_round_trips(
+    queue: Queue, raw: redis.Redis, url: str
+) -> None:
+    before = clients(raw)
+    waited = AsyncQueue("work", url=url)
+
+    async def main() -> None:
+        added = await waited.enqueue_many([waited.prepare(jobs.add, [i]) for i in range(300)])
+        waits = [asyncio.create_task(job.wait()) for job in added]
+        await asyncio.to_thread(eventually, lambda: raw.zcard(queue.keys["waiters"]) == 300)
+        assert clients(raw) - before <= 3, "one to ask, one to listen"
+        working = Later(lambda: burst(queue))
+        assert await asyncio.gather(*waits) == list(range(300))
+        await asyncio.to_thread(working.result)
+        await asyncio.to_thread(eventually, lambda: listeners(queue, "waiters") == 0)
+        assert all(one.ended for one in waited._client._open.here.subscriptions.values())
+        await waited.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_subscription_that_breaks_is_made_anew_for_all(
+    queue: Queue, raw: redis.Redis, url: str
+) -> None:
+    waited = AsyncQueue("work", url=url)
+
+    async def main() -> None:
+        added = [await waited.enqueue(jobs.add, i, delay=3600) for i in range(20)]
+        waits = [asyncio.create_task(job.wait()) for job in added]
+        await asyncio.to_thread(eventually, lambda: raw.zcard(queue.keys["waiters"]) == 20)
+        raw.client_kill_filter(_type="pubsub")
+        await waited.cancel_many([job.id for job in added[:10]])
+        ended = await asyncio.gather(*waits[:10], return_exceptions=True)
+        assert {type(one) for one in ended} == {JobCancelled}
+        await asyncio.to_thread(eventually, lambda: listeners(queue, "waiters") == 1)
+        await waited.cancel_many([job.id for job in added[10:]])
+        ended = await asyncio.gather(*waits[10:], return_exceptions=True)
+        assert {type(one) for one in ended} == {JobCancelled}
+        await waited.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("patient")
+def test_one_who_waits_no_more_harms_no_other(queue: Queue, raw: redis.Redis, url: str) -> None:
+    waited = AsyncQueue("work", url=url)
+
+    async def main() -> None:
+        job = await waited.enqueue(jobs.add, 2, delay=3600)
+        waits = [asyncio.create_task(job.wait()) for _ in range(3)]
+        await asyncio.sleep(0)
+        waits[0].cancel()  # while the subscription is made
+        await asyncio.to_thread(eventually, lambda: is_waited_for(queue, raw, job.id))
+        waits[1].cancel()
+        await job.promote()
+        working = Later(lambda: burst(queue))
+        ended = await asyncio.gather(*waits, return_exceptions=True)
+        assert [type(one) for one in ended] == [asyncio.CancelledError] * 2 + [int]
+        await asyncio.to_thread(working.result)
+        await waited.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("patient")
+def test_who_waits_while_the_queue_is_closed_is_told_all_the_same(
+    queue: Queue, raw: redis.Redis, url: str
+) -> None:
+    waited = AsyncQueue("work", url=url)
+
+    async def main() -> None:
+        job = await waited.enqueue(jobs.add, 2, delay=3600)
+        waiting = asyncio.create_task(job.wait())
+        await asyncio.to_thread(eventually, lambda: is_waited_for(queue, raw, job.id))
+        await waited.close()
+        await asyncio.to_thread(eventually, lambda: listeners(queue, "waiters") == 1)
+        await asyncio.to_thread(queue.cancel, job.id)
+        with pytest.raises(JobCancelled):
+            await waiting
+        await waited.close()
+
+    asyncio.run(main())
+
+
+def test_waits_leave_nothing_open(url: str) -> None:
+    """Neither in loops that follow one another, nor where a loop ends while someone waits."""
+    code = """
+import asyncio, gc, sys
+from bide import AsyncQueue, JobNotFinished
+queue = AsyncQueue("work", url=sys.argv[1])
+async def main(close):
+    job = await queue.enqueue("some.module:task", delay=3600)
+    try:
+        await asyncio.gather(*(job.wait(0.05) for _ in range(3)))
+    except JobNotFinished:
+        pass
+    left = asyncio.create_task(job.wait())
+    await asyncio.sleep(0.05)
+    if close:
+        left.cancel()
+        await asyncio.gather(left, return_exceptions=True)
+        await queue.close()
+for close in (True, False, True):
+    asyncio.run(main(close))
+gc.collect()
+"""
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "always::ResourceWarning", "-c", code, url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

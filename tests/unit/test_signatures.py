@@ -18,11 +18,11 @@ PAIRS = [
     (BlockingCall, AwaitedCall),
     (sync.Client, aio.Client),
 ]
-ONLY_AWAITED = {"abandon", "load", "ping", "pop"}
-"""What a worker's start, ear and clock, and a queue whose event loop has ended, need of the
-asyncio client, and nobody of the other."""
+ONLY_AWAITED = {"abandon", "listen", "load", "ping", "pop", "share"}
+"""What a worker's start, ear, clock and cancels, many who wait at once, and a queue whose event
+loop has ended, need of the asyncio client, and nobody of the other."""
 
-ASKS_NOBODY = {"task", "later", "options", "__call__", "listen", "abandon"}
+ASKS_NOBODY = {"task", "later", "options", "__call__", "waiting_for", "listen", "abandon"}
 """Methods of both kinds that send nothing by themselves."""
 
 every_pair = pytest.mark.parametrize(

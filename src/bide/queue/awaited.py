@@ -12,6 +12,7 @@ from bide.command import Command
 from bide.dialogue import PATIENCE
 from bide.errors import BideError
 from bide.ids import new_id
+from bide.loops import PerLoop
 from bide.ops import inspect, manage, produce, registry
 from bide.ops.inspect import Counts
 from bide.ops.manage import Moved
@@ -43,7 +44,7 @@ P = ParamSpec("P")
 
 
 class AsyncQueue(QueueCore[aio.Client]):
-    """A queue, for code on an event loop; by one loop at a time."""
+    """A queue, for code on an event loop; safe to share by loops, in one thread or in several."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class AsyncQueue(QueueCore[aio.Client]):
             UsageError: a name or the URL cannot be meant.
         """
         super().__init__(name, url, prefix, serializer, patience)
-        self._together = Together(self._trip)
+        self._together = PerLoop(lambda: Together(self._trip))
 
     @overload
     def task(
@@ -166,7 +167,7 @@ class AsyncQueue(QueueCore[aio.Client]):
         if (stand_in := self._here.stand_in) is not None:
             taken = await stand_in.enqueue_async(self.name, jobs)
             return [AsyncJob(self, r.id, receipt=r, snapshot=s) for r, s in taken]
-        receipts = await self._together.add(jobs)
+        receipts = await self._together.here.add(jobs)
         return [AsyncJob(self, r.id, receipt=r) for r in receipts]
 
     async def fetch(self, id: str) -> AsyncJob[Any]:
@@ -275,8 +276,11 @@ class AsyncQueue(QueueCore[aio.Client]):
         await self._client.run(manage.configure(self.keys, retention))
 
     async def close(self) -> None:
-        """Close the connections, after what is being enqueued; the next call opens new ones."""
-        await self._together.settled()
+        """Close the connections of this event loop, after what is being enqueued.
+
+        The next call opens new ones.
+        """
+        await self._together.here.settled()
         await self._client.close()
 
     async def _trip(self, jobs: Sequence[Prepared]) -> list[Receipt | BideError]:

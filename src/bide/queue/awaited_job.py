@@ -32,12 +32,15 @@ class AsyncJob(JobView[R]):
         self.queue: Final = queue
 
     async def refresh(self) -> AsyncJob[R]:
-        """Read the job again.
+        """Read the job again; jobs that are read at once share round trips.
 
         Raises:
             JobNotFound: it is no more.
         """
-        self._snapshot = (await self.queue.fetch(self.id))._snapshot
+        (snapshot,) = await self.queue._client.share(inspect.fetch(self.queue.keys, [self.id]))
+        if snapshot is None:
+            raise not_found(self.id)
+        self._snapshot = snapshot
         return self
 
     async def wait(self, timeout: Duration | None = None) -> R:
@@ -55,12 +58,13 @@ class AsyncJob(JobView[R]):
         seconds = None if timeout is None else to_us(timeout, "timeout") / 1e6
         until = None if seconds is None else time.monotonic() + seconds
         watch = inspect.watch(self.queue.keys, self.id, ANNOUNCE_US)
-        async with self.queue._client.listen(self.queue.keys["waiters"]) as listener:
-            while (state := await self.queue._run(watch)) != "gone":
+        channel = self.queue.keys["waiters"]
+        async with self.queue._client.waiting_for(channel, self.id) as waiter:
+            while (state := await self.queue._client.share(watch)) != "gone":
                 if state not in ("due", "active") and (await self.refresh())._ended():
                     return self._outcome()
                 look_at = time.monotonic() + LOOK_EVERY
-                await listener.hear(self.id, look_at if until is None else min(look_at, until))
+                await waiter.hear(look_at if until is None else min(look_at, until))
                 if until is not None and time.monotonic() >= until:
                     if (await self.refresh())._ended():
                         return self._outcome()

@@ -55,12 +55,12 @@ class Job(JobView[R]):
         seconds = None if timeout is None else to_us(timeout, "timeout") / 1e6
         until = None if seconds is None else time.monotonic() + seconds
         watch = inspect.watch(self.queue.keys, self.id, ANNOUNCE_US)
-        with self.queue._client.listen(self.queue.keys["waiters"]) as listener:
+        with self.queue._client.waiting_for(self.queue.keys["waiters"], self.id) as waiter:
             while (state := self.queue._run(watch)) != "gone":
                 if state not in ("due", "active") and self.refresh()._ended():
                     return self._outcome()
                 look_at = time.monotonic() + LOOK_EVERY
-                listener.hear(self.id, look_at if until is None else min(look_at, until))
+                waiter.hear(look_at if until is None else min(look_at, until))
                 if until is not None and time.monotonic() >= until:
                     if self.refresh()._ended():
                         return self._outcome()

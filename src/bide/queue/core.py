@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, Final, Generic, TypeVar, Unpack, cast
@@ -81,13 +82,17 @@ class QueueCore(Generic[C]):
     def _here(self) -> Place[C]:
         """Where the queue is now."""
         place = self._place
-        if place is None or not place.holds:
-            if place is not None:
-                self._leave(place.client)
-            place = self._place = Place(self.name, self._url, self._prefix, self._make_client)
-            if config.overridden() != config.Override():
-                _moved.add(self)
-        return place
+        if place is not None and place.holds:
+            return place
+        with _moving:  # threads that are first at once are to have one client
+            place = self._place
+            if place is None or not place.holds:
+                if place is not None:
+                    self._leave(place.client)
+                place = self._place = Place(self.name, self._url, self._prefix, self._make_client)
+                if config.overridden() != config.Override():
+                    _moved.add(self)
+            return place
 
     @property
     def _client(self) -> C:
@@ -181,6 +186,7 @@ def _passed(middleware: Middleware, body: Any, before: Body) -> Body:
     return body
 
 
+_moving: Final = threading.RLock()
 _moved: Final[WeakSet[QueueCore[Any]]] = WeakSet()
 """The queues that an override has moved."""
 

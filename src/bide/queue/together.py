@@ -1,4 +1,4 @@
-"""Concurrent enqueues that share a round trip.
+"""Concurrent enqueues on one event loop that share a round trip.
 
 One round trip is under way at a time; what is to be enqueued meanwhile, or in the same tick of the
 event loop, goes with the next. A caller that is cancelled is detached, and the round trip is read
@@ -24,7 +24,7 @@ class _Caller(NamedTuple):
 
 
 class Together:
-    """Gathers what concurrent callers enqueue."""
+    """Gathers what concurrent callers on one event loop enqueue."""
 
     def __init__(self, send: Send) -> None:
         """Set up.
@@ -35,7 +35,6 @@ class Together:
         self._send = send
         self._waiting: list[_Caller] = []
         self._busy = False
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._sender: asyncio.Task[None] | None = None
         self._settled: asyncio.Future[None] | None = None
 
@@ -48,8 +47,6 @@ class Together:
         if not jobs:
             return []
         loop = asyncio.get_running_loop()
-        if loop is not self._loop:  # what waited in one that has ended waits no more
-            self._loop, self._waiting, self._busy, self._settled = loop, [], False, None
         caller = _Caller(jobs, loop.create_future())
         self._waiting.append(caller)
         if not self._busy:
@@ -67,9 +64,8 @@ class Together:
 
     async def settled(self) -> None:
         """Wait until nothing is being added."""
-        loop = asyncio.get_running_loop()
-        if self._busy and self._loop is loop:
-            self._settled = self._settled or loop.create_future()
+        if self._busy:
+            self._settled = self._settled or asyncio.get_running_loop().create_future()
             await asyncio.wait([self._settled])
 
     async def _add_alone(self, jobs: Sequence[Prepared]) -> list[Receipt]:

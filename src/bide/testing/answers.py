@@ -143,9 +143,9 @@ class Blocking:
         """The answers, or what stands in the place of each."""
         return [self._shelf.answer(command) for command in commands]
 
-    def listen(self, *_channels: str) -> Listener:
+    def waiting_for(self, _channel: str, text: str) -> Waiter:
         """Hear nothing."""
-        return Listener(self._shelf)
+        return Waiter(self._shelf, text)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -170,9 +170,13 @@ class Awaited:
         """As `Blocking.attempt_many`."""
         return [self._shelf.answer(command) for command in commands]
 
-    def listen(self, *_channels: str) -> AsyncListener:
+    async def share(self, command: Command[T]) -> T:
+        """As `run`."""
+        return await self.run(command)
+
+    def waiting_for(self, _channel: str, text: str) -> AsyncWaiter:
         """Hear nothing."""
-        return AsyncListener(self._shelf)
+        return AsyncWaiter(self._shelf, text)
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -181,11 +185,12 @@ class Awaited:
         """Nothing is open."""
 
 
-class Listener:
-    """In place of `bide.sync.Listener`."""
+class Waiter:
+    """In place of `bide.sync.Waiter`."""
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: Shelf, id: str) -> None:
         self._shelf = shelf
+        self._id = id
 
     def __enter__(self) -> Self:
         return self
@@ -193,16 +198,17 @@ class Listener:
     def __exit__(self, *exc: object) -> None:
         pass
 
-    def hear(self, id: str, _until: float) -> None:
+    def hear(self, _until: float) -> None:
         """Raise, rather than wait for what will not be said."""
-        self._shelf.hear(id)
+        self._shelf.hear(self._id)
 
 
-class AsyncListener:
-    """In place of `bide.aio.Listener`."""
+class AsyncWaiter:
+    """In place of `bide.listening.Waiter`."""
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: Shelf, id: str) -> None:
         self._shelf = shelf
+        self._id = id
 
     async def __aenter__(self) -> Self:
         return self
@@ -210,9 +216,9 @@ class AsyncListener:
     async def __aexit__(self, *exc: object) -> None:
         pass
 
-    async def hear(self, id: str, _until: float) -> None:
+    async def hear(self, _until: float) -> None:
         """Raise, rather than wait for what will not be said."""
-        self._shelf.hear(id)
+        self._shelf.hear(self._id)
 
 
 def _checked(results: list[Any]) -> list[Any]:

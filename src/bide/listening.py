@@ -1,0 +1,204 @@
+"""Hearing what scripts say over channels, on an event loop.
+
+All who wait for words of one channel share one subscription. A task of its own reads it, and is
+cancelled only when nobody waits any more: whoever cancels a read of the client library's has it
+close the connection. Waiters wait on events, which are theirs to leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import hiredis
+import redis
+
+from bide.connection import LONGEST_RECONNECT_PAUSE, RECONNECT_PAUSE
+
+
+class Listener:
+    """What is said over some channels; a connection that breaks is replaced, and costs words."""
+
+    def __init__(
+        self, make_connection: Callable[[], Any], channels: Sequence[str], reply_timeout: float
+    ) -> None:
+        self._make_connection = make_connection
+        self._channels = channels
+        self._reply_timeout = reply_timeout
+        self._connection: Any = None
+        self._pause = RECONNECT_PAUSE
+
+    async def __aenter__(self) -> Listener:
+        await self._connect()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._drop()
+
+    async def next(self) -> tuple[str, str] | None:
+        """The next channel and text; None after words may have been lost."""
+        while self._connection is None:
+            await asyncio.sleep(self._pause)
+            await self._connect()
+            return None
+        try:
+            while True:
+                kind, *said = await self._connection.read_response()
+                if kind == b"message":
+                    channel, text = said
+                    return channel.decode(), text.decode("utf-8", "replace")
+        except (redis.RedisError, OSError, RuntimeError):  # the last is uvloop's, for a closed one
+            await self._drop()
+            return None
+
+    def abandon(self) -> None:
+        """Drop the connection without a word; the event loop may have ended."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            abort(connection)
+
+    async def _connect(self) -> None:
+        try:
+            self._connection = self._make_connection()
+            async with asyncio.timeout(self._reply_timeout):
+                await self._connection.connect()
+                words: tuple[Any, ...] = ("SUBSCRIBE", *self._channels)
+                call = hiredis.pack_command(words)
+                await self._connection.send_packed_command(call, check_health=False)
+                for _ in self._channels:
+                    await self._connection.read_response()
+            self._pause = RECONNECT_PAUSE
+        except (redis.RedisError, OSError, RuntimeError):  # the last is uvloop's, for a closed one
+            self._pause = min(2 * self._pause, LONGEST_RECONNECT_PAUSE)
+            await self._drop()
+        except BaseException:
+            await self._drop()
+            raise
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                await connection.disconnect(nowait=True)
+            except RuntimeError:
+                abort(connection)
+
+
+class Subscription:
+    """One listener on one channel, shared by all on one event loop who wait for a word of it."""
+
+    def __init__(self, listener: Listener) -> None:
+        """Begin; needs a running event loop."""
+        self.begun = asyncio.Event()
+        """Set once what is said is heard, or will be when the server can be reached."""
+        self.ended = False
+        self._listener = listener
+        self._told: dict[str, set[asyncio.Event]] = {}
+        self._task = asyncio.get_running_loop().create_task(self._listen())
+
+    def tell(self, text: str, event: asyncio.Event) -> None:
+        """Set an event when `text` is said, and when words were lost."""
+        self._told.setdefault(text, set()).add(event)
+
+    async def tell_no_more(self, text: str, event: asyncio.Event) -> None:
+        """Forget the event; the last one ends the subscription."""
+        events = self._told.get(text, set())
+        events.discard(event)
+        if not events:
+            self._told.pop(text, None)
+        if not self._told:
+            await self.end()
+
+    async def end(self) -> None:
+        """Let go of the connection; who still waits is told to look, and may subscribe anew."""
+        self.ended = True
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    def abandon(self) -> None:
+        """`end`, for one whose event loop may have ended."""
+        self.ended = True
+        self._listener.abandon()
+        with contextlib.suppress(RuntimeError):  # the event loop has closed
+            self._task.cancel()
+
+    async def _listen(self) -> None:
+        try:
+            async with self._listener:
+                self.begun.set()
+                while True:
+                    said = await self._listener.next()
+                    if said is None:
+                        self._tell_all()
+                    else:
+                        for event in self._told.get(said[1], ()):
+                            event.set()
+        finally:
+            self.ended = True
+            self.begun.set()
+            self._tell_all()
+
+    def _tell_all(self) -> None:
+        for events in self._told.values():
+            for event in events:
+                event.set()
+
+
+class Waiter:
+    """One who waits for a word, for as long as the context lasts."""
+
+    def __init__(self, subscribe: Callable[[], Subscription], text: str) -> None:
+        """Set up.
+
+        Args:
+            subscribe: the subscription that all share; a new one if it has ended.
+            text: the word.
+        """
+        self._subscribe = subscribe
+        self._text = text
+        self._told = asyncio.Event()
+
+    async def __aenter__(self) -> Waiter:
+        await self._join()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._subscription.tell_no_more(self._text, self._told)
+
+    async def hear(self, until: float) -> None:
+        """Return when the word is said, at `until` (`time.monotonic()`), or when some were lost.
+
+        What was said since the last time counts: whoever returns from here is to look.
+        """
+        if self._subscription.ended:  # the client was closed; words may have been lost
+            await self._join()
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(until - time.monotonic()):
+                await self._told.wait()
+        self._told.clear()
+
+    async def _join(self) -> None:
+        self._subscription = subscription = self._subscribe()
+        subscription.tell(self._text, self._told)
+        try:
+            await subscription.begun.wait()
+        except BaseException:
+            await subscription.tell_no_more(self._text, self._told)
+            raise
+
+
+def abort(connection: Any) -> None:
+    """Drop a connection of the client library's whose event loop may have ended."""
+    writer, connection._writer = connection._writer, None
+    transport = getattr(writer, "transport", None)
+    if transport is None:
+        return
+    try:
+        transport.abort()
+    except RuntimeError:  # the event loop has closed, and does no more of what this needs
+        with contextlib.suppress(Exception):
+            transport._call_connection_lost(None)
