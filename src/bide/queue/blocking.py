@@ -20,7 +20,7 @@ from bide.ops.registry import WorkerSeen
 from bide.options import OnCrash, Options, TaskOptions
 from bide.payload.serializers import Codec
 from bide.queue.blocking_job import Job
-from bide.queue.core import QueueCore, chunks, first_error, read_cancel, read_receipts
+from bide.queue.core import QueueCore, chunks, first_error, read_cancel
 from bide.queue.place import StandIn
 from bide.queue.tasks import Task
 from bide.queue.view import not_found
@@ -156,7 +156,7 @@ class Queue(QueueCore[sync.Client]):
         for trip in self._trips(jobs):
             came: list[Receipt | BideError]
             try:
-                came = read_receipts(trip, self._client.attempt_many(trip))
+                came = trip.read(self._client.attempt_many(trip.commands))
             except BideError as failed:
                 came = [failed]
             if error := first_error(came, jobs):
