@@ -19,6 +19,7 @@ class Voice(Protocol):
     @property
     def unwanted(self) -> bool:
         """Whether nobody waits for what this run comes to."""
+        ...
 
     def say(self, kind: str, text: bytes) -> None:
         """Add a note to the job, with the next round trip."""

@@ -98,6 +98,7 @@ class Subscription:
         self._listener = listener
         self._told: dict[str, set[asyncio.Event]] = {}
         self._task = asyncio.get_running_loop().create_task(self._listen())
+        self._task.add_done_callback(self._over)
 
     def tell(self, text: str, event: asyncio.Event) -> None:
         """Set an event when `text` is said, and when words were lost."""
@@ -126,20 +127,20 @@ class Subscription:
             self._task.cancel()
 
     async def _listen(self) -> None:
-        try:
-            async with self._listener:
-                self.begun.set()
-                while True:
-                    said = await self._listener.next()
-                    if said is None:
-                        self._tell_all()
-                    else:
-                        for event in self._told.get(said[1], ()):
-                            event.set()
-        finally:
-            self.ended = True
+        async with self._listener:
             self.begun.set()
-            self._tell_all()
+            while True:
+                said = await self._listener.next()
+                if said is None:
+                    self._tell_all()
+                else:
+                    for event in self._told.get(said[1], ()):
+                        event.set()
+
+    def _over(self, _task: asyncio.Task[None]) -> None:
+        self.ended = True
+        self.begun.set()
+        self._tell_all()
 
     def _tell_all(self) -> None:
         for events in self._told.values():

@@ -31,6 +31,7 @@ class Shared:
         """
         self._attempt = attempt
         self._asked: list[tuple[Command[Any], asyncio.Future[Any]]] = []
+        self._under_way: list[tuple[Command[Any], asyncio.Future[Any]]] = []
         self._task: asyncio.Task[None] | None = None
 
     async def run(self, command: Command[T]) -> T:
@@ -39,11 +40,10 @@ class Shared:
         Raises:
             BideError: whatever came of it instead of a result.
         """
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[T] = loop.create_future()
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._asked.append((command, answer))
         if self._task is None:
-            self._task = loop.create_task(self._send())
+            self._begin()
         return await answer
 
     async def settled(self) -> None:
@@ -51,27 +51,35 @@ class Shared:
         if self._task is not None:
             await asyncio.wait([self._task])
 
+    def _begin(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._send())
+        self._task.add_done_callback(self._rest)
+
     async def _send(self) -> None:
-        some: list[tuple[Command[Any], asyncio.Future[Any]]] = []
-        try:
-            while self._asked:
-                some, self._asked = self._asked[:MOST], self._asked[MOST:]
-                some = [one for one in some if not one[1].done()]  # others were cancelled
-                try:
-                    results = await self._attempt([command for command, _ in some])
-                except Exception as error:
-                    results = [error] * len(some)
-                for (_, answer), result in zip(some, results, strict=True):
-                    if answer.done():
-                        continue
-                    if isinstance(result, BideError):
-                        answer.set_exception(copy(result))
-                    elif isinstance(result, Exception):
-                        answer.set_exception(result)
-                    else:
-                        answer.set_result(result)
-        finally:
-            self._task = None
-            left, self._asked = [*some, *self._asked], []
-            for _, answer in left:
-                answer.cancel()  # only where the task itself was cancelled, as its loop ends
+        while self._asked:
+            self._under_way, self._asked = self._asked[:MOST], self._asked[MOST:]
+            some = [one for one in self._under_way if not one[1].done()]  # others were cancelled
+            try:
+                results = await self._attempt([command for command, _ in some])
+            except Exception as error:
+                results = [error] * len(some)
+            for (_, answer), result in zip(some, results, strict=True):
+                if answer.done():
+                    continue
+                if isinstance(result, BideError):
+                    answer.set_exception(copy(result))
+                elif isinstance(result, Exception):
+                    answer.set_exception(result)
+                else:
+                    answer.set_result(result)
+
+    def _rest(self, task: asyncio.Task[None]) -> None:
+        """Nothing is under way; answers are missing only where the task was cancelled."""
+        left, self._asked, self._under_way = [*self._under_way, *self._asked], [], []
+        self._task = None
+        if not task.cancelled() and (asked := [one for one in left if not one[1].done()]):
+            self._asked = asked
+            self._begin()
+            return
+        for _, answer in left:
+            answer.cancel()

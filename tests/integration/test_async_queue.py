@@ -12,6 +12,7 @@ import redis
 
 from bide import AsyncQueue, JobCancelled, ServerFull, ServerUnavailable
 from bide.connection import hide_password
+from bide.ops import produce
 from tests.faults.proxy import Proxy
 from tests.integration import jobs
 from tests.integration.workers import Later
@@ -121,7 +122,79 @@ async def test_each_is_told_the_ids_with_which_it_may_repeat(url: str) -> None:
         await queue.close()
 
 
+async def test_one_that_fails_midway_ends_there_and_ends_no_other(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round trip of several; in its first, the server has no room for one caller's jobs."""
+    monkeypatch.setattr(produce, "CHUNK", 2)
+    monkeypatch.setattr(produce, "TRIP", 2)
+    queue = AsyncQueue("work", url=url)
+    attempt, sent = queue._client.attempt_many, list[int]()
+
+    async def full_once(commands: Any) -> list[Any]:
+        replies = await attempt(commands)
+        sent.append(len(commands))
+        if len(sent) == 1:
+            replies[0] = ServerFull("full")
+        return replies
+
+    monkeypatch.setattr(queue._client, "attempt_many", full_once)
+    many = [queue.prepare(jobs.add, [i]) for i in range(10)]
+    with pytest.raises(ServerFull):
+        await queue.enqueue_many(many)
+    assert len(sent) == 1
+    sent.clear()
+    failed, *others = await asyncio.gather(
+        queue.enqueue_many(many),
+        *(queue.enqueue_many([queue.prepare(jobs.add, [i])]) for i in range(6)),
+        return_exceptions=True,
+    )
+    assert isinstance(failed, ServerFull)
+    assert [len(one) for one in others] == [1] * 6  # type: ignore[arg-type]
+    assert len(sent) == 3, "six jobs more, after the first round trip"
+    await queue.close()
+
+
+async def test_a_queue_is_made_known_until_the_server_has_said_so(
+    url: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = AsyncQueue("work", url=url)
+    attempt = queue._client.attempt_many
+
+    async def lost(commands: Any) -> list[Any]:
+        await attempt([command for command in commands if command.script != "register"])
+        raise ServerUnavailable("lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(queue._client, "attempt_many", lost)
+        with pytest.raises(ServerUnavailable):
+            await queue.enqueue(jobs.add, 1)
+    assert not queue._here.known
+    await queue.enqueue(jobs.add, 1)
+    assert queue._here.known
+    await queue.close()
+
+
 # -- cancelled callers
+
+
+@pytest.mark.parametrize("ticks", [0, 1, 3])
+async def test_those_who_come_while_the_sender_is_cancelled_do_not_hang(
+    queue: AsyncQueue, ticks: int
+) -> None:
+    together = queue._together.here
+    first = [asyncio.create_task(queue.enqueue(jobs.add, i)) for i in range(3)]
+    while together._sender is None:  # noqa: ASYNC110 - until what they share begins
+        await asyncio.sleep(0)
+    for _ in range(ticks):
+        await asyncio.sleep(0)
+    later = [asyncio.create_task(queue.enqueue(jobs.add, i)) for i in range(3)]
+    together._sender.cancel()
+    results = await asyncio.wait_for(
+        asyncio.gather(*first, *later, return_exceptions=True), timeout=10
+    )
+    assert len(results) == 6
+    assert (await queue.enqueue(jobs.add, 9)).new
 
 
 @pytest.mark.parametrize("which", [0, 1, 4])

@@ -378,4 +378,5 @@ gc.collect()
         timeout=60,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    said = [line for line in done.stderr.splitlines() if not line.startswith("Executing <")]
+    assert (done.returncode, said) == (0, []), "but that some step was slow says nothing"

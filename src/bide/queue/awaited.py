@@ -28,7 +28,6 @@ from bide.queue.core import (
     chunks,
     options_only,
     read_cancel,
-    read_receipts,
 )
 from bide.queue.place import StandIn
 from bide.queue.tasks import AsyncTask
@@ -284,13 +283,19 @@ class AsyncQueue(QueueCore[aio.Client]):
         await self._client.close()
 
     async def _trip(self, jobs: Sequence[Prepared]) -> list[Receipt | BideError]:
-        """What came of each job, for as long as there were answers."""
+        """What came of each job, to the end of the first round trip in which one failed.
+
+        Where there was no answer, that is what came of all the rest.
+        """
         receipts: list[Receipt | BideError] = []
         for trip in self._trips(jobs):
             try:
-                receipts += read_receipts(trip, await self._client.attempt_many(trip))
+                came = trip.read(await self._client.attempt_many(trip.commands))
             except BideError as error:
                 return [*receipts, *[error] * (len(jobs) - len(receipts))]
+            receipts += came
+            if any(isinstance(one, BideError) for one in came):
+                break
         return receipts
 
     def _make_client(self, url: str, clock: str) -> aio.Client:

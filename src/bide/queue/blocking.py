@@ -28,7 +28,6 @@ from bide.queue.core import (
     first_error,
     options_only,
     read_cancel,
-    read_receipts,
 )
 from bide.queue.place import StandIn
 from bide.queue.tasks import Task
@@ -168,7 +167,7 @@ class Queue(QueueCore[sync.Client]):
         for trip in self._trips(jobs):
             came: list[Receipt | BideError]
             try:
-                came = read_receipts(trip, self._client.attempt_many(trip))
+                came = trip.read(self._client.attempt_many(trip.commands))
             except BideError as failed:
                 came = [failed]
             if error := first_error(came, jobs):

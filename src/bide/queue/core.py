@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from typing import Any, Final, Generic, TypeVar, Unpack, cast
+from typing import Any, Final, Generic, NamedTuple, TypeVar, Unpack, cast
 from weakref import WeakSet
 
 from bide import config
@@ -135,15 +135,36 @@ class QueueCore(Generic[C]):
         names = signature.positional if signature else ()
         return produce.prepare(body, delay, at, priority, options.get("job_id"), names)
 
-    def _trips(self, jobs: Sequence[Prepared]) -> Iterator[list[Command[Any]]]:
+    def _trips(self, jobs: Sequence[Prepared]) -> Iterator[Trip]:
         """The calls that add jobs, a round trip at a time; the first makes the queue known too."""
         place = self._here
-        for trip in produce.enqueue_many(place.keys, jobs):
+        for calls in produce.enqueue_many(place.keys, jobs):
+            trip: list[Command[Any]] = [*calls]
             if not place.known:
-                place.known = True
-                yield [*trip, registry.register(place.everywhere, [self.name])]
+                trip.append(registry.register(place.everywhere, [self.name]))
+            yield Trip(place, trip)
+
+
+class Trip(NamedTuple):
+    """One round trip of those that add jobs."""
+
+    place: Place[Any]
+    commands: list[Command[Any]]
+
+    def read(self, replies: Sequence[Any]) -> list[Receipt | BideError]:
+        """What came of each job: a receipt, or the error that met it.
+
+        That a queue could not be made known fails nobody's enqueue; the next one tries again.
+        """
+        receipts: list[Receipt | BideError] = []
+        for command, reply in zip(self.commands, replies, strict=True):
+            if command.script == "register":
+                self.place.known = not isinstance(reply, BideError)
+            elif isinstance(reply, BideError):
+                receipts += [reply] * produce.jobs_in(command)
             else:
-                yield trip
+                receipts += reply
+        return receipts
 
 
 def options_only(task: Function | str, **options: Any) -> Options:
@@ -298,18 +319,3 @@ def _is_unicode(text: str) -> bool:
 def read_cancel(words: Sequence[str]) -> bool:
     """Whether the one job is cancelled or asked to end, by this call or (its reply lost) before."""
     return words[0] in ("ok", "asked", "cancelled")
-
-
-def read_receipts(trip: Sequence[Command[Any]], replies: Sequence[Any]) -> list[Any]:
-    """What came of each job of a round trip: a receipt, or the error that met it.
-
-    That a queue could not be made known fails nobody's enqueue.
-    """
-    receipts: list[Receipt | BideError] = []
-    for command, reply in zip(trip, replies, strict=True):
-        if command.script == "enqueue":
-            if isinstance(reply, BideError):
-                receipts += [reply] * produce.jobs_in(command)
-            else:
-                receipts += reply
-    return receipts

@@ -30,7 +30,8 @@ class Together:
         """Set up.
 
         Args:
-            send: adds jobs; returns what came of each.
+            send: adds jobs; returns what came of each, and stops after a round trip in which one
+                failed.
         """
         self._send = send
         self._waiting: list[_Caller] = []
@@ -79,14 +80,20 @@ class Together:
 
     def _go_on(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._waiting:
-            self._sender = loop.create_task(self._send_all())
+            self._sender = loop.create_task(self._send_waiting())
+            self._sender.add_done_callback(self._sent)
         else:
             self._rest()
 
-    async def _send_all(self) -> None:
-        try:
-            await self._send_waiting()
-        finally:
+    def _sent(self, sender: asyncio.Task[None]) -> None:
+        """Go on with who came meanwhile; the end of a sender that was cancelled is theirs, too."""
+        if sender.cancelled():  # maybe before it began, so it could not see to this itself
+            left, self._waiting = self._waiting, []
+            for caller in left:
+                caller.answer.cancel()
+        if self._waiting:
+            self._go_on(sender.get_loop())
+        else:
             self._rest()
 
     def _rest(self) -> None:
@@ -98,9 +105,8 @@ class Together:
     async def _send_waiting(self) -> None:
         while self._waiting:
             callers, self._waiting = self._waiting, []
-            jobs = [job for caller in callers for job in caller.jobs]
             try:
-                receipts = await self._send(jobs)
+                came = await self._send_for(callers)
             except Exception as error:
                 for caller in callers:
                     if not caller.answer.done():
@@ -110,10 +116,7 @@ class Together:
                 for caller in callers:
                     caller.answer.cancel()
                 raise
-            start = 0
-            for caller in callers:
-                mine = receipts[start : start + len(caller.jobs)]
-                start += len(caller.jobs)
+            for caller, mine in zip(callers, came, strict=True):
                 if caller.answer.done():  # cancelled
                     continue
                 failed = first_error(mine, caller.jobs)
@@ -121,3 +124,17 @@ class Together:
                     caller.answer.set_exception(failed)
                 else:
                     caller.answer.set_result([r for r in mine if isinstance(r, Receipt)])
+
+    async def _send_for(self, callers: Sequence[_Caller]) -> list[list[Receipt | BideError]]:
+        """What came of each caller's jobs, up to the first that failed; that ends no other's."""
+        came: list[list[Receipt | BideError]] = [[] for _ in callers]
+        todo = [(i, job) for i, caller in enumerate(callers) for job in caller.jobs]
+        while todo:
+            receipts = await self._send([job for _, job in todo])
+            failed = set()
+            for (i, _), receipt in zip(todo, receipts, strict=False):
+                came[i].append(receipt)
+                if isinstance(receipt, BideError):
+                    failed.add(i)
+            todo = [one for one in todo[len(receipts) :] if one[0] not in failed]
+        return came
