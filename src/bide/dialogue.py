@@ -182,6 +182,11 @@ def translate(error: Exception, where: str) -> BideError:
         return ScriptBug(f"{text}: a script was called with arguments that its header forbids.")
     if is_transient(error):
         return unavailable(error, where)
+    if text.startswith("WRONGTYPE"):
+        return ServerRefused(
+            f"Another program uses keys of this name at {where}; give bide another prefix, with "
+            "prefix= or $BIDE_PREFIX, or a database of its own."
+        )
     return ServerRefused(
         f"The server at {where} refused a command: {text.rstrip('.')}; bide needs Redis 6.2 or "
         "later, or Valkey."

@@ -98,6 +98,10 @@ def run(args: Sequence[str] | None = None) -> int:
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
+    except OSError as error:
+        with contextlib.suppress(OSError):  # what is buffered would raise it again at the end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _say(f"The output cannot be written ({error.strerror}).", FAILED)
 
 
 def _say(sentence: str, code: int) -> int:

@@ -31,7 +31,25 @@ Wait = Callable[[Coroutine[Any, Any, Any]], Any]
 
 def from_thread(loop: asyncio.AbstractEventLoop) -> Wait:
     """How a thread waits for a coroutine that an event loop runs in another."""
-    return lambda coroutine: asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+
+    def wait(coroutine: Coroutine[Any, Any, Any]) -> Any:
+        caught = asyncio.run_coroutine_threadsafe(_catch(coroutine), loop)
+        result, error = caught.result()
+        if error is not None:
+            raise error
+        return result
+
+    return wait
+
+
+async def _catch(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
+    """What it returns or raises: a SystemExit in a task of its own would end the event loop."""
+    try:
+        return await coroutine, None
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        return None, error
 
 
 class Call(NamedTuple):

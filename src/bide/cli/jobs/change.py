@@ -16,6 +16,7 @@ import click
 
 from bide.cli.ask import confirmed
 from bide.cli.jobs.find import (
+    MOST,
     PAGE,
     Filter,
     filter_options,
@@ -104,7 +105,7 @@ def choosing(function: F) -> F:
             filter_options,
             click.option("--all-queues", is_flag=True, help="In all queues there are."),
             click.option(
-                "-n", "--limit", metavar="N", type=click.IntRange(1), help="So many at most."
+                "-n", "--limit", metavar="N", type=click.IntRange(1, MOST), help="So many at most."
             ),
             click.option("--dry-run", is_flag=True, help="Only show which jobs are meant."),
             click.option("-y", "--yes", is_flag=True, help="Do not ask."),

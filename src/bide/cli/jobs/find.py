@@ -29,6 +29,9 @@ from bide.states import State
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+MOST: Final = 1_000_000_000
+"""More jobs than any server holds: what `--limit` and `--start` may be."""
+
 PAGE: Final = inspect.MAX_PAGE
 OVERLAP: Final = 100
 

@@ -6,7 +6,7 @@ from itertools import islice
 
 import click
 
-from bide.cli.jobs.find import filter_options, read_filter, scan
+from bide.cli.jobs.find import MOST, filter_options, read_filter, scan
 from bide.cli.jobs.look import Seen, brief, remark, state_cell, when
 from bide.cli.options import json_option, server_options
 from bide.cli.screen import Column, aside, bar, count, echo, echo_json, table
@@ -19,11 +19,13 @@ from bide.cli.site import Site
     "-n",
     "--limit",
     metavar="N",
-    type=click.IntRange(1),
+    type=click.IntRange(1, MOST),
     default=50,
     help="So many at most.  [default: 50]",
 )
-@click.option("--start", metavar="N", type=click.IntRange(0), default=0, help="Pass over so many.")
+@click.option(
+    "--start", metavar="N", type=click.IntRange(0, MOST), default=0, help="Pass over so many."
+)
 @click.option("--ids", "only_ids", is_flag=True, help="Print ids only, for `bide jobs ... -`.")
 @server_options
 @json_option
