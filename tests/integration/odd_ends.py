@@ -34,6 +34,16 @@ async def told_by_task(job: Any, value: Any) -> None:
     note("told", value)
 
 
+@queue.task(on_success=told_by_task)
+def tells() -> int:
+    return 5
+
+
+@queue.task(on_success=told_by_task)
+async def tells_async() -> int:
+    return 5
+
+
 def leave(job: CurrentJob, value: object) -> None:
     sys.exit(3)
 

@@ -109,6 +109,13 @@ def test_a_task_may_be_a_callback(queue: Queue, task: Callable[..., Any]) -> Non
     assert ("told", 5) in jobs.seen
 
 
+@pytest.mark.parametrize("task", [odd_ends.tells, odd_ends.tells_async])
+def test_also_one_that_a_decorator_names(queue: Queue, task: Callable[..., Any]) -> None:
+    queue.enqueue(task)
+    run(queue)
+    assert ("told", 5) in jobs.seen
+
+
 @pytest.mark.parametrize("task", KINDS)
 @pytest.mark.parametrize("callback", [odd_ends.leave, odd_ends.leave_async])
 def test_a_callback_that_leaves_ends_no_worker(
