@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import bide
-from bide import JobCancelled, RetryLater, current_job
+from bide import Fail, JobCancelled, RetryLater, current_job
 from bide.current import CurrentJob
 from tests.integration.jobs import gate, note
 
@@ -80,6 +80,10 @@ def leaves(attempt: int, error: BaseException) -> float:
 
 def fail() -> None:
     raise ValueError("no")
+
+
+def gives_up() -> None:
+    raise Fail("no use")
 
 
 async def fail_async() -> None:

@@ -171,3 +171,20 @@ def test_a_burst_on_a_server_that_knows_no_script_leaves_nothing_that_is_due(
     queue._client._redis.script_flush()
     assert run(queue) == 2
     assert job.refresh().status is State.FAILED
+
+
+def test_the_log_has_the_traceback_of_what_nobody_foresaw(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.enqueue(odd_ends.fail)
+    run(queue)
+    assert 'raise ValueError("no")' in caplog.text
+
+
+def test_and_none_of_what_the_job_said_itself(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.enqueue(odd_ends.gives_up)
+    run(queue)
+    assert "Fail('no use')" in caplog.text
+    assert "Traceback" not in caplog.text

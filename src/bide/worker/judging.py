@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bide.clock import LONGEST_US
-from bide.errors import JobCancelled, JobTimeout, PayloadError, WorkerCrashed
+from bide.errors import BideError, JobCancelled, JobTimeout, PayloadError, WorkerCrashed
 from bide.ops.produce import check_when
 from bide.outcomes import Fail, RetryLater, Snooze
 from bide.payload.codec import encode_error, encode_result
@@ -99,9 +99,13 @@ def kept(run: Run) -> str:
 
 
 def _log_failure(what: str, error: BaseException) -> None:
-    """Log an error with its traceback, which some exceptions make impossible to show."""
+    """Log an error, with its traceback unless its sentence says all there is to say.
+
+    Some exceptions make it impossible to show them.
+    """
     try:
-        log.error("%s failed: %r", what, error, exc_info=error)
+        told = None if isinstance(error, BideError) else error
+        log.error("%s failed: %r", what, error, exc_info=told)
     except Exception:  # a handler that does not swallow what formatting raised
         log.error("%s failed: %s, which cannot be shown", what, type(error).__name__)
 
