@@ -184,7 +184,7 @@ def translate(error: Exception, where: str) -> BideError:
         return unavailable(error, where)
     if text.startswith("WRONGTYPE"):
         return ServerRefused(
-            f"Another program uses keys of this name at {where}; give bide another prefix, with "
+            f"Another program uses keys of this name at {where} (WRONGTYPE); give bide another prefix, with "
             "prefix= or $BIDE_PREFIX, or a database of its own."
         )
     return ServerRefused(
