@@ -184,8 +184,8 @@ def translate(error: Exception, where: str) -> BideError:
         return unavailable(error, where)
     if text.startswith("WRONGTYPE"):
         return ServerRefused(
-            f"Another program uses keys of this name at {where} (WRONGTYPE); give bide another prefix, with "
-            "prefix= or $BIDE_PREFIX, or a database of its own."
+            f"Another program uses keys of this name at {where} (WRONGTYPE); give bide another "
+            "prefix, with prefix= or $BIDE_PREFIX, or a database of its own."
         )
     return ServerRefused(
         f"The server at {where} refused a command: {text.rstrip('.')}; bide needs Redis 6.2 or "
