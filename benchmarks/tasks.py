@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from bide.clock import at_to_us
 from bide.current import current_job
 
 LOG = "BIDE_BENCH_LOG"
@@ -73,7 +74,7 @@ async def stamp(number: int) -> None:
     """Note when this job began, beside when it was due."""
     at_ns = time.time_ns()
     assert _log is not None
-    _log.note(number, current_job().claimed.due_us * 1000, at_ns)
+    _log.note(number, at_to_us(current_job().due) * 1000, at_ns)
 
 
 async def stamp_since(number: int, since_ns: int) -> None:
