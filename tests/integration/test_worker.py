@@ -15,21 +15,6 @@ from tests.integration import jobs
 MODULE = "tests.integration.jobs"
 
 
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    jobs.seen.clear()
-    jobs.gate.clear()
-    yield
-    jobs.gate.set()
-
-
-@pytest.fixture
-def queue(url: str) -> Iterator[Queue]:
-    queue = Queue("work", url=url)
-    yield queue
-    queue.close()
-
-
 def worker(*queues: Queue, **options: object) -> Worker:
     return Worker(queues, modules=[MODULE], **options)  # type: ignore[arg-type]
 

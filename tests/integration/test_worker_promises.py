@@ -19,14 +19,6 @@ MODULE = "tests.integration.jobs"
 Start = Callable[[Worker], threading.Thread]
 
 
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    jobs.seen.clear()
-    jobs.gate.clear()
-    yield
-    jobs.gate.set()
-
-
 @pytest.fixture
 def queue(one_url: str) -> Iterator[Queue]:
     queue = Queue("work", url=one_url)

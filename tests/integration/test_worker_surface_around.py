@@ -34,13 +34,6 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     jobs.gate.set()
 
 
-@pytest.fixture
-def queue(url: str) -> Iterator[Queue]:
-    queue = Queue("work", url=url)
-    yield queue
-    queue.close()
-
-
 def register(*resources: Resource[Any]) -> None:
     importlib.import_module("bide.resource")._resources.extend(resources)
 

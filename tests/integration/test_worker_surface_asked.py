@@ -14,21 +14,6 @@ from tests.integration import jobs, surface
 from tests.integration.workers import at_work, burst, eventually, listeners, worker
 
 
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    jobs.seen.clear()
-    jobs.gate.clear()
-    yield
-    jobs.gate.set()
-
-
-@pytest.fixture
-def queue(url: str) -> Iterator[Queue]:
-    queue = Queue("work", url=url)
-    yield queue
-    queue.close()
-
-
 @pytest.fixture
 def raw(url: str) -> Iterator[redis.Redis]:
     with redis.Redis.from_url(url) as client:

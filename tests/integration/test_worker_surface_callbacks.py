@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,21 +13,6 @@ from tests.integration.workers import at_work, burst, eventually
 
 KINDS = [jobs.add, jobs.add_async]
 """A plain function and a coroutine function."""
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    jobs.seen.clear()
-    jobs.gate.clear()
-    yield
-    jobs.gate.set()
-
-
-@pytest.fixture
-def queue(url: str) -> Iterator[Queue]:
-    queue = Queue("work", url=url)
-    yield queue
-    queue.close()
 
 
 def told(job: Any, value: str) -> tuple[str, str, str, bool]:

@@ -18,14 +18,6 @@ KINDS = [jobs.add, jobs.add_async]
 """A plain function and a coroutine function."""
 
 
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    jobs.seen.clear()
-    jobs.gate.clear()
-    yield
-    jobs.gate.set()
-
-
 @pytest.fixture
 def queue(one_url: str) -> Iterator[Queue]:
     queue = Queue("work", url=one_url)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,21 +13,6 @@ from bide.notes import LONGEST_LOG
 from bide.script import load
 from tests.integration import jobs, surface
 from tests.integration.workers import at_work, burst, eventually
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    jobs.seen.clear()
-    jobs.gate.clear()
-    yield
-    jobs.gate.set()
-
-
-@pytest.fixture
-def queue(url: str) -> Iterator[Queue]:
-    queue = Queue("work", url=url)
-    yield queue
-    queue.close()
 
 
 def lines(job: Any) -> list[str]:

@@ -28,21 +28,6 @@ from tests.integration.workers import Later, at_work, burst, eventually, listene
 Wait = Callable[..., Any]
 
 
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    jobs.seen.clear()
-    jobs.gate.clear()
-    yield
-    jobs.gate.set()
-
-
-@pytest.fixture
-def queue(url: str) -> Iterator[Queue]:
-    queue = Queue("work", url=url)
-    yield queue
-    queue.close()
-
-
 @pytest.fixture
 def raw(url: str) -> Iterator[redis.Redis]:
     with redis.Redis.from_url(url) as client:

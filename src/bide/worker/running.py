@@ -24,7 +24,7 @@ from bide.job import Claimed
 from bide.middleware import used
 from bide.ops.consume import Settle
 from bide.payload.codec import decode_envelope, open_envelope
-from bide.task import Policy, Served
+from bide.task import Served
 from bide.worker import judging
 from bide.worker.calling import (
     Call,
@@ -48,7 +48,6 @@ SAY_AFTER: Final = 0.3
 """Seconds after which what jobs say is sent, if no other round trip takes it along."""
 
 _A_LITTLE: Final = "+1000000"
-_DEFAULT: Final = Policy()
 
 
 class Running:
@@ -148,7 +147,7 @@ class Running:
             head = envelope.body
             run.task_name = head.task if head.task.isprintable() else repr(head.task)
             run.codec = head.codec
-            run.policy = policy_for(head, _DEFAULT)
+            run.policy = policy_for(head, run.policy)
             run.job = self._current(run, head.meta)
             target = self._served.find(head.task)
             run.policy = policy_for(head, target.policy)
