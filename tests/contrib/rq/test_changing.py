@@ -1,4 +1,4 @@
-"""What becomes of a delayed job by RQ's own verbs and by ours; nothing comes back, nothing blocks."""
+"""What RQ's own verbs and ours do to a delayed job; nothing comes back, and nothing blocks."""
 
 from __future__ import annotations
 
