@@ -57,14 +57,14 @@ def eventually(condition: Callable[[], object], seconds: float = PATIENCE) -> No
 
 
 @contextmanager
-def at_work(*queues: rq.Queue, **options: Any) -> Iterator[Timer]:
+def at_work(first: rq.Queue, *others: rq.Queue | str, **options: Any) -> Iterator[Timer]:
     """A Timer at work in a thread, which hears hints; it has ended when the block has."""
-    timer = Timer(list(queues), **options)
+    timer = Timer([first, *others], **options)
     thread = threading.Thread(target=timer.work)
-    before = hearing(queues[0])
+    before = hearing(first)
     thread.start()
     try:
-        eventually(lambda: hearing(queues[0]) > before)
+        eventually(lambda: hearing(first) > before)
         yield timer
     finally:
         timer.stop()

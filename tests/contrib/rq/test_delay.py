@@ -12,7 +12,6 @@ from rq import Callback, Repeat, Retry
 from rq.decorators import job as job_decorator
 from rq.exceptions import DuplicateJobError
 from rq.job import Dependency, Job, JobStatus
-from rq.registry import ScheduledJobRegistry
 
 from bide.contrib.rq import DelayQueue
 from bide.errors import UsageError
@@ -170,7 +169,7 @@ def test_retry_is_rqs(queue: DelayQueue) -> None:
     run(queue)
     assert job.get_status() == JobStatus.SCHEDULED
     assert stored(queue, job).retries_left == 0
-    assert ScheduledJobRegistry(queue=queue).get_job_ids() == [job.id]
+    assert queue.scheduled_job_registry.get_job_ids() == [job.id]
     assert queue.delayed_jobs() == []
 
 
@@ -255,7 +254,8 @@ def test_the_id_of_a_job_that_is_about_to_expire_may_be_used_again(queue: DelayQ
 def test_a_job_that_has_run_may_be_delayed_again(queue: DelayQueue) -> None:
     job = queue.enqueue(jobs.add, 1)
     run(queue)
-    job.refresh()
+    job = stored(queue, job)
+    assert job.enqueued_at is not None
     queue.enqueue_delay_job(job, 0)
     assert job.get_status() == JobStatus.SCHEDULED
     assert burst(queue) == 1
@@ -300,9 +300,9 @@ def test_rqs_decorator_takes_the_class(connection: redis.Redis) -> None:
     queue = DelayQueue("mail", connection)
     enqueued = job_decorator(queue, connection=connection)(jobs.add).enqueue(1)
     assert queue.job_ids == [enqueued.id]
-    assert DelayQueue.from_queue_key("rq:queue:mail", connection=connection).delay_key == (
-        queue.delay_key
-    )
+    same = DelayQueue.from_queue_key("rq:queue:mail", connection=connection)
+    assert isinstance(same, DelayQueue)
+    assert same.delay_key == queue.delay_key
 
 
 def test_a_dependency_that_is_named_at_front(queue: DelayQueue) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ def test_the_delay_counts_from_when_the_dependencies_are_met(queue: DelayQueue) 
     run(queue)
     assert job.return_value() == 2
     assert not queue.connection.exists(GATE, "rq:deferred:delay_gate", queue.delay_key)
-    fields = queue.connection.hkeys(job.key)
+    fields: Any = queue.connection.hkeys(job.key)
     assert not [name for name in fields if name.startswith(b"delay_")]
 
 
@@ -210,12 +211,16 @@ def test_a_timer_at_work_opens_the_gate_and_moves_on_time(queue: DelayQueue) -> 
     assert job.return_value() == 2
 
 
+def stands(queue: DelayQueue, job: Job) -> bool:
+    return queue.job_ids == [job.id]
+
+
 def test_a_chain_of_delays(queue: DelayQueue) -> None:
     first = queue.enqueue(jobs.add, 1, delay=0.01)
     second = queue.enqueue(jobs.add, 2, delay=0.01, depends_on=first)
     third = queue.enqueue(jobs.add, 3, delay=0.01, depends_on=second)
     with at_work(queue):
         for job in (first, second, third):
-            eventually(lambda job=job: queue.job_ids == [job.id])
+            eventually(partial(stands, queue, job))
             run(queue)
     assert [job.return_value() for job in (first, second, third)] == [2, 3, 4]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -100,7 +100,7 @@ def test_bide_works_without_rq_and_says_what_to_install(start: Start, tmp_path: 
     code, said = ended(start("bide", "rq-timer", "mail", **without))
     assert (code, said) == (
         2,
-        "Error: bide.contrib.rq needs RQ; install it: pip install 'bide[rq]'.\n",
+        "Error: bide.contrib.rq needs RQ; install it with: pip install 'bide[rq]'.\n",
     )
     code, said = ended(start("bide", "--version", **without))
     assert code == 0
@@ -120,7 +120,7 @@ def test_a_signal_ends_it_cleanly(
     assert "Traceback" not in said
 
 
-def test_a_second_signal_ends_it_though_the_server_hangs(
+def test_a_signal_ends_it_though_the_server_hangs(
     tmp_server: Callable[..., Server], start: Start
 ) -> None:
     server = tmp_server()
@@ -130,11 +130,10 @@ def test_a_second_signal_ends_it_though_the_server_hangs(
     try:
         os.kill(server.pid, signal.SIGSTOP)
         process.send_signal(signal.SIGTERM)
-        process.send_signal(signal.SIGINT)
         code, said = ended(process)
     finally:
         os.kill(server.pid, signal.SIGCONT)
-    assert code in (0, 128 + signal.SIGINT, 128 + signal.SIGTERM)
+    assert code == 0
     assert "Traceback" not in said
 
 
@@ -145,27 +144,23 @@ def test_killed_timers_lose_nothing_and_move_nothing_twice(
     lots = random.Random(11)
     timers = [start("bide", "rq-timer", "mail", "-u", one_url) for _ in range(3)]
     eventually(lambda: hearing(one_queue) == 3, 60)
-    made, kills = [], 0
+    made = []
     parent = one_queue.enqueue(jobs.write_down, "ledger")
     worker = rq.SimpleWorker([one_queue], connection=one_queue.connection)
-    until = time.monotonic() + 5
-    while time.monotonic() < until:
+    for turn in range(48):
         for _ in range(20):
             depends = parent if lots.random() < 0.2 else None
             delay = lots.uniform(0.001, 1.5)
             job = one_queue.enqueue(jobs.write_down, "ledger", delay=delay, depends_on=depends)
             made.append(job.id)
-        if lots.random() < 0.2:
+        if turn % 6 == 0:
+            eventually(lambda: hearing(one_queue) >= 2, 60)
             victim = timers.pop(0)
             victim.kill()
             victim.wait()
             timers.append(start("bide", "rq-timer", "mail", "-u", one_url))
-            kills += 1
-        if lots.random() < 0.2:
             parent = one_queue.enqueue(jobs.write_down, "ledger")
         worker.work(burst=True)
-    assert kills > 3
-    assert len(made) > 300
     keys = (one_queue.delay_key, "rq:queue:delay_gate", one_queue.key)
 
     def drained() -> bool:
@@ -192,10 +187,8 @@ def test_a_timer_that_is_cut_off_under_load_loses_nothing(one_queue: DelayQueue,
         if number % 20 == 0 and cut == "connections":
             for client in one_queue.connection.client_list(_type="normal"):
                 if client["cmd"] in ("evalsha", "blmove"):
-                    try:
+                    with contextlib.suppress(redis.ConnectionError):  # it was our own
                         one_queue.connection.client_kill_filter(_id=client["id"])
-                    except redis.ConnectionError:  # it was our own
-                        pass
         elif number % 20 == 0:
             one_queue.connection.script_flush()
     eventually(lambda: one_queue.count == len(made), 30)

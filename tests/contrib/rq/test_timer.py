@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -41,21 +42,21 @@ def calls(connection: redis.Redis) -> int:
 
 def test_no_job_is_moved_early_or_twice_by_many_timers(queue: DelayQueue) -> None:
     lots = random.Random(7)
-    made, dues = [], {}
+    made: list[str] = []
     with at_work(queue), at_work(queue), at_work(queue):
         for _ in range(300):
             job = queue.enqueue(jobs.add, 1, delay=lots.uniform(0.0001, 0.5))
             made.append(job.id)
-        for id, score in queue.connection.zrange(queue.delay_key, 0, -1, withscores=True):
-            dues[id.decode()] = score
+        found: Any = queue.connection.zrange(queue.delay_key, 0, -1, withscores=True)
+        dues = {id.decode(): score for id, score in found}
         eventually(lambda: queue.count == len(made))
     assert sorted(queue.job_ids) == sorted(made)
     assert len(dues) > 100
     at = {}
-    for job in Job.fetch_many(queue.job_ids, queue.connection):
-        assert job is not None
-        assert job.enqueued_at is not None
-        at[job.id] = job.enqueued_at.timestamp()
+    for one in Job.fetch_many(queue.job_ids, queue.connection):
+        assert one is not None
+        assert one.enqueued_at is not None
+        at[one.id] = one.enqueued_at.timestamp()
     assert not [id for id, score in dues.items() if at[id] < score]
     assert list(at) == sorted(at, key=lambda id: at[id])
     run(queue)
@@ -100,18 +101,17 @@ def test_nothing_is_asked_while_nothing_is_due(queue: DelayQueue) -> None:
 
 def test_an_enqueue_that_is_not_the_earliest_wakes_nobody(queue: DelayQueue) -> None:
     queue.enqueue(jobs.add, 1, delay=3600)
-    with at_work(queue), queue.connection.pubsub() as listener:
+    hints: Any = queue.connection.pubsub
+    with at_work(queue), hints() as listener:
         listener.subscribe("rq:delay_hint:mail")
         before = calls(queue.connection)
         for _ in range(20):
             queue.enqueue(jobs.add, 1, delay=7200)
         soon = queue.enqueue(jobs.add, 1, delay=60)
         eventually(lambda: calls(queue.connection) >= before + 21)
-        said = []
-        eventually(lambda: (said.append(listener.get_message()), said[-1])[1] is None)
-        assert [float(m["data"]) for m in said if m and m["type"] == "message"] == [
-            due(queue, soon)
-        ]
+        heard = list(iter(partial(listener.get_message, timeout=0.5), None))
+        said = [float(one["data"]) for one in heard if one["type"] == "message"]
+        assert said == [due(queue, soon)]
         assert calls(queue.connection) == before + 21  # the enqueues alone
 
 

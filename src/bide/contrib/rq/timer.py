@@ -80,12 +80,12 @@ class Timer:
         self._woken: queue.SimpleQueue[tuple[str, float] | None] = queue.SimpleQueue()
         self._pause = RECONNECT_PAUSE
         self._moved = 0
-        self._stops = 0
+        self._stopping = False
 
     def work(self, burst: bool = False) -> int:
         """Move jobs when they are due, until SIGINT or SIGTERM; with `burst`, what is due now.
 
-        A server that goes away is waited for. A second signal ends the process at once.
+        A server that goes away is waited for.
 
         Returns:
             How many jobs this Timer moved.
@@ -109,19 +109,19 @@ class Timer:
         except (redis.RedisError, OSError) as error:
             raise _sentence(error, describe(self._connection)) from error
         finally:
-            self._stops = 0
+            self._stopping = False
             client.close()
         return self._moved
 
     def stop(self) -> None:
         """Ask it to stop, as a signal would. Any thread may call, also before `work`."""
-        self._stops += 1
+        self._stopping = True
         self._woken.put(None)
 
     def _burst(self, client: redis.Redis) -> None:
         open_gate(client, self._queues[0])
         for keys in self._queues:
-            while not self._stops and self._move(client, keys) == AT_ONCE:
+            while not self._stopping and self._move(client, keys) == AT_ONCE:
                 pass
 
     def _go_on(self, client: redis.Redis) -> None:
@@ -133,7 +133,7 @@ class Timer:
             ear.start()
         try:
             self._due = dict.fromkeys(self._due, 0.0)
-            while not self._stops:
+            while not self._stopping:
                 for keys in self._queues:
                     if self._due[keys.name] <= time.monotonic():
                         self._try_to_move(client, keys)
@@ -179,7 +179,7 @@ class Timer:
 
     def _sleep(self) -> None:
         """Until the next job is due, or something is heard that leaves none to wait for."""
-        while not self._stops:
+        while not self._stopping:
             left = min(self._due.values()) - time.monotonic()
             try:
                 hint = self._woken.get(timeout=left) if left > 0 else self._woken.get_nowait()
@@ -204,8 +204,6 @@ class Timer:
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         self.stop()
-        if self._stops > 1:
-            os._exit(128 + number)  # a move happens whole or not at all
 
     @contextmanager
     def _signal_handlers(self) -> Iterator[None]:

@@ -31,12 +31,12 @@ class Delayed(DelayQueue):
     def enqueue_job(self, job: Job, pipeline: Any = None, *args: Any, **kwargs: Any) -> Job:
         if pipeline is not None or not self.is_async or (job._dependency_ids and not DEPENDENTS):
             return super().enqueue_job(job, pipeline, *args, **kwargs)
-        job = DelayQueue.enqueue_job(self._delaying(DELAY), job, None, *args, **kwargs)  # type: ignore[arg-type]
+        job = DelayQueue.enqueue_job(self._delaying(DELAY), job, None, *args, **kwargs)
         while self.delayed_until(job) is not None:
             Timer(self).work(burst=True)
         status = self.connection.hget(job.key, "status")
         if status == b"queued":
-            job.refresh()
+            job.refresh()  # type: ignore[no-untyped-call]
         return job
 
 
