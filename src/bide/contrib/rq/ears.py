@@ -92,10 +92,9 @@ class Hints(Ear):
 
     def listen(self) -> None:
         """Subscribe if need be, and hear one message."""
-        if self._pubsub is None:
-            self._subscribe()
+        pubsub = self._pubsub or self._subscribe()
         try:
-            message = self._pubsub.get_message(timeout=BLOCK)
+            message = pubsub.get_message(timeout=BLOCK)
         except BaseException:
             self._drop()
             raise
@@ -104,13 +103,14 @@ class Hints(Ear):
         elif message and message["type"] == "message":
             self._heard(self._queues[as_text(message["channel"])], float(message["data"]))
 
-    def _subscribe(self) -> None:
-        self._pubsub = self._client.pubsub()  # type: ignore[no-untyped-call]
+    def _subscribe(self) -> Any:
+        self._pubsub = pubsub = self._client.pubsub()  # type: ignore[no-untyped-call]
         try:
-            self._pubsub.subscribe(*self._queues)
+            pubsub.subscribe(*self._queues)
         except BaseException:
             self._drop()
             raise
+        return pubsub
 
     def _drop(self) -> None:
         pubsub, self._pubsub = self._pubsub, None

@@ -32,7 +32,7 @@ class Script:
 @cache
 def load(name: str) -> Script:
     """The script of this name, after the part that all share."""
-    folder = resources.files(__package__).joinpath("lua")
+    folder = resources.files("bide.contrib.rq").joinpath("lua")
     text = "".join(folder.joinpath(f"{part}.lua").read_text("utf-8") for part in ("common", name))
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 

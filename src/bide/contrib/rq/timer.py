@@ -17,6 +17,7 @@ from typing import Final
 
 import redis
 import rq
+from redis.exceptions import NoPermissionError
 from rq.utils import as_text
 
 from bide.connection import LONGEST_RECONNECT_PAUSE, RECONNECT_PAUSE, REPLY_TIMEOUT
@@ -198,7 +199,7 @@ class Timer:
             self._woken.put((name, 0.0))
 
     def _check_server(self, client: redis.Redis) -> None:
-        with suppress(redis.exceptions.NoPermissionError):  # a user may not have the right to ask
+        with suppress(NoPermissionError):  # a user may not have the right to ask
             if client.info("cluster").get("cluster_enabled"):
                 raise UsageError(NO_CLUSTER)
 
