@@ -28,6 +28,8 @@ def test_rqs_cancel_holds(queue: DelayQueue) -> None:
     behind = queue.enqueue(jobs.add, 1, delay=61)
     job.cancel()
     assert queue.delayed_jobs() == [behind]
+    assert not queue.reschedule(job, 0)
+    assert not queue.cancel_delayed(job)
     all_due(queue)
     assert burst(queue) == 1
     assert queue.job_ids == [behind.id]

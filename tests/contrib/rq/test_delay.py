@@ -12,6 +12,7 @@ from rq import Callback, Repeat, Retry
 from rq.decorators import job as job_decorator
 from rq.exceptions import DuplicateJobError
 from rq.job import Dependency, Job, JobStatus
+from rq.serializers import JSONSerializer
 
 from bide.contrib.rq import DelayQueue
 from bide.errors import UsageError
@@ -287,11 +288,11 @@ def test_a_queue_that_is_not_async_delays_as_its_enqueue_in_does(connection: red
 
 
 def test_other_serializers_and_names(connection: redis.Redis) -> None:
-    queue = DelayQueue("mé {1}:*", connection, serializer="json")
+    queue = DelayQueue("mé {1}:*", connection, serializer=JSONSerializer)
     job = queue.enqueue(jobs.add, 1, delay=60, meta={"ü": 1})
     assert [one.meta for one in queue.delayed_jobs()] == [{"ü": 1}]
     due_now(queue, job)
-    worker = rq.SimpleWorker([queue], connection=connection, serializer="json")
+    worker = rq.SimpleWorker([queue], connection=connection, serializer=JSONSerializer)
     worker.work(burst=True)
     assert job.return_value() == 2
 

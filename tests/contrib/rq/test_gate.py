@@ -101,6 +101,19 @@ def test_its_options_are_kept_and_ttl_counts_from_the_move(queue: DelayQueue) ->
     assert (again.ttl, again.meta) == (30, {"a": 1})
 
 
+def test_the_id_of_a_job_that_is_about_to_expire_may_be_used_again(queue: DelayQueue) -> None:
+    queue.enqueue(jobs.add, 1, job_id="one", ttl=50, result_ttl=60)
+    run(queue)
+    assert queue.connection.ttl("rq:job:one") > 0
+    parent = queue.enqueue(jobs.add, 1)
+    job = queue.enqueue(jobs.add, 2, delay=3600, job_id="one", depends_on=parent)
+    assert queue.connection.ttl(job.key) == -1
+    run(queue)
+    burst(queue)
+    assert queue.connection.ttl(job.key) == -1
+    assert queue.delayed_jobs() == [job]
+
+
 def test_rqs_cancel_and_delete_hold_while_it_waits_for_others(queue: DelayQueue) -> None:
     parent = queue.enqueue(jobs.add, 1)
     cancelled = queue.enqueue(jobs.add, 1, delay=60, depends_on=parent)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import socket
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -101,10 +102,12 @@ def test_nothing_is_asked_while_nothing_is_due(queue: DelayQueue) -> None:
 
 def test_an_enqueue_that_is_not_the_earliest_wakes_nobody(queue: DelayQueue) -> None:
     queue.enqueue(jobs.add, 1, delay=3600)
+    asleep = calls(queue.connection) + 2  # it looks when it starts, and when it hears
     hints: Any = queue.connection.pubsub
     with at_work(queue), hints() as listener:
         listener.subscribe("rq:delay_hint:mail")
-        before = calls(queue.connection)
+        eventually(lambda: calls(queue.connection) == asleep)
+        before = asleep
         for _ in range(20):
             queue.enqueue(jobs.add, 1, delay=7200)
         soon = queue.enqueue(jobs.add, 1, delay=60)
@@ -146,7 +149,7 @@ def test_hints_that_were_lost_with_their_connection_are_made_good(queue: DelayQu
         queue.connection.zadd(queue.delay_key, {job.id: 0})  # and no hint
         queue.connection.client_kill_filter(_type="pubsub")
         eventually(lambda: queue.job_ids == [job.id], seconds=5)
-        assert hearing(queue) == 1
+        eventually(lambda: hearing(queue) == 1)
 
 
 def test_one_timer_moves_for_several_queues(connection: redis.Redis) -> None:
@@ -275,7 +278,10 @@ def test_what_a_timer_cannot_serve_is_refused(queues: Any, said: str) -> None:
 
 
 def test_a_cluster_is_refused_in_one_sentence(tmp_server: Callable[..., Server]) -> None:
-    server = tmp_server(tcp=True, extra=("--cluster-enabled", "yes"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        bus = str(free.getsockname()[1])
+    server = tmp_server(tcp=True, extra=("--cluster-enabled", "yes", "--cluster-port", bus))
     with like_rq(server.url) as connection:
         connection.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
         eventually(lambda: connection.cluster("info")["cluster_state"] == "ok")

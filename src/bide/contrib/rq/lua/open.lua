@@ -11,7 +11,7 @@ local jobs, delays, hints, deferred, limit = ARGV[1], ARGV[2], ARGV[3], ARGV[4],
 local ids = redis.call('LRANGE', gate, 0, limit - 1)
 local fields = {}
 for i, id in ipairs(ids) do
-  local job = redis.pcall('HMGET', jobs .. id, 'status', 'delay_queue', 'delay_us', 'delay_ttl', 'data')
+  local job = redis.pcall('HMGET', jobs .. id, 'status', 'delay_queue', 'delay_us', 'delay_ttl')
   local kind = job[2] and redis.call('TYPE', delays .. job[2]).ok
   if kind and kind ~= 'zset' and kind ~= 'none' then
     return redis.error_reply('WRONGTYPE ' .. delays .. job[2] .. ' is a ' .. kind .. ', not a sorted set')
@@ -25,8 +25,8 @@ local now = clock()
 local through, strays = {}, {}
 for i, id in ipairs(ids) do
   local job = jobs .. id
-  local status, queue, us, ttl, data = unpack(fields[i], 1, 5)
-  if fields[i].err or not data or status ~= 'queued' or not queue or not tonumber(us) then
+  local status, queue, us, ttl = unpack(fields[i], 1, 4)
+  if fields[i].err or status ~= 'queued' or not queue or not tonumber(us) then
     strays[#strays + 1] = id
   else
     redis.call('HSET', job, 'status', 'scheduled', 'origin', queue)
