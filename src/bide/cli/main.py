@@ -20,6 +20,7 @@ from bide.cli.info import info
 from bide.cli.jobs import jobs
 from bide.cli.options import server_options
 from bide.cli.queues import queues
+from bide.cli.script import script
 from bide.cli.site import NotFound
 from bide.cli.upcoming import upcoming
 from bide.cli.worker import worker
@@ -61,6 +62,7 @@ for command in (
     workers,
     health,
     doctor,
+    script,
     completion,
 ):
     group.add_command(command)
