@@ -350,7 +350,7 @@ def test_an_id_that_is_no_text_ends_its_own_job_and_can_be_seen_and_deleted(
     gone = bide(home, "jobs", "delete", "-q", "mail", "-s", "failed", "--yes", url=one_url)
     assert gone.returncode == 0, gone.stderr
     assert queue.counts().failed == 0
-    assert not raw.hexists(queue.keys["jobs"], id)  # type: ignore[arg-type]
+    assert not raw.hexists(queue.keys["jobs"], id)
 
 
 def test_an_id_that_python_would_not_take_is_run(
