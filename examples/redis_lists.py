@@ -47,8 +47,8 @@ def main() -> None:
         print(queue.fetch(id).wait(timeout=30))
     try:
         unknown.wait(timeout=30)
-    except bide.JobFailed:
-        print(f"send_fax failed: {unknown.refresh().error.message.partition(' (')[0]}")
+    except bide.JobFailed as error:
+        print(f"send_fax failed: {error.error.message.partition(' (')[0]}")
 
     # One producer is a hundred times as loud as the other; a fair worker gives both the same.
     for name, jobs in (("loud", 1000), ("quiet", 10)):

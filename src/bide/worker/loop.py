@@ -78,6 +78,7 @@ class Loop:
         self._client = client
         self._stations = stations
         self._order = order
+        self._no_shares = [0] * len(stations)
         self._concurrency = concurrency
         self._burst = burst
         # Half the slots a claim: one half runs while the round trip of the other is under way.
@@ -168,15 +169,17 @@ class Loop:
 
     def _shares(self, now: float, free: int) -> list[int]:
         """How many jobs to claim from each queue."""
+        if not free:
+            return self._no_shares
         # In a burst an outcome may be what makes the next job due: a retry without delay.
         ready = [
             not station.resting and (station.is_due(now) or (self._burst and bool(station.settles)))
             for station in self._stations
         ]
-        if not free or not any(ready):
-            return [0] * len(ready)
+        if True not in ready:
+            return self._no_shares
         shares = self._order.share(ready, min(free, self._batch))
-        if not self._running.busy:
+        if not self._running.busy and len(shares) > 1:
             # What an idle worker takes may be a suspect, beside which nothing is to be claimed.
             first = next(place for place, share in enumerate(shares) if share)
             shares = [share if place == first else 0 for place, share in enumerate(shares)]
