@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import bide
 from tests.integration.jobs import gate, note
 
-high = bide.Queue("high", url="redis://127.0.0.1:1")
-
 
 async def mark() -> None:
+    note(bide.current_job().queue)
+
+
+async def mark_slowly() -> None:
+    await asyncio.sleep(0.002)
     note(bide.current_job().queue)
 
 

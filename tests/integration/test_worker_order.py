@@ -50,8 +50,8 @@ def raw(one_url: str) -> Iterator[redis.Redis]:
         yield client
 
 
-def fill(queue: Queue, count: int, **options: Any) -> None:
-    queue.enqueue_many([queue.prepare(ordered.mark, **options) for _ in range(count)])
+def fill(queue: Queue, count: int, task: Callable[[], Any] = ordered.mark) -> None:
+    queue.enqueue_many([queue.prepare(task) for _ in range(count)])
 
 
 def claims(raw: redis.Redis, queue: Queue) -> int:
@@ -91,14 +91,16 @@ def test_strict_takes_from_a_lower_queue_only_when_the_higher_are_empty(
 def test_what_comes_into_the_higher_queue_is_claimed_next(
     high: Queue, low: Queue, one_url: str, concurrency: int, is_burst: bool
 ) -> None:
-    """A hint tells: the lower queue has thousands, and the worker is full of them."""
-    low.enqueue(ordered.call, one_url, priority=9)
-    fill(low, 3000)
+    """A hint tells: the lower queue has hundreds, and the worker is full of them."""
+    count = 10 * concurrency + 100
+    fill(low, count, ordered.mark_slowly)
+    low.enqueue(ordered.call, one_url)
+    fill(low, count, ordered.mark_slowly)
     if is_burst:
         burst(high, low, modules=MODULES, concurrency=concurrency)
     else:
         with at_work(high, low, modules=MODULES, concurrency=concurrency):
-            jobs.wait_seen(3002, 30)
+            jobs.wait_seen(2 * count + 2, 30)
     between = jobs.seen.index("high") - jobs.seen.index("called")
     assert between <= 2 * concurrency + 2, "what ran already, and one claim that was under way"
 
