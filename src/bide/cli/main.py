@@ -21,6 +21,7 @@ from bide.cli.jobs import jobs
 from bide.cli.options import server_options
 from bide.cli.queues import queues
 from bide.cli.rq_timer import rq_timer
+from bide.cli.script import script
 from bide.cli.site import NotFound
 from bide.cli.upcoming import upcoming
 from bide.cli.worker import worker
@@ -63,6 +64,7 @@ for command in (
     health,
     doctor,
     rq_timer,
+    script,
     completion,
 ):
     group.add_command(command)

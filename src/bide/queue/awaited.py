@@ -79,18 +79,26 @@ class AsyncQueue(QueueCore[aio.Client]):
     @overload
     def task(self, function: Callable[P, R], /) -> AsyncTask[P, R, R]: ...
     @overload
-    def task(self, /, **options: Unpack[TaskOptions]) -> _Decorator: ...
-    def task(self, function: Any = None, /, **options: Unpack[TaskOptions]) -> Any:
+    def task(self, /, *, name: str | None = None, **options: Unpack[TaskOptions]) -> _Decorator: ...
+    def task(
+        self, function: Any = None, /, *, name: str | None = None, **options: Unpack[TaskOptions]
+    ) -> Any:
         """Register a function as a task of this queue, with options that its jobs have by default.
 
         Workers that import the function's module run it without being told to serve the module.
 
+        Args:
+            function: given where the decorator is used without options.
+            name: by which jobs and workers know the task, instead of `module:function`: a word,
+                such as `"send_email"`, which programs without the function can enqueue.
+
         Raises:
-            UsageError: no worker could find it by its name, or an option cannot be meant.
+            UsageError: no worker could find it by its name, or another task has the name that it
+                is given; or an option cannot be meant.
         """
         if function is None:
-            return lambda function: AsyncTask(function, self, options)
-        return AsyncTask(function, self, options)
+            return lambda function: AsyncTask(function, self, options, name)
+        return AsyncTask(function, self, options, name)
 
     async def enqueue(
         self,

@@ -298,7 +298,7 @@ def checked_ids(ids: Any) -> list[str]:
         raise UsageError(f"Give a list of ids, not {_told(ids)}.")
     listed: list[str] = list(ids)
     try:
-        "".join(listed).encode()
+        "".join(listed).encode("utf-8", "surrogateescape")
     except (TypeError, UnicodeEncodeError):
         odd = next(id for id in listed if not isinstance(id, str) or not _is_unicode(id))
         raise UsageError(f"An id is text, such as job.id, not {odd!r}.") from None
@@ -328,7 +328,11 @@ def _told(ids: Any) -> str:
 
 
 def _is_unicode(text: str) -> bool:
-    return all(not "\ud800" <= c <= "\udfff" for c in text)
+    try:
+        text.encode("utf-8", "surrogateescape")  # as a listing shows ids that are no text
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def read_cancel(words: Sequence[str]) -> bool:
