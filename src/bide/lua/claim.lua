@@ -97,7 +97,9 @@ local function reclaim(id)
   if f.alone == 1 then f.crashes = f.crashes + 1 else f.strikes = f.strikes + 1 end
   f.alone = 0
   redis.call('HINCRBY', meta, 'reclaimed', 1)
-  if book then event.add(book, 'reclaimed', 'reclaim', id, f.worker, f.attempt, f.due, '') end
+  if book then
+    event.add(book, 'reclaimed', 'reclaim', id, f.worker, f.attempt, math.min(f.due, now), '')
+  end
   if redis.call('ZREM', asked, id) == 1 then
     redis.call('ZADD', cancelled, now, id)
     redis.call('HINCRBY', meta, 'cancelled', 1)
