@@ -121,6 +121,7 @@ class AsyncListening:
         self._events = events
         self._kinds = kinds
         self._callback = callback
+        self._stopping = False
         self._loop = asyncio.get_running_loop()
         self._task = self._loop.create_task(self._run(), name="bide-events")
         self._task.add_done_callback(lambda _: ended(self))
@@ -137,11 +138,11 @@ class AsyncListening:
 
     async def stop(self) -> None:
         """End it; a callback that is awaited is cancelled."""
-        if self._task is asyncio.current_task():
+        if not self._stopping:  # once, because it says goodbye to the server first
+            self._stopping = True
             self._task.cancel()
-            return
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        if self._task is not asyncio.current_task():
+            await asyncio.wait([self._task])
 
     def abandon(self) -> None:
         """End it without a word; the event loop may have ended."""

@@ -147,10 +147,11 @@ class Listening:
         while not self._stopping.is_set():
             try:
                 for event in self._events:
+                    pause = 0.0
+                    if not self._stopping.is_set():
+                        self._call(event)
                     if self._stopping.is_set():
                         break
-                    pause = 0.0
-                    self._call(event)
             except Exception as error:  # also what a connection that was cut under it raises
                 if self._stopping.is_set():
                     break
