@@ -7,9 +7,9 @@ from typing import Any, Final, NamedTuple
 from bide.command import Command, command
 from bide.keys import Keys
 
-HOLD_US: Final = 660_000_000
-"""Microseconds for which a read holds the stream open: ten minutes, and one because a listener
-that reads on says so once a minute."""
+HOLD_US: Final = 610_000_000
+"""Microseconds for which a listener holds the stream open: ten minutes from its last read, and a
+little, because it does not say at each that it reads."""
 
 
 class Position(NamedTuple):

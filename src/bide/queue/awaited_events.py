@@ -143,6 +143,7 @@ class AsyncListening:
             self._task.cancel()
         if self._task is not asyncio.current_task():
             await asyncio.wait([self._task])
+            await self._events.__aexit__()  # where it was cancelled before it began
 
     def abandon(self) -> None:
         """End it without a word; the event loop may have ended."""

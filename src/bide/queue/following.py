@@ -34,8 +34,9 @@ from bide.ids import check_name, new_id
 from bide.keys import Keys
 from bide.ops.listen import Position, listen
 
-RENEW_EVERY: Final = 60.0
-"""Seconds after which a listener that reads says again that it does."""
+RENEW_EVERY: Final = 5.0
+"""Seconds after which a listener that reads says again that it does, and learns whether events were
+lost: after as long at most, a gap shows where no event comes to show it."""
 
 WAIT: Final = 2.0
 """Seconds for which one read waits for an event; within a reply's time-out."""
