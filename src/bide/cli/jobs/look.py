@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final, NamedTuple
 
 from bide.cli.screen import STATE_STYLE, Cell, moment_json, relative
@@ -78,24 +77,20 @@ def remark(seen: Seen) -> Cell:
         line = f"{f'{attempt} attempts, ' if attempt > 1 else ''}{error_line(notes.error)}"
         short = line if len(line) <= _REMARK else f"{line[:_REMARK]}…"
         return Cell(short, "red" if seen.state == State.FAILED else "dim")
-    return Cell("")
+    return Cell(given_description(seen), "dim")
+
+
+def given_description(seen: Seen) -> str:
+    """What its producer said of it, if anything."""
+    try:
+        return seen.snapshot.head.description or ""
+    except PayloadError:
+        return ""
 
 
 def error_line(error: ErrorInfo) -> str:
     """`ValueError: no such order`."""
     return f"{error.type}: {error.message}" if error.message else error.type
-
-
-def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """The arguments as one would type them: `42, name="x"`."""
-    shown = [written(value) for value in args]
-    shown += [f"{name}={written(value)}" for name, value in kwargs.items()]
-    return ", ".join(shown)
-
-
-def written(value: Any) -> str:
-    """A value as JSON, whatever it is."""
-    return json.dumps(plain(value), ensure_ascii=False)
 
 
 def brief(seen: Seen) -> dict[str, Any]:
@@ -106,6 +101,7 @@ def brief(seen: Seen) -> dict[str, Any]:
         "queue": seen.queue,
         "state": job.status.value,
         "task": job.task,
+        "description": job.description,
         "priority": job.priority,
         "due": moment_json(job.due),
         "started": moment_json(job.started),
