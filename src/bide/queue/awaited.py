@@ -294,19 +294,7 @@ class AsyncQueue(QueueCore[aio.Client]):
             async with queue.events(kinds=("failed", "reclaimed")) as events:
                 async for event in events: ...
 
-        Events are kept only while someone listens, and 10,000 at most: whatever was lost shows as
-        an event of kind `gap`, which comes whether it was asked for or not.
-
-        Args:
-            name: of the listener: for ten minutes after its last read, events are kept for it to
-                come back to with `after=`. Without a name, they are kept while the context lasts.
-            after: the `id` of the event behind which to begin; None for what happens next.
-            kinds: one or several of `bide.states.EVENTS`; None for all.
-            job_id: of one or several jobs; None for all.
-            timeout: the iteration ends when nothing came for as long; None: never.
-
-        Raises:
-            UsageError: there is no such kind, or an id, a name or the time-out cannot be meant.
+        Arguments and errors as for `Queue.events`.
         """
         following = self._following(name, after, kinds, job_id, timeout)
         place = self._here
@@ -323,19 +311,7 @@ class AsyncQueue(QueueCore[aio.Client]):
     ) -> AsyncListening:
         """Have a function called with the queue's events, in a task of its own, from now on.
 
-        What the function raises is logged; nothing ends the listening but `stop()` of what is
-        returned, and `close()` of the queue. A coroutine function is awaited.
-
-        Args:
-            kinds: one or several of `bide.states.EVENTS`.
-            callback: takes the `Event`.
-            name: as for `events`, with `after` and `job_id`.
-            after: the `id` of the event behind which to begin; None for what happens next.
-            job_id: of one or several jobs; None for all.
-
-        Raises:
-            UsageError: as of `events`, or the callback is no function.
-            BideError: the server cannot be reached, or refuses.
+        Arguments and errors as for `Queue.on`. A coroutine function is awaited.
         """
         wanted = checked_callback(kinds, callback)
         events = self.events(name=name, after=after, kinds=wanted, job_id=job_id)
