@@ -18,6 +18,7 @@ from bide.errors import (
     UsageError,
     WorkerCrashed,
 )
+from bide.events import Event
 from bide.middleware import Middleware, use
 from bide.notes import Attempt, LogLine, Progress
 from bide.ops.inspect import Counts
@@ -44,6 +45,7 @@ __all__ = [
     "Counts",
     "CurrentJob",
     "ErrorInfo",
+    "Event",
     "Fail",
     "Job",
     "JobCancelled",

@@ -14,6 +14,7 @@ from bide.cli.completion import completion
 from bide.cli.demo import demo
 from bide.cli.doctor import doctor
 from bide.cli.enqueue import enqueue
+from bide.cli.events import events
 from bide.cli.group import Group, PipeClosed
 from bide.cli.health import health
 from bide.cli.info import info
@@ -59,6 +60,7 @@ for command in (
     info,
     jobs,
     upcoming,
+    events,
     queues,
     workers,
     health,

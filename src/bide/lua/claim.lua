@@ -16,6 +16,7 @@
 -- @key   claims    remembers this claim
 -- @key   results   sweeps, trims
 -- @key   trash     sweeps
+-- @key   events    tells listeners
 -- @arg   worker    text     who claims
 -- @arg   seq       integer  number of this claim; a repeat carries the same
 -- @arg   count     integer  how many jobs at most: the worker's free slots
@@ -23,7 +24,7 @@
 -- @arg   busy      integer  how many jobs the worker runs already
 -- @reply ok now until deadline more alone drain, then per job: id body token tries due
 -- @reply stale     the worker has since sent a later claim
--- @include clock record hint wait retain sweep noting ended
+-- @include clock record hint wait retain sweep noting ended event
 
 -- tries: the attempt; of a job that was claimed before, what `record.tries` says
 local RECLAIMS, CRASHES, STRIKES, MANY_STRIKES = 10, 3, 2, 10
@@ -38,7 +39,8 @@ redis.call('ZREM', park, worker)
 local now = clock.now(meta)
 local lease_end = now + lease_us
 local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
-  'trash', 'drain_until', 'calm_from')
+  'trash', 'drain_until', 'calm_from', 'listened')
+local book = event.open(set[9], now)
 local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now,
   lease_us)
 if not calm_until then
@@ -95,18 +97,24 @@ local function reclaim(id)
   if f.alone == 1 then f.crashes = f.crashes + 1 else f.strikes = f.strikes + 1 end
   f.alone = 0
   redis.call('HINCRBY', meta, 'reclaimed', 1)
+  if book then
+    event.add(book, 'reclaimed', 'reclaim', id, f.worker, f.attempt, math.min(f.due, now), '')
+  end
   if redis.call('ZREM', asked, id) == 1 then
     redis.call('ZADD', cancelled, now, id)
     redis.call('HINCRBY', meta, 'cancelled', 1)
     given_up[#given_up + 1] = id
+    if book then event.add(book, 'cancelled', 'reclaim', id, f.worker, f.attempt, 0, '') end
   elseif f.crashes >= CRASHES or f.strikes >= MANY_STRIKES then
     redis.call('ZADD', failed, now, id)
     redis.call('HINCRBY', meta, 'failed', 1)
     given_up[#given_up + 1] = id
-    note = noting.error(f, now, string.format(
+    local why = string.format(
       '{"type":"WorkerCrashed","message":"Its worker died or stopped %d times under'
       .. ' this job, %d of them while it ran alone; the last was %s."}',
-      f.crashes + f.strikes, f.crashes, (string.gsub(f.worker, '["\\]', '?'))))
+      f.crashes + f.strikes, f.crashes, (string.gsub(f.worker, '["\\]', '?')))
+    note = noting.error(f, now, why)
+    if book then event.add(book, 'failed', 'reclaim', id, f.worker, f.attempt, 0, why) end
   else
     local level = LEVELS - f.priority
     if f.strikes >= STRIKES then level = ALONE end
@@ -175,6 +183,9 @@ local function take(level, picked)
       leases[#leases + 1] = lease_end
       leases[#leases + 1] = id
       taken[#taken + 1] = id
+      if book then
+        event.add(book, 'active', 'claim', id, worker, f and f.attempt or 1, tonumber(at), '')
+      end
       local n = #reply
       reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, body, token, tries
       reply[n + 5] = tonumber(at)
@@ -233,6 +244,10 @@ end
 
 redis.call('HSET', claims, worker,
   string.format('%.0f %d ', now, seq) .. table.concat(taken, ' '))
+if book then
+  if #given_up > 0 then event.drained(book, 'reclaim', active, due) end
+  event.write(meta, events, book)
+end
 
 -- Wait.
 local lease = redis.call('ZRANGE', active, 0, 0, 'WITHSCORES')

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, Final, Generic, NamedTuple, TypeVar, Unpack, cast
 from weakref import WeakSet
 
 from bide import config
-from bide.clock import to_us
+from bide.clock import Duration, to_us
 from bide.command import Command
 from bide.connection import resolve_url
 from bide.dialogue import check_patience
 from bide.errors import BideError, ServerUnavailable, UsageError
+from bide.events import Event, check_kinds
 from bide.ids import check_name
 from bide.keys import Keys
 from bide.middleware import Middleware, used
@@ -23,6 +24,7 @@ from bide.ops.produce import Prepared, Receipt
 from bide.options import Options, check_names
 from bide.payload.codec import Body
 from bide.payload.serializers import CODECS, Codec
+from bide.queue.following import Following
 from bide.queue.place import Place
 from bide.retry import as_retry
 from bide.task import (
@@ -137,6 +139,22 @@ class QueueCore(Generic[C]):
             priority = defaults.get("priority")
         names = signature.positional if signature else ()
         return produce.prepare(body, delay, at, priority, options.get("job_id"), names)
+
+    def _following(
+        self,
+        name: str | None,
+        after: str | None,
+        kinds: str | Iterable[str] | None,
+        job_id: str | Iterable[str] | None,
+        timeout: Duration | None,
+    ) -> Following:
+        """Arguments and errors as for `events`."""
+        if self._here.stand_in is not None:
+            raise UsageError(
+                "Eager mode has no server, and only that has events; test it with "
+                "`with bide.testing.start():`."
+            )
+        return Following(self.keys, name, after, kinds, job_id, timeout)
 
     def _trips(self, jobs: Sequence[Prepared]) -> Iterator[Trip]:
         """The calls that add jobs, a round trip at a time; the first makes the queue known too."""
@@ -279,6 +297,22 @@ def _checked_meta(meta: Any) -> dict[str, Any]:
     if not isinstance(meta, Mapping) or not all(isinstance(key, str) for key in meta):
         raise UsageError(f"meta must be a dict with text as keys, not {meta!r}.")
     return dict(meta)
+
+
+def checked_callback(
+    kinds: str | Iterable[str], callback: Callable[[Event], object]
+) -> frozenset[str]:
+    """The kinds of events of which a function is to be told.
+
+    Raises:
+        UsageError: there is no such kind, none is given, or it is no function.
+    """
+    wanted = check_kinds(kinds)
+    if wanted is None:
+        raise UsageError("on(kinds, callback) wants at least one kind; see bide.states.EVENTS.")
+    if not callable(callback):
+        raise UsageError(f"The callback must be a function that takes an event, not {callback!r}.")
+    return wanted
 
 
 def chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
