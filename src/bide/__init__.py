@@ -1,6 +1,16 @@
 """bide: a task queue on Valkey/Redis in which delay comes first. Jobs run on time."""
 
 from bide.current import CurrentJob, current_job
+from bide.delay_queue import (
+    AsyncDelayQueue,
+    AsyncItem,
+    AsyncItems,
+    DelayQueue,
+    Item,
+    Items,
+    ItemSeen,
+    Pushed,
+)
 from bide.errors import (
     AccessDenied,
     BideError,
@@ -35,6 +45,9 @@ from bide.worker import Worker
 
 __all__ = [
     "AccessDenied",
+    "AsyncDelayQueue",
+    "AsyncItem",
+    "AsyncItems",
     "AsyncJob",
     "AsyncQueue",
     "AsyncTask",
@@ -43,8 +56,12 @@ __all__ = [
     "Body",
     "Counts",
     "CurrentJob",
+    "DelayQueue",
     "ErrorInfo",
     "Fail",
+    "Item",
+    "ItemSeen",
+    "Items",
     "Job",
     "JobCancelled",
     "JobFailed",
@@ -57,6 +74,7 @@ __all__ = [
     "Options",
     "PayloadError",
     "Progress",
+    "Pushed",
     "Queue",
     "Resource",
     "Retention",

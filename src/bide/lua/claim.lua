@@ -21,6 +21,7 @@
 -- @arg   count     integer  how many jobs at most: the worker's free slots
 -- @arg   lease_us  integer  how long they are held without being extended
 -- @arg   busy      integer  how many jobs the worker runs already
+-- @arg   arm       integer  2 to wait with free slots, 1 to wait if nothing was taken, 0 not to
 -- @reply ok now until deadline more alone drain, then per job: id body token tries due
 -- @reply stale     the worker has since sent a later claim
 -- @include clock record hint wait retain sweep noting ended reclaim recall
@@ -194,7 +195,9 @@ local due_by = wait.due_by(deadline, now)
 wait.forget(keep, park, now)
 if count > #taken then
   if not overdue and not more then redis.call('DEL', wake) end
-  reply[3] = wait.arm(keep, park, worker, due_by, now)
+  if arm == 2 or (arm == 1 and #taken == 0) then
+    reply[3] = wait.arm(keep, park, worker, due_by, now)
+  end
 end
 if overdue or more then
   hint.push(wake, '-')

@@ -8,9 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from bide import aio
-
-BLOCK: Final = 10
-"""Seconds per blocking call, so that a dead connection is noticed."""
+from bide.connection import HINT_WAIT
 
 _MARGIN: Final = 3.0
 
@@ -28,7 +26,7 @@ class Ear:
             wake_keys: the lists to listen on.
             heard: called in the loop's thread with the list that had a hint, and who pushed it.
         """
-        self._client = aio.Client(url, reply_timeout=BLOCK + _MARGIN)
+        self._client = aio.Client(url, reply_timeout=_MARGIN)
         self._keys = wake_keys
         self._heard = heard
         self._wanted = asyncio.Event()
@@ -54,7 +52,7 @@ class Ear:
         while True:
             await self._wanted.wait()
             try:
-                hint = await self._client.pop(self._keys, BLOCK)
+                hint = await self._client.pop(self._keys, HINT_WAIT)
             except Exception:
                 # The claims meet the same trouble and report it; here it only costs hints.
                 await asyncio.sleep(random.uniform(0.1, 1.0))
