@@ -97,6 +97,11 @@ class Job:
         told = f"{kind} {run.attempt} {run.started} {now} {run.worker}".encode()
         self.note(told + b" " + data if data else told)
 
+    def was_popped(self, consumer: str, then: int) -> bool:
+        """Whether this consumer popped it then, and nothing has happened to it since."""
+        mine = self.run and (self.run.worker, self.run.started) == (consumer, then)
+        return bool(mine) and self.place == "completed"
+
     def again(self, at: int) -> None:
         """Due again then, where its record says."""
         assert self.run

@@ -7,6 +7,7 @@ local AT_ONCE, CRASHES, STRIKES, MANY_STRIKES = 10, 3, 2, 10
 local LEVELS, ALONE = 10, 11
 
 local function one(sets, record, noting, now, id)
+  local meta = sets.meta
   redis.call('ZREM', sets.active, id)
   local f = record.parse(redis.call('HGET', sets.run, id))
     or record.unknown(record.fresh(now), now)
@@ -14,13 +15,13 @@ local function one(sets, record, noting, now, id)
   local has_ended = true
   if f.alone == 1 then f.crashes = f.crashes + 1 else f.strikes = f.strikes + 1 end
   f.alone = 0
-  redis.call('HINCRBY', sets.meta, 'reclaimed', 1)
+  redis.call('HINCRBY', meta, 'reclaimed', 1)
   if redis.call('ZREM', sets.asked, id) == 1 then
     redis.call('ZADD', sets.cancelled, now, id)
-    redis.call('HINCRBY', sets.meta, 'cancelled', 1)
+    redis.call('HINCRBY', meta, 'cancelled', 1)
   elseif f.crashes >= CRASHES or f.strikes >= MANY_STRIKES then
     redis.call('ZADD', sets.failed, now, id)
-    redis.call('HINCRBY', sets.meta, 'failed', 1)
+    redis.call('HINCRBY', meta, 'failed', 1)
     note = noting.error(f, now, string.format(
       '{"type":"WorkerCrashed","message":"Its worker died or stopped %d times under'
       .. ' this job, %d of them while it ran alone; the last was %s."}',
