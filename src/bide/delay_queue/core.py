@@ -97,13 +97,14 @@ class Core:
         seat = self.seats.take("pop")
         try:
             while len(found) < count:
-                reply = yield from ask(seat.pop(keys, count - len(found), previous_us))
+                asked = min(count - len(found), consume.MAX_POP)
+                reply = yield from ask(seat.pop(keys, asked, previous_us))
                 _hear_out(seat, reply, reply.refused, keys)
                 data, unread = _decoded(reply)
                 found += data
                 if unread:
                     yield from _set_aside(keys, unread)
-                if not reply.more:
+                if not reply.more and len(reply.bodies) < asked:
                     break
         except BaseException as error:  # it has gone from the server: nobody else will have it
             if not found or not isinstance(error, BideError):
