@@ -221,6 +221,15 @@ def test_a_job_is_refused_with_a_note_and_blocks_nobody(q: Probe) -> None:
     assert [job.id for job in q.claim().jobs] == ["job1"]
 
 
+def test_few_jobs_are_refused_at_once_for_their_notes_may_be_long(q: Probe) -> None:
+    q.add(*(f"job{n:02d}" for n in range(20)))
+    q.push("data")
+    first = q.pop(count=250)
+    assert (first.refused, first.more) == (12, True)
+    second = q.pop(count=250)
+    assert (second.refused, second.more, len(second.bodies)) == (8, False, 1)
+
+
 def test_a_job_that_was_retried_keeps_its_notes_when_it_is_refused(q: Probe) -> None:
     job = q.take("a")
     q.settle(job, "retry", "+0", b'{"type":"E","message":"first"}')

@@ -26,7 +26,7 @@
 
 -- more: less than was asked for, though there may be more: call again
 -- refused: how many jobs of a worker's were met, which are no data, and have failed by this
-local MARK, BYTES, PIECE, SWEEP, TRIM = 3, 4000000, 50, 100, 100
+local MARK, BYTES, REFUSALS, PIECE, SWEEP, TRIM = 3, 4000000, 12, 50, 100, 100
 local LEVELS = 10
 local REFUSAL = '{"type":"bide.PayloadError","message":"This is a job, not data: a DelayQueue met'
   .. ' it and cannot run it; have a Worker serve this queue, and retry the job."}'
@@ -72,9 +72,10 @@ ended.tell(waiters, now, given_up)
 if (tonumber(set[4]) or 0) > now then reclaim.clamp(active, now + longest) end
 if set[6] then sweep.some(meta, trash, stores, SWEEP) end
 
--- Look: nothing is taken before its body is known, and no reply is longer than some megabytes.
+-- Look: nothing is taken before its body is known. A reply has some megabytes at most; and few jobs
+-- are refused at once, because their notes are long.
 local ids, bodies, lines, scores, levels = {}, {}, {}, {}, {}
-local bytes, full = 0, false
+local bytes, strangers, full = 0, 0, false
 
 local function look(level)
   local from = 0
@@ -88,12 +89,13 @@ local function look(level)
     local read = redis.call('HMGET', jobs, unpack(some))
     local known = redis.call('HMGET', run, unpack(some))
     for i, id in ipairs(some) do
-      full = bytes >= BYTES
+      full = bytes >= BYTES or strangers >= REFUSALS
       if full then return end
       local n = #ids + 1
       ids[n], bodies[n], lines[n] = id, read[i], known[i]
       scores[n], levels[n] = picked[2 * i], level
       bytes = bytes + #(read[i] or '')
+      if read[i] and string.byte(read[i]) ~= MARK then strangers = strangers + 1 end
     end
     from = from + #some
   until #some < size or #ids >= count

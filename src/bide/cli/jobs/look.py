@@ -67,7 +67,7 @@ def when(seen: Seen) -> str:
 
 
 def remark(seen: Seen) -> Cell:
-    """The one thing worth a column: how far it is, or its last error, and after how many."""
+    """The one thing worth a column: how far it is, its last error and after how many, or its data."""
     notes = seen.snapshot.notes
     if seen.snapshot.asked:
         return Cell("asked to end", "yellow")
@@ -78,7 +78,18 @@ def remark(seen: Seen) -> Cell:
         line = f"{f'{attempt} attempts, ' if attempt > 1 else ''}{error_line(notes.error)}"
         short = line if len(line) <= _REMARK else f"{line[:_REMARK]}…"
         return Cell(short, "red" if seen.state == State.FAILED else "dim")
-    return Cell("")
+    return Cell(data_line(seen))
+
+
+def data_line(seen: Seen) -> str:
+    """The data of an item, as far as a list has room; nothing of a job."""
+    if not seen.snapshot.is_item:
+        return ""
+    try:
+        line = written(seen.snapshot.data())
+    except PayloadError as error:
+        return str(error)
+    return line if len(line) <= _REMARK else f"{line[:_REMARK]}…"
 
 
 def error_line(error: ErrorInfo) -> str:
@@ -131,6 +142,8 @@ def full(seen: Seen) -> dict[str, Any]:
                 unread.append(str(error))
             return None
 
+    if seen.snapshot.is_item:
+        return _full_item(seen)
     return brief(seen) | {
         "now": moment_json(from_us(seen.snapshot.now_us)),
         "args": read("args"),
@@ -147,6 +160,23 @@ def full(seen: Seen) -> dict[str, Any]:
             "at": moment_json(progress.at),
         },
         "logs": [{"at": moment_json(line.at), "text": line.text} for line in job.logs],
+    }
+
+
+def _full_item(seen: Seen) -> dict[str, Any]:
+    """An item of data: what a job has besides is not there."""
+    unread: list[str] = []
+    data = None
+    try:
+        data = plain(seen.snapshot.data())
+    except PayloadError as error:
+        unread.append(str(error))
+    return brief(seen) | {
+        "now": moment_json(from_us(seen.snapshot.now_us)),
+        "data": data,
+        "unreadable": unread,
+        "error": _error(seen.job.error),
+        "attempts": [_attempt(attempt) for attempt in seen.job.attempts],
     }
 
 
