@@ -33,7 +33,7 @@ def run(lab: Lab) -> list[Report]:
     for _ in range(3 if lab.quick else 7):
         floors.append(_floor())
         for name, (kind, level) in zip(rounds, variants, strict=True):
-            rounds[name].append(_drain(lab, kind, level))
+            rounds[name].append(drain(lab, kind, level))
     rows: Rows = {
         name: median(measured) | spread(measured, "jobs/s") for name, measured in rounds.items()
     }
@@ -48,7 +48,7 @@ def run(lab: Lab) -> list[Report]:
     ]
 
 
-def _drain(lab: Lab, kind: str, concurrency: int) -> Row:
+def drain(lab: Lab, kind: str, concurrency: int) -> Row:
     lab.empty()
     queue = lab.queue()
     jobs = [queue.prepare(KINDS[kind], (n,)) for n in range(JOBS - 1)]
