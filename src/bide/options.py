@@ -41,6 +41,8 @@ class Options(TaskOptions, total=False):
     """An aware `datetime` instead of a delay; one that has passed means now."""
     job_id: str | None
     """Your own id: while a job has it, enqueueing it again changes nothing."""
+    description: str | None
+    """A line for people who look at the job: at most 500 characters; by default its call."""
     meta: Mapping[str, Any] | None
     """Your own notes on the job: plain values, stored with it, never passed to the function."""
 

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -150,7 +151,7 @@ def test_those_who_wait_share_what_comes(pile: DelayQueue, one_url: str) -> None
         thread.start()
     for n in range(30):
         pile.push(n)
-        eventually(lambda n=n: n in got)
+        eventually(partial(got.__contains__, n))
     pile.push_many(["end"] * 6)
     for thread in threads:
         thread.join(60)

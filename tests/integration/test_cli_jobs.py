@@ -179,6 +179,21 @@ def test_a_job_is_shown_whole(home: Path, one_url: str, mail: Queue) -> None:
     assert "ago)" in facts["due"]
 
 
+def test_what_its_producer_said_of_it_is_shown(home: Path, one_url: str, mail: Queue) -> None:
+    job = mail.enqueue("shop:greet", "Zoë", delay=60, description="reminder \x1b[2J of order 3")
+    plain = mail.enqueue("shop:greet", "Zoë", delay=60)
+    listed = said(bide(home, "jobs", "ls", url=one_url))
+    assert "reminder \\x1b[2J of order 3" in listed
+    assert listed.count("reminder") == 1
+    shown = said(bide(home, "jobs", "show", job.id, url=one_url))
+    assert "description  reminder \\x1b[2J of order 3" in shown
+    assert "description" not in said(bide(home, "jobs", "show", plain.id, url=one_url))
+    seen = read(home, one_url, "jobs", "show", job.id, plain.id)
+    assert [s["description"] for s in seen] == [
+        "reminder \x1b[2J of order 3", 'shop:greet("Zoë")'
+    ]  # fmt: skip
+
+
 def test_a_failed_job_shows_its_attempts_log_and_progress(
     home: Path, one_url: str, mail: Queue
 ) -> None:
@@ -202,7 +217,8 @@ def test_everything_is_in_json(home: Path, one_url: str, mail: Queue) -> None:
     (shown,) = read(home, one_url, "jobs", "show", job.id)
     (listed,) = read(home, one_url, "jobs", "ls")
     assert set(listed) == {
-        "id", "queue", "state", "task", "priority", "due", "started", "finished", "attempt",
+        "id", "queue", "state", "task", "description", "priority", "due", "started", "finished",
+        "attempt",
         "worker", "lateness", "cancelling", "error",
     }  # fmt: skip
     assert set(shown) == {*listed} | {

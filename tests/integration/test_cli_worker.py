@@ -104,3 +104,21 @@ def test_at_a_terminal_logs_have_colours_and_ctrl_c_stops_it(home: Path, one_url
     assert shown.code == 0
     assert "\x1b[32mINFO" in shown.text
     assert "stopped after 0 jobs" in shown.text
+
+
+def test_its_title_says_what_runs(home: Path, one_url: str) -> None:
+    """A job that reads the title of the worker it runs in, until that speaks of the job."""
+    (home / "shop.py").write_text(
+        "import time\n"
+        "def read_title():\n"
+        "    for _ in range(1000):\n"
+        "        title = open('/proc/self/cmdline').read().rstrip('\\0')\n"
+        "        if 'read_title' in title:\n"
+        "            return title\n"
+        "        time.sleep(0.01)\n"
+    )
+    queue = Queue("mail", url=one_url)
+    job = queue.enqueue("shop:read_title")
+    bide(home, "worker", "shop", "-q", "mail", "-q", "low", "--burst", url=one_url)
+    assert job.refresh().result == "bide worker mail, low: shop:read_title"
+    queue.close()

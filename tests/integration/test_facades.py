@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -237,6 +238,25 @@ def test_what_a_job_knows_of_itself(queue: Facade, worker_queue: Queue) -> None:
     assert not job.cancelling
 
 
+def test_a_job_is_described_by_its_producer_or_by_its_call(queue: Facade) -> None:
+    said = queue.enqueue(jobs.add, 1, delay=60, description="add one, später")
+    unsaid = queue.enqueue(jobs.add, 1, b=[2], delay=60)
+    long = queue.enqueue(jobs.add, "x" * 1000, delay=60)
+    for job in (said, unsaid, long):
+        queue.call(job.refresh)
+    assert said.description == "add one, später"
+    assert unsaid.description == "tests.integration.jobs:add(1, b=[2])"
+    assert len(long.description) == 500
+    assert long.description.endswith("x…")
+
+
+def test_a_pickled_call_is_described_without_being_read(url: str) -> None:
+    with contextlib.closing(Queue("work", url=url, serializer="pickle")) as pickling:
+        job = pickling.enqueue(jobs.add, 1, delay=60)
+    with contextlib.closing(Queue("work", url=url)) as queue:
+        assert queue.fetch(job.id).description == "tests.integration.jobs:add"
+
+
 def test_a_task_is_a_function_and_can_be_enqueued(queue: Facade, url: str) -> None:
     with redis.Redis.from_url(url):
         task = surface.when if isinstance(queue._queue, Queue) else surface.when_awaited
@@ -259,6 +279,12 @@ def unreachable(request: pytest.FixtureRequest) -> Iterator[Facade]:
     facade = Facade(request.param, "unix:///nonexistent/bide.sock")
     yield facade
     facade.close()
+
+
+@pytest.mark.parametrize("odd", [5, b"text", "x" * 501, "\ud800", ["text"]])
+def test_a_description_is_a_line_of_text(unreachable: Facade, odd: Any) -> None:
+    with pytest.raises(UsageError, match=r"^description must be text of at most 500 characters"):
+        unreachable.enqueue(jobs.add, 1, description=odd)
 
 
 OF_MANY = ["fetch_many", "cancel_many", "reschedule_many", "promote_many", "retry_many"]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from bide import JobNotFound, Queue, Retry, State, TaskNotFound, UsageError, Worker
 from tests.integration import jobs
+from tests.integration.workers import eventually
 
 MODULE = "tests.integration.jobs"
 
@@ -300,6 +302,19 @@ def test_a_worker_names_what_is_wrong_with_its_arguments(url: str) -> None:
         Worker("q", url=url, lease=0.1)
     with pytest.raises(TaskNotFound, match="cannot be imported"):
         Worker("q", url=url, modules=["no.such.module"])
+
+
+def test_a_worker_is_listed_from_its_start_to_its_stop(queue: Queue) -> None:
+    assert queue.workers() == []
+    before = datetime.now(UTC)
+    with running(worker(queue, name="w1", concurrency=3)):
+        eventually(lambda: [seen.name for seen in queue.workers()] != [])
+        (seen,) = queue.workers()
+        assert seen.name.startswith("w1.")
+        assert before <= seen.about.started <= datetime.now(UTC)
+        about = (seen.about.pid, seen.about.queues, seen.about.concurrency)
+        assert about == (os.getpid(), ["work"], 3)
+    assert queue.workers() == []
 
 
 def test_a_worker_leaves_nothing_but_finished_jobs_behind(queue: Queue) -> None:

@@ -80,6 +80,7 @@ def test_options_travel_with_them(codec: Codec, retry: Retry | None) -> None:
         keep=0.0,
         on_crash="fail",
         meta={"tenant": "é\n", "n": [1, None]},
+        description="tenant é's",
         on_success="app.tasks:next",
         on_failure="app.tasks:undo",
         codec=codec,

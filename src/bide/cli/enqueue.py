@@ -38,6 +38,7 @@ from bide.task import import_task, signature_of, task_name
     help="Run it again if its worker dies, or let it fail.  [default: rerun]",
 )
 @click.option("--id", "job_id", help="Your own id; one that exists changes nothing.")
+@click.option("--description", metavar="TEXT", help="A line for people.  [default: the call]")
 @click.option("--no-check", is_flag=True, help="Do not import the function to see that it exists.")
 @server_options
 @json_option
@@ -53,6 +54,7 @@ def enqueue(
     retention: str | None,
     on_crash: Literal["rerun", "fail"] | None,
     job_id: str | None,
+    description: str | None,
     no_check: bool,
     url: str | None,
     prefix: str | None,
@@ -86,6 +88,7 @@ def enqueue(
         retry=retry,
         retention=retention,
         on_crash=on_crash,
+        description=description,
     )
     if as_json:
         report = {"id": job.id, "queue": queue, "new": job.new, "due": moment_json(job.due)}

@@ -60,6 +60,8 @@ class Body(msgspec.Struct, frozen=True, omit_defaults=True):
     """Seconds that the finished job is kept."""
     on_crash: Literal["rerun", "fail"] | None = None
     meta: dict[str, Any] | None = None
+    description: str | None = None
+    """A line for people."""
     on_success: str | None = None
     """The name of a task."""
     on_failure: str | None = None

@@ -37,6 +37,9 @@ from bide.task import (
 
 C = TypeVar("C")
 
+LONGEST_DESCRIPTION: Final = 500
+"""Characters."""
+
 
 class QueueCore(Generic[C]):
     """What a queue knows and decides without the server."""
@@ -253,11 +256,23 @@ def _stored(options: Options) -> dict[str, Any]:
             stored["keep"] = to_us(value, "retention") / 1e6  # type: ignore[arg-type]
         elif name == "on_crash":
             stored["on_crash"] = check_on_crash(value)
+        elif name == "description":
+            stored["description"] = _checked_description(value)
         elif name == "meta":
             stored["meta"] = _checked_meta(value)
         elif name in ("on_success", "on_failure"):
             stored[name] = task_name(value)  # type: ignore[arg-type]
     return stored
+
+
+def _checked_description(text: Any) -> str:
+    if isinstance(text, str) and len(text) <= LONGEST_DESCRIPTION and _is_unicode(text):
+        return text
+    shown = f"{text[:30]!r}… ({len(text)} characters)" if isinstance(text, str) else repr(text)
+    raise UsageError(
+        f"description must be text of at most {LONGEST_DESCRIPTION} characters, not {shown}; "
+        "longer notes go into meta."
+    )
 
 
 def _checked_meta(meta: Any) -> dict[str, Any]:

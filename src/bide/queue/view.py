@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
 
@@ -12,9 +14,11 @@ from bide.errors import (
     JobNotFinished,
     JobNotFound,
     JobStateError,
+    PayloadError,
     UsageError,
 )
 from bide.job import Snapshot
+from bide.logs import plain
 from bide.notes import Attempt, LogLine, Progress
 from bide.ops.manage import Moved
 from bide.ops.produce import Receipt
@@ -81,6 +85,19 @@ class JobView(Generic[R]):
     def kwargs(self) -> dict[str, Any]:
         """The keyword arguments, as they are stored: plain values; raises as `args` does."""
         return dict(self._seen().body(self._allow_pickle).kwargs)
+
+    @property
+    def description(self) -> str:
+        """What its producer said of it in a line; else its call, shortened."""
+        try:
+            head = self._seen().head
+            text = head.description
+            if text is None and head.codec == "json":
+                text = f"{head.task}({call(head.args, head.kwargs)})"
+        except PayloadError:
+            return self.task
+        text = head.task if text is None else text
+        return text if len(text) <= _LONGEST_CALL else f"{text[: _LONGEST_CALL - 1]}…"
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -198,6 +215,21 @@ class JobView(Generic[R]):
         if word == "active":
             raise JobStateError(f"Job {self.id} is active; wait for its end before deleting it.")
         return word == "ok"
+
+
+_LONGEST_CALL: Final = 500
+
+
+def call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """The arguments as one would type them: `42, name="x"`."""
+    shown = [written(value) for value in args]
+    shown += [f"{name}={written(value)}" for name, value in kwargs.items()]
+    return ", ".join(shown)
+
+
+def written(value: Any) -> str:
+    """A value as JSON, whatever it is."""
+    return json.dumps(plain(value), ensure_ascii=False)
 
 
 LOOK_EVERY: Final = 2.0

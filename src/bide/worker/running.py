@@ -97,6 +97,10 @@ class Running:
         """How many jobs are held."""
         return len(self._held)
 
+    def tasks(self) -> list[str]:
+        """The task of each job that is held."""
+        return [run.task_name for run in self._held.values()]
+
     @property
     def calls_back(self) -> bool:
         """Whether callbacks run of jobs that have ended."""

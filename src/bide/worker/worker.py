@@ -28,7 +28,7 @@ from bide.queue import AsyncQueue, Queue
 from bide.script import SERVER_CLOCK
 from bide.task import Served
 from bide.version import VERSION
-from bide.worker import cancels, eventloop
+from bide.worker import cancels, eventloop, title
 from bide.worker.heartbeat import beat
 from bide.worker.leases import Leases
 from bide.worker.lifespan import Lifespan
@@ -114,6 +114,7 @@ class Worker:
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._abort_at: asyncio.TimerHandle | None = None
         self._stops = 0
+        self._has_process = False
 
     def work(self, burst: bool = False) -> int:
         """Work until SIGINT or SIGTERM; with `burst`, until nothing is due.
@@ -131,9 +132,11 @@ class Worker:
         # jobs for some 20 ms to look at it again, need not.
         gc.collect()
         gc.freeze()
+        self._has_process = threading.current_thread() is threading.main_thread()
         try:
             return eventloop.run(self.run(burst))
         finally:
+            self._has_process = False
             gc.unfreeze()
 
     async def run(self, burst: bool = False) -> int:
@@ -177,6 +180,8 @@ class Worker:
             asyncio.create_task(beat(client, self._global_keys, self.name, self._about())),
             asyncio.create_task(cancels.hear(client, asked, ask)),
         ]
+        if self._has_process:
+            duties.append(asyncio.create_task(title.keep(self.queues, running.tasks)))
         log.info("worker %s serves %s, %d at once", self.name, _list(self.queues), self.concurrency)
         try:
             await loop.run(running)

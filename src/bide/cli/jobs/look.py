@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final, NamedTuple
 
 from bide.cli.screen import STATE_STYLE, Cell, moment_json, relative
@@ -12,7 +11,7 @@ from bide.job import Snapshot
 from bide.logs import plain
 from bide.notes import Attempt
 from bide.payload.codec import ErrorInfo
-from bide.queue.view import JobView
+from bide.queue.view import JobView, written
 from bide.states import FINISHED, State
 
 _REMARK: Final = 200
@@ -67,7 +66,7 @@ def when(seen: Seen) -> str:
 
 
 def remark(seen: Seen) -> Cell:
-    """The one thing worth a column: how far it is, its last error and after how many, or its data."""
+    """The one thing worth a column: how far it is, its last error, its data or what was said of it."""
     notes = seen.snapshot.notes
     if seen.snapshot.asked:
         return Cell("asked to end", "yellow")
@@ -78,7 +77,7 @@ def remark(seen: Seen) -> Cell:
         line = f"{f'{attempt} attempts, ' if attempt > 1 else ''}{error_line(notes.error)}"
         short = line if len(line) <= _REMARK else f"{line[:_REMARK]}…"
         return Cell(short, "red" if seen.state == State.FAILED else "dim")
-    return Cell(data_line(seen))
+    return Cell(data_line(seen)) if seen.snapshot.is_item else Cell(given_description(seen), "dim")
 
 
 def data_line(seen: Seen) -> str:
@@ -92,21 +91,17 @@ def data_line(seen: Seen) -> str:
     return line if len(line) <= _REMARK else f"{line[:_REMARK]}…"
 
 
+def given_description(seen: Seen) -> str:
+    """What its producer said of it, if anything."""
+    try:
+        return seen.snapshot.head.description or ""
+    except PayloadError:
+        return ""
+
+
 def error_line(error: ErrorInfo) -> str:
     """`ValueError: no such order`."""
     return f"{error.type}: {error.message}" if error.message else error.type
-
-
-def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """The arguments as one would type them: `42, name="x"`."""
-    shown = [written(value) for value in args]
-    shown += [f"{name}={written(value)}" for name, value in kwargs.items()]
-    return ", ".join(shown)
-
-
-def written(value: Any) -> str:
-    """A value as JSON, whatever it is."""
-    return json.dumps(plain(value), ensure_ascii=False)
 
 
 def brief(seen: Seen) -> dict[str, Any]:
@@ -117,6 +112,7 @@ def brief(seen: Seen) -> dict[str, Any]:
         "queue": seen.queue,
         "state": job.status.value,
         "task": job.task,
+        "description": job.description,
         "priority": job.priority,
         "due": moment_json(job.due),
         "started": moment_json(job.started),

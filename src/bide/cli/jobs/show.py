@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from bide.cli.jobs.find import locate, read_ids
-from bide.cli.jobs.look import Seen, call, error_line, full, state_cell, written
+from bide.cli.jobs.look import Seen, error_line, full, given_description, state_cell
 from bide.cli.options import json_option, queues_option, server_options
 from bide.cli.screen import (
     Cell,
@@ -24,7 +24,7 @@ from bide.cli.site import Site
 from bide.clock import describe, from_us
 from bide.errors import PayloadError
 from bide.notes import Attempt
-from bide.queue.view import not_found
+from bide.queue.view import call, not_found, written
 from bide.states import State
 
 
@@ -82,6 +82,7 @@ def _facts(seen: Seen) -> Iterator[tuple[str, str | Cell]]:
         yield "data", _data(seen)
     else:
         yield "task", job.task
+        yield "description", shortened(given_description(seen))
         yield "arguments", _arguments(seen)
     yield "priority", "" if job.priority is None else str(job.priority)
     yield "due", _at(job.due, now)

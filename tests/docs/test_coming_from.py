@@ -1,0 +1,60 @@
+"""The pages for those who come from elsewhere leave nothing out, and name tests that exist."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.docs.pages import ROOT
+
+FOLDER = ROOT / "docs" / "coming-from"
+TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+)(?:\[[^`]*\])?)?`")
+
+
+def public(kind: object) -> Iterator[str]:
+    return (name for name in dir(kind) if not name.startswith("_"))
+
+
+def rq_names() -> Iterator[str]:
+    rq = pytest.importorskip("rq")
+    from rq import command, exceptions, registry, suspension
+    from rq.cli.cli import main
+    from rq.job import Job, JobStatus
+
+    ours = {"VERSION"}  # and its modules
+    yield from (n for n in public(rq) if callable(getattr(rq, n)) and n not in ours)
+    for kind in (rq.Queue, Job, rq.Worker):
+        yield from public(kind)
+    yield from (n for n in public(registry) if re.fullmatch("[A-Z]\\w+JobRegistry", n))
+    for module in (exceptions, suspension):
+        own = (n for n in public(module) if hasattr(getattr(module, n), "__module__"))
+        yield from (n for n in own if getattr(module, n).__module__ == module.__name__)
+    yield from (n for n in public(command) if re.fullmatch("send_(?!command)\\w+", n))
+    yield from (f"rq {name}" for name in main.commands)
+    yield from (status.value for status in JobStatus)
+    for function in (rq.Queue.enqueue_call, rq.Worker.work, rq.Worker.__init__):
+        code = function.__code__
+        yield from code.co_varnames[1 : code.co_argcount]
+
+
+IN_SIGNATURES_ALONE = {"func", "args", "kwargs", "queues", "connection", "name", "burst"}
+
+
+def test_every_name_of_rq_has_its_place() -> None:
+    page = (FOLDER / "rq.md").read_text("utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("|")]
+    spans = " ".join(span for row in rows for span in re.findall(r"`([^`]+)`", row))
+    missing = {
+        name for name in rq_names() if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", spans)
+    }
+    assert missing - IN_SIGNATURES_ALONE == set()
+
+
+@pytest.mark.parametrize("page", sorted(FOLDER.glob("*.md")), ids=lambda page: page.stem)
+def test_the_tests_it_names_are_there(page: object) -> None:
+    text = page.read_text("utf-8")  # type: ignore[attr-defined]
+    for path, name in TEST.findall(text):
+        source = (ROOT / path).read_text("utf-8")
+        assert not name or f"def {name}(" in source, f"{path}::{name}"
