@@ -66,7 +66,7 @@ def when(seen: Seen) -> str:
 
 
 def remark(seen: Seen) -> Cell:
-    """The one thing worth a column: how far it is, its last error, its data or what was said of it."""
+    """The one thing worth a column: how far it is, its last error, its data or description."""
     notes = seen.snapshot.notes
     if seen.snapshot.asked:
         return Cell("asked to end", "yellow")
