@@ -117,6 +117,16 @@ def test_a_repeat_does_not_return_what_waits_again(q: Probe) -> None:
     assert q.popped("c1", seq=1) == []
 
 
+def test_another_may_pop_within_the_same_microsecond(q: Probe) -> None:
+    """Then only the consumer's name tells who was given it."""
+    q.push("a")
+    q.pop("c1", seq=1)
+    line = q.raw.hget(q.keys["run"], "a")
+    assert isinstance(line, bytes)
+    q.raw.hset(q.keys["run"], "a", line.replace(b" c1 ", b" c2 ").decode())
+    assert q.popped("c1", seq=1) == []
+
+
 def test_an_older_number_is_stale_and_takes_nothing(q: Probe) -> None:
     q.push("a", "b")
     q.pop("c1", 1, seq=2)
