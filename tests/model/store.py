@@ -207,7 +207,9 @@ class Store:
             if job.score > now - SPARE or not (aged or len(found) < excess):
                 break
             found.append(job)
-        long = [job for job in jobs if job.score > now]
+        # Without any that is to be kept for long, what ended later than now did so before the clock
+        # was set back, and is left alone.
+        long = [job for job in jobs if job.score > now and "own" in self.meta]
         found += long[: max(0, excess - len(found))]
         for job in found:
             if not (job.run and job.run.ended > now - SPARE):
