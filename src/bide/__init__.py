@@ -1,6 +1,16 @@
 """bide: a task queue on Valkey/Redis in which delay comes first. Jobs run on time."""
 
 from bide.current import CurrentJob, current_job
+from bide.delay_queue import (
+    AsyncDelayQueue,
+    AsyncItem,
+    AsyncItems,
+    DelayQueue,
+    Item,
+    Items,
+    ItemSeen,
+    Pushed,
+)
 from bide.errors import (
     AccessDenied,
     BideError,
@@ -36,6 +46,9 @@ from bide.worker import Worker
 
 __all__ = [
     "AccessDenied",
+    "AsyncDelayQueue",
+    "AsyncItem",
+    "AsyncItems",
     "AsyncJob",
     "AsyncQueue",
     "AsyncTask",
@@ -44,9 +57,13 @@ __all__ = [
     "Body",
     "Counts",
     "CurrentJob",
+    "DelayQueue",
     "ErrorInfo",
     "Event",
     "Fail",
+    "Item",
+    "ItemSeen",
+    "Items",
     "Job",
     "JobCancelled",
     "JobFailed",
@@ -59,6 +76,7 @@ __all__ = [
     "Options",
     "PayloadError",
     "Progress",
+    "Pushed",
     "Queue",
     "Resource",
     "Retention",

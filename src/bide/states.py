@@ -37,6 +37,7 @@ _DUE: Final = (State.DELAYED, State.WAITING)
 
 TRANSITIONS: Final[dict[str, tuple[tuple[State, ...], tuple[State, ...]]]] = {
     "claim": ((State.WAITING,), (State.ACTIVE,)),
+    "pop": ((State.WAITING,), (State.COMPLETED, State.FAILED)),
     "complete": ((State.ACTIVE,), (State.COMPLETED,)),
     "retry": ((State.ACTIVE,), (*_DUE, State.CANCELLED)),
     "fail": ((State.ACTIVE,), (State.FAILED,)),
@@ -53,6 +54,7 @@ TRANSITIONS: Final[dict[str, tuple[tuple[State, ...], tuple[State, ...]]]] = {
 
 `retry` is what a worker settles an attempt with. What a person asks of a job that has ended, the
 script `retry` and `job.retry()`, is called `revive` here: it leads elsewhere, from elsewhere.
+What is popped is data, and completed by that; a job that is none has failed.
 """
 
 

@@ -12,6 +12,7 @@ from redis.retry import Retry
 
 from bide.command import Command
 from bide.connection import (
+    HINT_WAIT,
     LONGEST_RECONNECT_PAUSE,
     RECONNECT_PAUSE,
     REPLY_TIMEOUT,
@@ -122,6 +123,10 @@ class Client:
         """Hear when a script says `text` over a channel, for as long as the context lasts."""
         return Waiter(self._redis, channel, text)
 
+    def hints(self, key: str) -> Hints:
+        """Hear the wake hints on a list, over a connection of its own; close it at the end."""
+        return Hints(self._redis.connection_pool, key)
+
     def close(self) -> None:
         """Close all connections; the next command opens new ones."""
         self._redis.close()
@@ -136,6 +141,68 @@ class Client:
             return error
         self._reached = True
         return replies
+
+
+class Hints:
+    """Wake hints, as they come.
+
+    A blocking call's own time-out is no clock: it fires up to a tenth of a second late. So the call
+    stays outstanding for long, and who waits for its reply has a timer besides.
+    """
+
+    def __init__(self, pool: redis.ConnectionPool, key: str) -> None:
+        self._pool = pool
+        self._key = key
+        self._connection: Any = None
+        self._asks = False
+        """Whether a call is outstanding."""
+
+    def hear(self, until: float) -> str | None:
+        """Who pushed the next hint; None at `until` (`time.monotonic()`), or when some were lost.
+
+        What came since the last time counts.
+        """
+        while True:
+            try:
+                if not self._asks:
+                    self._ask()
+                if not self._connection.can_read(timeout=max(0.0, until - time.monotonic())):
+                    return None
+                hint = self._read()
+            except (redis.RedisError, OSError):
+                self._drop()
+                time.sleep(max(0.0, min(RECONNECT_PAUSE, until - time.monotonic())))
+                return None
+            if hint is not None:
+                return hint
+
+    def close(self) -> bool:
+        """Hear no more; whether a hint had come that nobody was told of."""
+        came = False
+        with suppress(redis.RedisError, OSError):
+            came = self._asks and self._connection.can_read(timeout=0) and self._read() is not None
+        self._drop()
+        return came
+
+    def _ask(self) -> None:
+        if self._connection is None:
+            self._connection = self._pool.connection_class(**self._pool.connection_kwargs)
+            self._connection.connect()
+        self._connection.send_command("BLPOP", self._key, HINT_WAIT)
+        self._asks = True
+
+    def _read(self) -> str | None:
+        """Who pushed the hint that the reply has, if it has one."""
+        self._asks = False
+        reply = self._connection.read_response()
+        return reply[1].decode("utf-8", "replace") if reply else None
+
+    def _drop(self) -> None:
+        self._asks = False
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(redis.RedisError, OSError):
+                connection.disconnect()
 
 
 class Waiter:

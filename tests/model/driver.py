@@ -12,6 +12,7 @@ from bide.ops import consume, inspect, listen, manage, produce
 from bide.ops.consume import Said, Settle
 from bide.ops.produce import Prepared
 from bide.payload.codec import Body, encode_body
+from bide.payload.items import encode_item
 from bide.retention import Retention
 from bide.states import State
 from tests.faults.legal import assert_legal
@@ -35,11 +36,13 @@ class Driver:
 
     def __init__(self, server: Server) -> None:
         server.raw.flushdb()
+        server.ear.heard()  # of an example that ended in the middle
         self.server = server
         self.model = Queue()
         self._began: int = server.reply(inspect.counts(KEYS))[1]
         self._bodies = 0
         self._seq: dict[str, int] = {}
+        self._latest: dict[str, str] = {}
         self._held: list[tuple[str, int]] = [("job-a", 1)]
         self._ended: dict[tuple[str, int], str] = {}
         self._tokens: dict[str, tuple[Job, int]] = {}
@@ -66,7 +69,10 @@ class Driver:
         self._enqueued = []
         for id, when, priority in jobs:
             self._bodies += 1
+            is_data = self._bodies % 3 == 0
             body = encode_body(Body("app.tasks:send", [self._bodies]))
+            if is_data:
+                body = encode_item(self._bodies)
             self._enqueued.append(Prepared(id, self.when(when), priority, body))
         self.enqueue_again()
 
@@ -78,22 +84,40 @@ class Driver:
 
     # -- consuming
 
-    def claim(self, worker: str, count: int, lease: int = LEASE, busy: int = 0) -> None:
+    def claim(
+        self, worker: str, count: int, lease: int = LEASE, busy: int = 0, arm: int = 2
+    ) -> None:
         self._seq[worker] = self._seq.get(worker, 0) + 1
-        self._claim(worker, self._seq[worker], count, lease, busy)
+        self._latest[worker] = "claim"
+        self._claim(worker, self._seq[worker], count, lease, busy, arm)
 
     def claim_again(self, worker: str, lease: int = LEASE) -> None:
+        if self._latest.get(worker) == "pop":
+            self._pop(worker, self._seq[worker], 2, 0)
+            return
         self._claim(worker, self._seq.setdefault(worker, 1), 2, lease, 0)
 
     def claim_late(self, worker: str) -> None:
         self._claim(worker, max(0, self._seq.get(worker, 0) - 1), 2, LEASE, 0)
 
-    def _claim(self, worker: str, seq: int, count: int, lease: int, busy: int) -> None:
-        reply = self.server.reply(consume.claim(KEYS, worker, seq, count, lease, busy))
+    def pop(self, consumer: str, count: int, previous: int) -> None:
+        self._seq[consumer] = self._seq.get(consumer, 0) + 1
+        self._latest[consumer] = "pop"
+        self._pop(consumer, self._seq[consumer], count, previous)
+
+    def _pop(self, consumer: str, seq: int, count: int, previous: int) -> None:
+        reply = self.server.reply(consume.pop(KEYS, consumer, seq, count, previous * SECOND))
+        now = int(self.server.stored()["meta"]["clock"]) if reply == [b"stale"] else reply[1]
+        assert reply == self.model.pop(now, consumer, seq, count, previous * SECOND)
+
+    def _claim(
+        self, worker: str, seq: int, count: int, lease: int, busy: int, arm: int = 2
+    ) -> None:
+        reply = self.server.reply(consume.claim(KEYS, worker, seq, count, lease, busy, arm))
         stale = reply == [b"stale"]
         # A stale claim names no time; but it marked the clock, if it was time to.
         now = int(self.server.stored()["meta"]["clock"]) if stale else reply[1]
-        assert reply == self.model.claim(now, worker, seq, count, lease, busy)
+        assert reply == self.model.claim(now, worker, seq, count, lease, busy, arm)
         if stale:
             return
         for job in consume.claim(KEYS, worker, seq, count, lease, busy).parse(reply).jobs:
@@ -160,6 +184,7 @@ class Driver:
     def leave(self, worker: str) -> None:
         assert self.server.reply(consume.leave(KEYS, worker)) == self.model.leave(worker)
         self._seq.pop(worker, None)
+        self._latest.pop(worker, None)
 
     def hear(self) -> None:
         """A woken worker takes the hint."""

@@ -85,15 +85,15 @@ def resume(keys: Keys) -> Command[None]:
     return command("resume", keys, (), lambda reply: None)
 
 
-def configure(keys: Keys, retention: Retention) -> Command[None]:
-    """Set what the queue keeps of finished jobs.
+def configure(keys: Keys, retention: Retention, only_new: bool = False) -> Command[None]:
+    """Set what the queue keeps of finished jobs; with `only_new`, if it is new to the server.
 
     Raises:
         UsageError: it is no `Retention`, or an age or the count cannot be meant.
     """
     if not isinstance(retention, Retention):
         raise UsageError(f"retention must be a bide.Retention, not {retention!r}.")
-    return command("configure", keys, (retention.stored(),), lambda reply: None)
+    return command("configure", keys, (retention.stored(), int(only_new)), lambda reply: None)
 
 
 def empty(keys: Keys, begin: str | None) -> Command[Emptied]:

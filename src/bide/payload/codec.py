@@ -23,6 +23,7 @@ import msgspec
 
 from bide.clock import LONGEST_US
 from bide.errors import BideError, PayloadError
+from bide.payload.items import is_item
 from bide.payload.serializers import Codec, check_finite, pack, reason, simplify, unpack
 from bide.retry import Retry
 
@@ -150,6 +151,11 @@ def decode_envelope(data: bytes) -> Envelope:
     """
     if len(data) > MAX_BODY:
         raise PayloadError(_too_large("The stored body", len(data), "takes"))
+    if is_item(data):
+        raise PayloadError(
+            "This is data that a DelayQueue holds, and no job: take it with pop() or take(), let "
+            "no Worker serve its queue, and give it back with the DelayQueue's retry()."
+        )
     head, newline, packed = data.partition(b"\n")
     try:
         body = _body_decoder.decode(head)

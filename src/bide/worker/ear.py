@@ -8,9 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from bide import aio
-
-BLOCK: Final = 10
-"""Seconds per blocking call, so that a dead connection is noticed."""
+from bide.connection import HINT_WAIT
 
 _MARGIN: Final = 3.0
 
@@ -26,7 +24,7 @@ class Ear:
             wake_key: the list to listen on.
             heard: called in the loop's thread with who pushed the hint.
         """
-        self._client = aio.Client(url, reply_timeout=BLOCK + _MARGIN)
+        self._client = aio.Client(url, reply_timeout=_MARGIN)
         self._key = wake_key
         self._heard = heard
         self._wanted = asyncio.Event()
@@ -52,7 +50,7 @@ class Ear:
         while True:
             await self._wanted.wait()
             try:
-                hint = await self._client.pop([self._key], BLOCK)
+                hint = await self._client.pop([self._key], HINT_WAIT)
             except Exception:
                 # The claims meet the same trouble and report it; here it only costs hints.
                 await asyncio.sleep(random.uniform(0.1, 1.0))
