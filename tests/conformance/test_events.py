@@ -143,6 +143,24 @@ def test_a_crash_is_told_and_what_came_of_it(q: Probe) -> None:
     assert error.message.endswith("the last was doomed.")
 
 
+def test_what_is_popped_is_told_and_what_is_refused(q: Probe) -> None:
+    q.listen()
+    q.push("a", "b")
+    q.add("job")
+    q.pop("c1")
+    q.pop("c1", seq=1)
+    told = q.told()[3:]
+    assert words(told) == [
+        "completed pop a",
+        "completed pop b",
+        "failed pop job",
+        "drained pop -",
+    ]
+    assert {(e.worker, e.attempt) for e in told[:-1]} == {("c1", 1)}
+    assert told[2].error is not None
+    assert told[2].error.message.startswith("This is a job, not data")
+
+
 def test_one_that_was_asked_to_end_and_lost_its_worker_is_cancelled(q: Probe) -> None:
     q.listen()
     q.take("a")
