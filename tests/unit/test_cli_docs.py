@@ -47,7 +47,7 @@ def test_every_command_is_described_with_its_options(path: str) -> None:
     found = [
         text
         for title, text in sections().items()
-        if re.search(rf"{path}(?![\w ])", title) or re.search(rf"^\| {path} \|", text, flags=re.M)
+        if re.search(rf"{path}(?![\w -])", title) or re.search(rf"^\| {path} \|", text, flags=re.M)
     ]
     assert len(found) == 1, path
     text = found[0]
