@@ -28,6 +28,7 @@ from bide.errors import (
     UsageError,
     WorkerCrashed,
 )
+from bide.events import Event
 from bide.middleware import Middleware, use
 from bide.notes import Attempt, LogLine, Progress
 from bide.ops.inspect import Counts
@@ -58,6 +59,7 @@ __all__ = [
     "CurrentJob",
     "DelayQueue",
     "ErrorInfo",
+    "Event",
     "Fail",
     "Item",
     "ItemSeen",

@@ -22,10 +22,13 @@ from bide.connection import (
 from bide.dialogue import (
     PATIENCE,
     Call,
+    Entries,
     Send,
     Situation,
     check_patience,
     dialogue,
+    read_entries,
+    reading,
     translate,
     unavailable,
 )
@@ -118,6 +121,19 @@ class Client:
         if isinstance(first, Exception):
             raise translate(first, self.where)
         return (first[0].decode(), first[1].decode("utf-8", "replace")) if first else None
+
+    async def read(self, stream: str, after: str, seconds: float) -> Entries | None:
+        """The next entries of a stream behind an id; waits for one for at most `seconds`.
+
+        Returns:
+            Id and line of each, none if none came; None where the connection broke. The reply that
+            was lost then is no loss: the same call brings it again.
+
+        Raises:
+            BideError: the server refused.
+        """
+        call = reading(stream, after, min(seconds, self._reply_timeout / 2))
+        return read_entries(await self._send([call]), self.where)
 
     async def load(self, scripts: Sequence[str]) -> None:
         """Give the server these scripts, so that it knows them when they are called.

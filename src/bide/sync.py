@@ -20,7 +20,17 @@ from bide.connection import (
     options,
     resolve_url,
 )
-from bide.dialogue import PATIENCE, Call, Send, Situation, check_patience, dialogue
+from bide.dialogue import (
+    PATIENCE,
+    Call,
+    Entries,
+    Send,
+    Situation,
+    check_patience,
+    dialogue,
+    read_entries,
+    reading,
+)
 from bide.errors import BideError
 from bide.script import SERVER_CLOCK
 
@@ -54,7 +64,9 @@ class Client:
         self._patience = check_patience(patience)
         self._clock = clock
         self._reached = False
+        self._reply_timeout = reply_timeout
         self._redis = redis.Redis.from_url(self.url, **options(self.url, Retry, reply_timeout))
+        self._redis.set_response_callback("XREAD", lambda reply, **_: reply)  # as it comes
 
     def run(self, command: Command[T]) -> T:
         """Run one command.
@@ -93,6 +105,19 @@ class Client:
                     step = next(steps)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
+
+    def read(self, stream: str, after: str, seconds: float) -> Entries | None:
+        """The next entries of a stream behind an id; waits for one for at most `seconds`.
+
+        Returns:
+            Id and line of each, none if none came; None where the connection broke. The reply that
+            was lost then is no loss: the same call brings it again.
+
+        Raises:
+            BideError: the server refused.
+        """
+        call = reading(stream, after, min(seconds, self._reply_timeout / 2))
+        return read_entries(self._send([call]), self.where)
 
     def waiting_for(self, channel: str, text: str) -> Waiter:
         """Hear when a script says `text` over a channel, for as long as the context lasts."""

@@ -10,11 +10,13 @@ import redis
 
 from bide import aio, sync
 from bide.command import Command
+from bide.events import Event, read_event
 from bide.job import Claimed, RunRecord, Snapshot
 from bide.keys import keys_of
 from bide.notes import Notes, read_notes
-from bide.ops import consume, inspect, manage, produce
+from bide.ops import consume, inspect, listen, manage, produce
 from bide.ops.consume import Claim, Outcome, Popped, Renewal, Said, Settle, Verdict
+from bide.ops.listen import Position
 from bide.ops.manage import Moved
 from bide.ops.produce import Prepared, Receipt
 from bide.payload.codec import Body, encode_body
@@ -185,6 +187,9 @@ class Probe:
     def watch(self, id: str, seconds: float = 30) -> str:
         return self.run(inspect.watch(self.keys, id, round(seconds * SECOND)))
 
+    def listen(self, after: str = "-", name: str = "audit", seconds: float = 660) -> Position:
+        return self.run(listen.listen(self.keys, name, after, round(seconds * SECOND)))
+
     def configure(self, **retention: Any) -> None:
         self.run(manage.configure(self.keys, Retention(**retention)))
 
@@ -221,6 +226,11 @@ class Probe:
         """A sorted set that stands behind one header name."""
         pairs: Any = self.raw.zrange(self.keys[name], 0, -1, withscores=True)
         return {member.decode(): int(score) for member, score in pairs}
+
+    def told(self) -> list[Event]:
+        """The events that stand in the stream."""
+        entries: Any = self.raw.xrange(self.keys["events"])
+        return [read_event(id.decode(), fields[b"e"]) for id, fields in entries]
 
     def hints(self) -> int:
         """How many wake hints lie on the list."""

@@ -20,7 +20,7 @@ from bide.embedded import Server
 from bide.ids import new_id
 from bide.job import Claimed
 from bide.keys import DEFAULT_PRIORITY, keys_of
-from bide.ops import consume, inspect, manage, produce, registry
+from bide.ops import consume, inspect, listen, manage, produce, registry
 from bide.ops.consume import Said, Settle
 from bide.payload.codec import Body
 from bide.payload.items import encode_item
@@ -122,6 +122,7 @@ def test_what_fills_the_queue_is_legal(one_url: str, direct: redis.Redis) -> Non
 
 
 def test_no_script_takes_long(full: Full) -> None:
+    _time_listening(full)
     _time_reading(full)
     _time_producing(full)
     _time_consuming(full)
@@ -132,6 +133,19 @@ def test_no_script_takes_long(full: Full) -> None:
     assert {what.partition(": ")[2] for what in full.timings} == set(names())
     too_long = {what: us for what, us in full.timings.items() if us >= MOST_US}
     assert too_long == {}
+
+
+def _time_listening(full: Full) -> None:
+    """From here on someone listens, so that every other script tells all that it may."""
+
+    def hold() -> str:
+        return full.client.run(listen.listen(KEYS, new_id(), "-", 10**12)).after
+
+    for _ in range(100):
+        hold()
+    opened = hold().partition("-")[0]
+    full.time("listen", hold)
+    full.time("listen again", lambda: full.client.run(listen.listen(KEYS, "a", f"{opened}-0")))
 
 
 def _time_reading(full: Full) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bide.clock import from_us
 from bide.command import Command
-from bide.ops import consume, inspect, manage, produce
+from bide.events import Event, read_event
+from bide.ops import consume, inspect, listen, manage, produce
 from bide.ops.consume import Said, Settle
 from bide.ops.produce import Prepared
 from bide.payload.codec import Body, encode_body
@@ -14,6 +16,7 @@ from bide.payload.items import encode_item
 from bide.retention import Retention
 from bide.states import State
 from tests.faults.legal import assert_legal
+from tests.model.events import Fold
 from tests.model.reference import Queue
 from tests.model.server import KEYS, QUEUE, SECOND, Server, expected
 from tests.model.store import DUE, Job
@@ -46,6 +49,9 @@ class Driver:
         self._enqueued: list[Prepared] = []
         self._settled: list[Settle] = []
         self._retried: Command[Any] | None = None
+        # For longer than any example takes.
+        self._heard = 0
+        self.told = Fold(server.run(listen.listen(KEYS, "model", "-", 10**12)).after)
 
     def when(self, text: str) -> str:
         return text if text[0] == "+" else f"={self._began + int(text[1:]) * SECOND}"
@@ -283,10 +289,27 @@ class Driver:
     def compare(self) -> None:
         """Everything that is stored is as the model says."""
         stored = self.server.stored()
-        stored["meta"].pop("test_offset_us", None)
+        for field in ("test_offset_us", "listened", "told"):
+            stored["meta"].pop(field, None)
+        events = [read_event(id.decode(), line[b"e"]) for id, line in stored.pop("events")]
+        del stored["listeners"]
         assert stored == expected(self.model)
         said, self.model.said = self.model.said, []
         assert self.server.ear.heard() == said
+        self._compare_with_told(events)
+
+    def _compare_with_told(self, events: list[Event]) -> None:
+        """Who only listens knows the state of every job, and the totals."""
+        new = [event for event in events if int(event.id.partition("-")[2]) > self._heard]
+        self._heard += len(new)
+        self.told.take(new)
+        there = {id: job for id, job in self.model.jobs.items() if "trash" not in job.place}
+        self.told.forget(there)
+        assert self.told.places == {id: j.place.partition(":")[0] for id, j in there.items()}
+        due = {job.id: from_us(job.score) for job in self.model.due_jobs()}
+        assert {id: self.told.due[id] for id in due} == due
+        for total in ("completed", "failed", "cancelled", "retried", "reclaimed"):
+            assert self.told.totals[total] == self.model.meta.get(total, 0)
 
     def check(self) -> None:
         """What holds whatever the model says."""

@@ -14,6 +14,7 @@ from bide.cli.options import import_from_here, queues_option, server_options
 from bide.config import LOG_FORMATS, settings
 from bide.errors import UsageError
 from bide.worker import Worker
+from bide.worker.order import OrderChoice, read_order
 from bide.worker.worker import GRACE, LEASE
 
 CONCURRENCY = 100
@@ -22,6 +23,11 @@ CONCURRENCY = 100
 @click.command()
 @click.argument("modules", nargs=-1, metavar="[MODULE]...")
 @queues_option("Again for more.  [default: default]")
+@click.option(
+    "--order",
+    metavar="ORDER",
+    help="Which queue first: strict, fair, or weights as high=6,low=1.  [default: strict]",
+)
 @click.option(
     "-c", "--concurrency", metavar="N", type=int, help=f"Jobs at once.  [default: {CONCURRENCY}]"
 )
@@ -46,6 +52,7 @@ CONCURRENCY = 100
 def worker(
     modules: tuple[str, ...],
     queues: tuple[str, ...],
+    order: str | None,
     concurrency: int | None,
     burst: bool,
     lease: str | None,
@@ -59,7 +66,7 @@ def worker(
 ) -> None:
     """Run the jobs of queues.
 
-    Their functions are those of MODULEs, and what these register. Modules, queues,
+    Their functions are those of MODULEs, and what these register. Modules, queues, order,
     concurrency, lease and grace that are not given are those of [tool.bide.worker] in
     pyproject.toml. Stops on SIGINT or SIGTERM when running jobs have finished; a second signal
     gives them back.
@@ -78,6 +85,7 @@ def worker(
         url=url,
         prefix=prefix,
         modules=modules,
+        order=_order(_first(order, told.worker.order, "strict")),
         concurrency=_first(concurrency, told.worker.concurrency, CONCURRENCY),
         lease=_first(lease, told.worker.lease, LEASE),
         grace=_first(grace, told.worker.grace, GRACE),
@@ -85,6 +93,11 @@ def worker(
         allow_pickle=allow_pickle,
     ).work(burst)
     _leave_threads_behind()
+
+
+def _order(told: str | dict[str, int]) -> OrderChoice:
+    """An order, typed or from the file."""
+    return read_order(told) if isinstance(told, str) else told
 
 
 def _first(*values: Any) -> Any:

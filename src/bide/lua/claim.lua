@@ -16,6 +16,7 @@
 -- @key   claims    remembers this claim
 -- @key   results   sweeps, trims
 -- @key   trash     sweeps
+-- @key   events    tells listeners
 -- @arg   worker    text     who claims
 -- @arg   seq       integer  number of this claim; a repeat carries the same
 -- @arg   count     integer  how many jobs at most: the worker's free slots
@@ -24,7 +25,7 @@
 -- @arg   arm       integer  2 to wait with free slots, 1 to wait if nothing was taken, 0 not to
 -- @reply ok now until deadline more alone drain, then per job: id body token tries due
 -- @reply stale     the worker has since sent a later claim
--- @include clock record hint wait retain sweep noting ended reclaim recall
+-- @include clock record hint wait retain sweep noting ended event reclaim recall
 
 -- tries: the attempt; of a job that was claimed before, what `record.tries` says
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
@@ -38,7 +39,8 @@ redis.call('ZREM', park, worker)
 local now = clock.now(meta)
 local lease_end = now + lease_us
 local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
-  'trash', 'drain_until', 'calm_from')
+  'trash', 'drain_until', 'calm_from', 'listened')
+local book = event.open(set[9], now)
 local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now,
   lease_us)
 if not calm_until then
@@ -78,7 +80,8 @@ end
 local stores = {jobs, run, results, notes}
 local sets = {meta = meta, due = due, run = run, notes = notes, active = active, asked = asked,
   failed = failed, cancelled = cancelled}
-local more, given_up = reclaim.some(sets, record, noting, now, now >= calm_until and now or calm_from)
+local more, given_up = reclaim.some(sets, record, noting, event, book, now,
+  now >= calm_until and now or calm_from)
 ended.tell(waiters, now, given_up)
 if rewound then
   more = reclaim.clamp(active, now + math.max(lease_us, tonumber(set[5]) or 0)) or more
@@ -127,6 +130,9 @@ local function take(level, picked)
       leases[#leases + 1] = lease_end
       leases[#leases + 1] = id
       taken[#taken + 1] = id
+      if book then
+        event.add(book, 'active', 'claim', id, worker, f and f.attempt or 1, tonumber(at), '')
+      end
       local n = #reply
       reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, body, token, tries
       reply[n + 5] = tonumber(at)
@@ -184,6 +190,10 @@ if not paused then
 end
 
 recall.note(claims, worker, now, seq, taken)
+if book then
+  if #given_up > 0 then event.drained(book, 'reclaim', active, due) end
+  event.write(meta, events, book)
+end
 
 -- Wait.
 local lease = redis.call('ZRANGE', active, 0, 0, 'WITHSCORES')

@@ -16,13 +16,14 @@
 -- @key   claims       remembers what is taken
 -- @key   results      sweeps, trims
 -- @key   trash        sweeps
+-- @key   events       tells listeners
 -- @arg   consumer     text     who takes
 -- @arg   seq          integer  number of this call; a repeat carries the same
 -- @arg   count        integer  how many at most
 -- @arg   previous_us  integer  only what was due so long ago
 -- @reply ok now more refused, then bodies
 -- @reply stale        the consumer has since sent a later call
--- @include clock record hint retain sweep noting ended reclaim recall
+-- @include clock record hint retain sweep noting ended event reclaim recall
 
 -- more: less than was asked for, though there may be more: call again
 -- refused: how many jobs of a worker's were met, which are no data, and have failed by this
@@ -37,7 +38,7 @@ redis.call('ZREM', park, consumer)
 
 local now = clock.now(meta)
 local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
-  'trash', 'calm_from')
+  'trash', 'calm_from', 'listened')
 local longest = tonumber(set[5]) or 0
 local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now, longest)
 if not calm_until then
@@ -63,10 +64,11 @@ else
   recall.forget_some(claims, now)
 end
 
+local book = event.open(set[8], now)
 local stores = {jobs, run, results, notes}
 local sets = {meta = meta, due = due, run = run, notes = notes, active = active, asked = asked,
   failed = failed, cancelled = cancelled}
-local again, given_up, reclaimed = reclaim.some(sets, record, noting, now,
+local again, given_up, reclaimed = reclaim.some(sets, record, noting, event, book, now,
   now >= calm_until and now or calm_from)
 ended.tell(waiters, now, given_up)
 if (tonumber(set[4]) or 0) > now then reclaim.clamp(active, now + longest) end
@@ -122,15 +124,19 @@ for i, id in ipairs(ids) do
     local line = lines[i]
     local f = line and record.parse(line)
     local is_data = string.byte(body) == MARK
-    local outcome = is_data and 'C' or 'F'
+    local outcome, attempt = is_data and 'C' or 'F', 1
     if f then
       local token = math.max(now, tonumber(record.token(line)) + 1)
       f.attempt, f.started, f.worker, f.alone = f.attempt + 1, now, consumer, 0
-      f.due = tonumber(scores[i])
+      f.due, attempt = tonumber(scores[i]), f.attempt
       line = record.format(record.settled(record.head(token, record.stamp(line)), outcome), f)
     else
       line = record.settled(fresh_head, outcome)
         .. record.tail(math.max(LEVELS - level, 0), 1, 0, 0, 0, now, consumer) .. scores[i]
+    end
+    if book then
+      event.add(book, is_data and 'completed' or 'failed', 'pop', id, consumer, attempt,
+        0, is_data and '' or REFUSAL)
     end
     records[#records + 1] = id
     records[#records + 1] = line
@@ -171,6 +177,10 @@ if marked then
   -- Once a second, so that a queue in which nothing is settled forgets what is old, too.
   retain.trim(failed, stores, now, limits, 2, TRIM)
   retain.trim(cancelled, stores, now, limits, 3, TRIM)
+end
+if book then
+  if #records > 0 or #given_up > 0 then event.drained(book, 'pop', active, due) end
+  event.write(meta, events, book)
 end
 if #taken < count and (again or full or #ids == count) then reply[3] = 1 end
 if reclaimed > 0 then hint.push(wake, '-') end

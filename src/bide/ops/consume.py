@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 from bide.command import Arg, Command, command
 from bide.job import Claimed
 from bide.keys import Keys
-from bide.ops.reply import groups, words
+from bide.ops.reply import groups, raw, text, words
 
 MAX_CLAIM: Final = 250
 """Jobs per claim at most: bounds the time one call may take on the server."""
@@ -121,7 +121,7 @@ def settle(keys: Keys, settles: Sequence[Settle]) -> Command[list[Verdict]]:
     """Apply outcomes; one verdict for each."""
     args: list[Arg] = []
     for id, token, outcome, when, data in settles:
-        args += (id, f"{token:016d}", outcome, when, data)
+        args += (raw(id), f"{token:016d}", outcome, when, data)
     return command("settle", keys, args, _read_verdicts)
 
 
@@ -140,15 +140,15 @@ def extend(keys: Keys, lease_us: int, held: Sequence[tuple[str, int]]) -> Comman
     """Renew leases; `held` is (id, token) of each job."""
     args: list[Arg] = [lease_us]
     for id, token in held:
-        args += (id, f"{token:016d}")
+        args += (raw(id), f"{token:016d}")
     return command("extend", keys, args, lambda reply: words(reply, 2))  # type: ignore[arg-type, return-value]
 
 
 def note(keys: Keys, said: Sequence[Said]) -> Command[None]:
     """Add what jobs say of themselves to their notes; not of one that another has claimed since."""
     args: list[Arg] = []
-    for id, token, kind, text in said:
-        args += (id, f"{token:016d}", kind, text)
+    for id, token, kind, told in said:
+        args += (raw(id), f"{token:016d}", kind, told)
     return command("note", keys, args, lambda reply: None)
 
 
@@ -173,9 +173,9 @@ def _read_popped(reply: list[Any]) -> Popped:
 
 def _read_claimed(id: bytes, body: bytes, token: int, tries: int | bytes, due_us: int) -> Claimed:
     if isinstance(tries, int):
-        return Claimed(id.decode(), body, token, tries, 0, due_us, due_us)
+        return Claimed(text(id), body, token, tries, 0, due_us, due_us)
     attempt, reclaims, first_us = map(int, tries.split())
-    return Claimed(id.decode(), body, token, attempt, reclaims, first_us, due_us)
+    return Claimed(text(id), body, token, attempt, reclaims, first_us, due_us)
 
 
 def _read_verdicts(reply: list[Any]) -> list[Verdict]:

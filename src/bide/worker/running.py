@@ -23,7 +23,7 @@ from bide.errors import BideError
 from bide.job import Claimed
 from bide.middleware import used
 from bide.ops.consume import Settle
-from bide.payload.codec import decode_envelope, open_envelope
+from bide.payload.codec import check_id, decode_envelope, open_envelope
 from bide.task import Served
 from bide.worker import judging
 from bide.worker.calling import (
@@ -147,6 +147,7 @@ class Running:
             self._end(run, ("cancel", "", b""))
             return
         try:
+            check_id(run.claimed.id)
             envelope = decode_envelope(run.claimed.body)
             head = envelope.body
             run.task_name = head.task if head.task.isprintable() else repr(head.task)

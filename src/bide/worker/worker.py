@@ -33,6 +33,7 @@ from bide.worker.heartbeat import beat
 from bide.worker.leases import Leases
 from bide.worker.lifespan import Lifespan
 from bide.worker.loop import Loop
+from bide.worker.order import OrderChoice, make_order
 from bide.worker.running import Running
 from bide.worker.station import Station
 
@@ -58,6 +59,7 @@ class Worker:
         url: str | None = None,
         prefix: str | None = None,
         modules: str | Iterable[str] = (),
+        order: OrderChoice = "strict",
         concurrency: int = 100,
         lease: Duration = LEASE,
         grace: Duration = GRACE,
@@ -67,11 +69,15 @@ class Worker:
         """Set up; nothing is sent before `work`.
 
         Args:
-            queues: in the order in which they are claimed from.
+            queues: one or several; which of them jobs are taken from is for `order` to say.
             url: the server; by default that of the queues, else `$BIDE_URL`.
             prefix: of the keys; by default that of the queues, else `$BIDE_PREFIX`, else `bide`.
             modules: modules to import and serve; functions of others are not run, unless a
                 decorator registered them.
+            order: `"strict"`: from a queue only when nothing is due in those before it; `"fair"`:
+                as many from each, while they have work; or the weight of each by its name, a whole
+                number, such as `{"high": 6, "low": 1}`: shares of the jobs taken while they have
+                work. What a queue did not use while it was empty is not made up for.
             concurrency: jobs at once, on the event loop and in threads together.
             lease: how long a job stays this worker's if it is not renewed.
             grace: how long running jobs may take after the first signal to stop.
@@ -107,7 +113,9 @@ class Worker:
             if allow_pickle or (not isinstance(queue, str) and queue.serializer == "pickle")
         }
         self._served = Served([modules] if isinstance(modules, str) else modules)
-        self._keys = [keys_of(queue, prefix) for queue in dict.fromkeys(self.queues)]
+        once = [*dict.fromkeys(self.queues)]
+        self._order = make_order(order, once)
+        self._keys = [keys_of(queue, prefix) for queue in once]
         self._global_keys = keys_of(None, prefix)
         self._loop: Loop | None = None
         self._running: Running | None = None
@@ -155,7 +163,7 @@ class Worker:
 
     async def _run(self, client: aio.Client, burst: bool) -> int:
         stations = [Station(keys, self.name, self._lease_us) for keys in self._keys]
-        self._loop = loop = Loop(client, stations, self.concurrency, burst)
+        self._loop = loop = Loop(client, stations, self._order, self.concurrency, burst)
         lifespan = Lifespan()
         self._running = running = Running(
             self.name, self._served, lifespan, self._pickled, loop.ring

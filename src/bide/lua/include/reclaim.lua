@@ -6,7 +6,7 @@ local reclaim = {}
 local AT_ONCE, CRASHES, STRIKES, MANY_STRIKES = 10, 3, 2, 10
 local LEVELS, ALONE = 10, 11
 
-local function one(sets, record, noting, now, id)
+local function one(sets, record, noting, event, book, now, id)
   local meta = sets.meta
   redis.call('ZREM', sets.active, id)
   local f = record.parse(redis.call('HGET', sets.run, id))
@@ -16,16 +16,22 @@ local function one(sets, record, noting, now, id)
   if f.alone == 1 then f.crashes = f.crashes + 1 else f.strikes = f.strikes + 1 end
   f.alone = 0
   redis.call('HINCRBY', meta, 'reclaimed', 1)
+  if book then
+    event.add(book, 'reclaimed', 'reclaim', id, f.worker, f.attempt, math.min(f.due, now), '')
+  end
   if redis.call('ZREM', sets.asked, id) == 1 then
     redis.call('ZADD', sets.cancelled, now, id)
     redis.call('HINCRBY', meta, 'cancelled', 1)
+    if book then event.add(book, 'cancelled', 'reclaim', id, f.worker, f.attempt, 0, '') end
   elseif f.crashes >= CRASHES or f.strikes >= MANY_STRIKES then
     redis.call('ZADD', sets.failed, now, id)
     redis.call('HINCRBY', meta, 'failed', 1)
-    note = noting.error(f, now, string.format(
+    local why = string.format(
       '{"type":"WorkerCrashed","message":"Its worker died or stopped %d times under'
       .. ' this job, %d of them while it ran alone; the last was %s."}',
-      f.crashes + f.strikes, f.crashes, (string.gsub(f.worker, '["\\]', '?'))))
+      f.crashes + f.strikes, f.crashes, (string.gsub(f.worker, '["\\]', '?')))
+    note = noting.error(f, now, why)
+    if book then event.add(book, 'failed', 'reclaim', id, f.worker, f.attempt, 0, why) end
   else
     local level = LEVELS - f.priority
     if f.strikes >= STRIKES then level = ALONE end
@@ -39,13 +45,14 @@ local function one(sets, record, noting, now, id)
   return has_ended
 end
 
--- Some of the leases that ended by `ended_by`; `sets` has the queue's keys by their names. Returns
+-- Some of the leases that ended by `ended_by`; `sets` has the queue's keys by their names; `book` is
+-- where events are gathered, if someone listens. Returns
 -- whether there may be more, the ids of what has come to its end by this, and how many there were.
-function reclaim.some(sets, record, noting, now, ended_by)
+function reclaim.some(sets, record, noting, event, book, now, ended_by)
   local expired = redis.call('ZRANGEBYSCORE', sets.active, '-inf', ended_by, 'LIMIT', 0, AT_ONCE)
   local given_up = {}
   for i = 1, #expired do
-    if one(sets, record, noting, now, expired[i]) then given_up[#given_up + 1] = expired[i] end
+    if one(sets, record, noting, event, book, now, expired[i]) then given_up[#given_up + 1] = expired[i] end
   end
   return #expired == AT_ONCE, given_up, #expired
 end
