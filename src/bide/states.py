@@ -62,12 +62,12 @@ EVENTS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "added": (("enqueue",), "The job is there: delayed, or waiting if it is due."),
     "active": (("claim",), "A worker has taken it."),
     "progress": (("note",), "It said how far it is."),
-    "completed": (("complete",), "It ran to its end."),
+    "completed": (("complete", "pop"), "It ran to its end; or it was data, and was popped."),
     "retried": (
         ("retry", "revive"),
         "It is to run again: an attempt raised, or someone asked so of a job that had ended.",
     ),
-    "failed": (("fail", "reclaim"), "It will not be run again."),
+    "failed": (("fail", "reclaim", "pop"), "It will not be run again."),
     "cancelled": (
         ("cancel", "reclaim"),
         "It was taken back, or it ran, was asked to end, and did.",
@@ -85,7 +85,7 @@ EVENTS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "deleted": (("delete",), "Someone removed every trace of it."),
     "emptied": (("empty",), "All jobs of the queue that were delayed or waiting were removed."),
     "drained": (
-        ("settle", "reclaim"),
+        ("settle", "reclaim", "pop"),
         "Nothing is left to do: no job is active, and none is due. Delayed ones may be there.",
     ),
     "gap": ((), "Events between the one before and the one after were lost."),

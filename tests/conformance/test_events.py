@@ -23,6 +23,29 @@ def words(events: list[Event]) -> list[str]:
     return [f"{e.kind} {e.verb} {e.job_id or '-'}" for e in events]
 
 
+def test_data_that_are_popped_and_a_job_that_was_in_the_way(q: Probe) -> None:
+    q.listen()
+    q.add("job")
+    q.push("data")
+    q.pop("c1")
+    added = ["added enqueue job", "added enqueue data"]
+    popped = ["failed pop job", "completed pop data", "drained pop -"]
+    events = q.told()
+    assert words(events) == [*added, *popped]
+    assert [(e.worker, e.attempt) for e in events[2:4]] == [("c1", 1)] * 2
+    assert events[2].error is not None
+    assert "not data" in events[2].error.message
+
+
+def test_what_a_pop_reclaims_is_told(q: Probe) -> None:
+    q.push("a")
+    q.claim("dead", 1)
+    q.move(11)
+    q.listen()
+    q.pop("c1")
+    assert words(q.told()) == ["reclaimed reclaim a", "completed pop a", "drained pop -"]
+
+
 def test_nobody_listens_and_nothing_is_kept(q: Probe) -> None:
     job = q.take("a")
     q.note(job, ("P", '[0.5,""]'))
@@ -141,6 +164,24 @@ def test_a_crash_is_told_and_what_came_of_it(q: Probe) -> None:
     assert error is not None
     assert error.type == "WorkerCrashed"
     assert error.message.endswith("the last was doomed.")
+
+
+def test_what_is_popped_is_told_and_what_is_refused(q: Probe) -> None:
+    q.listen()
+    q.push("a", "b")
+    q.add("job")
+    q.pop("c1")
+    q.pop("c1", seq=1)
+    told = q.told()[3:]
+    assert words(told) == [
+        "completed pop a",
+        "completed pop b",
+        "failed pop job",
+        "drained pop -",
+    ]
+    assert {(e.worker, e.attempt) for e in told[:-1]} == {("c1", 1)}
+    assert told[2].error is not None
+    assert told[2].error.message.startswith("This is a job, not data")
 
 
 def test_one_that_was_asked_to_end_and_lost_its_worker_is_cancelled(q: Probe) -> None:

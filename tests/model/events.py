@@ -25,7 +25,7 @@ AFTER: Final = {
 LEGAL: Final[dict[str, set[str | None]]] = {
     "added": {None},
     "active": {"due"},
-    "completed": {"active"},
+    "completed": {"active", "due"},
     "failed": {"active", "due"},
     "cancelled": {"active", "due"},
     "retried": {"active", "completed", "failed", "cancelled"},

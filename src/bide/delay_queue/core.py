@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from bide.clock import Duration, to_us
 from bide.command import Command
 from bide.delay_queue.items import ItemCore, ItemSeen
+from bide.delay_queue.replies import Held, decoded, release, set_aside, settle_all, sorted_out
 from bide.delay_queue.seats import Seat, Seats
 from bide.delay_queue.steps import Ask, Hear, Hush, Steps, ask, ask_all
 from bide.errors import BideError, PayloadError, ServerRefused, UsageError
@@ -21,7 +22,7 @@ from bide.ops import consume, inspect, manage, produce
 from bide.ops.consume import Claim, Outcome, Popped, Settle
 from bide.ops.produce import Prepared
 from bide.payload.codec import encode_error
-from bide.payload.items import decode_item, encode_item
+from bide.payload.items import encode_item
 from bide.queue.core import checked_ids, chunks
 from bide.queue.place import Place
 from bide.retention import Retention
@@ -34,10 +35,6 @@ LEASE: Final = 30.0
 
 RETENTION: Final = Retention(completed=0, cancelled=0)
 """What is taken is of no more use; so that a repeated call finds what it did, it stays for 15 s."""
-
-
-Held = tuple[Claimed, Any]
-"""What was claimed, and its data."""
 
 
 C = TypeVar("C")
@@ -100,10 +97,10 @@ class Core:
                 asked = min(count - len(found), consume.MAX_POP)
                 reply = yield from ask(seat.pop(keys, asked, previous_us))
                 _hear_out(seat, reply, reply.refused, keys)
-                data, unread = _decoded(reply)
+                data, unread = decoded(reply)
                 found += data
                 if unread:
-                    yield from _set_aside(keys, unread)
+                    yield from set_aside(keys, unread)
                 if not reply.more and len(reply.bodies) < asked:
                     break
         except BaseException as error:  # it has gone from the server: nobody else will have it
@@ -130,7 +127,7 @@ class Core:
                 is_last = ends is not None and sent >= ends
                 reply = yield from self._claim(seat, keys, wanted, arm=0 if is_last else 1)
                 try:
-                    claimed = yield from _sorted_out(keys, reply, wanted.num)
+                    claimed = yield from sorted_out(keys, reply, wanted.num)
                     if claimed or (is_last and not _looks_again(reply)):
                         yield from self._pass_on(seat, keys, wanted)
                         return claimed
@@ -160,12 +157,12 @@ class Core:
         unfinished = self.seats.take_unfinished()
         try:
             orphans, self._orphans = self._orphans, []
-            yield from _settle(keys, [_release(job) for job in orphans])
+            yield from settle_all(keys, [release(job) for job in orphans])
             for seat in unfinished:
                 if seat.owes:
                     wanted = Wanted(1, round(LEASE * 1e6), 0)
                     reply = yield from self._claim(seat, keys, wanted, arm=0)
-                    yield from _settle(keys, [_release(job) for job in reply.jobs])
+                    yield from settle_all(keys, [release(job) for job in reply.jobs])
                 yield from ask(consume.leave(keys, seat.name))
                 seat.keeps_time = False
         except BideError as error:
@@ -202,7 +199,7 @@ class Core:
                 )
         new = [item for item in items if item.answer is None]
         settles = [Settle(item.id, item.token, outcome, when, data) for item in new]
-        verdicts = yield from _settle(keys, settles)
+        verdicts = yield from settle_all(keys, settles)
         for item, verdict in zip(new, verdicts, strict=True):
             item.answer, item.counted = outcome, verdict == "ok"
             if verdict != "ok":
@@ -371,55 +368,3 @@ def _wait(seat: Seat, until: float) -> Steps[None]:
         caller = yield Hear(until)
         if caller is None or seat.is_news(caller):
             return
-
-
-def _sorted_out(keys: Keys, reply: Claim, count: int) -> Steps[list[Held]]:
-    """The items of a claim; what is no data has failed, and what is too much is given back."""
-    claimed: list[Held] = []
-    settles: list[Settle] = []
-    for job in reply.jobs:
-        try:
-            data = decode_item(job.body)
-        except PayloadError as error:
-            log.warning("queue %s: job %s has failed: %s", keys.queue, job.id, error)
-            settles.append(Settle(job.id, job.token, "fail", "", encode_error(error)))
-            continue
-        if len(claimed) < count:
-            claimed.append((job, data))
-        else:  # of a repeated call that had asked for more
-            settles.append(_release(job))
-    yield from _settle(keys, settles)
-    return claimed
-
-
-def _release(job: Claimed) -> Settle:
-    return Settle(job.id, job.token, "release")
-
-
-def _settle(keys: Keys, settles: Sequence[Settle]) -> Steps[list[consume.Verdict]]:
-    commands: list[Command[Any]] = []
-    while settles:
-        size = consume.fitting(settles)
-        commands.append(consume.settle(keys, settles[:size]))
-        settles = settles[size:]
-    return [verdict for verdicts in (yield from ask_all(commands)) for verdict in verdicts]
-
-
-def _decoded(reply: Popped) -> tuple[list[Any], list[bytes]]:
-    """The data, and the bodies that cannot be read."""
-    data: list[Any] = []
-    unread: list[bytes] = []
-    for body in reply.bodies:
-        try:
-            data.append(decode_item(body))
-        except PayloadError:
-            unread.append(body)
-    return data, unread
-
-
-def _set_aside(keys: Keys, bodies: Sequence[bytes]) -> Steps[None]:
-    """What cannot be read is put back without its mark: the next call has it fail, with a note."""
-    count = len(bodies)
-    log.warning("queue %s: %d items are not JSON, and fail by the next call", keys.queue, count)
-    jobs = [Prepared(new_id(), "+0", DEFAULT_PRIORITY, body[1:]) for body in bodies]
-    yield from ask(produce.enqueue(keys, jobs))

@@ -30,6 +30,7 @@ class Order(Protocol):
 
     def share(self, ready: Sequence[bool], slots: int) -> list[int]:
         """How many of the free slots each queue is to fill; 0 for one that is not ready."""
+        ...
 
     def took(self, queue: int, jobs: int) -> None:
         """So many jobs have been taken from a queue."""

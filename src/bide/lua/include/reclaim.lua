@@ -45,8 +45,9 @@ local function one(sets, record, noting, event, book, now, id)
   return has_ended
 end
 
--- Some of the leases that ended by `ended_by`; `sets` has the queue's keys by their names, and `book`
--- what listeners are told, if there are any. Returns whether there may be more, the ids of what has come to its end by this, and how many there were.
+-- Some of the leases that ended by `ended_by`; `sets` has the queue's keys by their names, `book` is
+-- where events are gathered, if someone listens. Returns whether there may be more, the ids of what
+-- has come to its end by this, and how many there were.
 function reclaim.some(sets, record, noting, event, book, now, ended_by)
   local expired = redis.call('ZRANGEBYSCORE', sets.active, '-inf', ended_by, 'LIMIT', 0, AT_ONCE)
   local given_up = {}
