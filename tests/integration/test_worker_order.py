@@ -295,10 +295,9 @@ def test_and_a_promise_that_it_cannot_keep(
     high: Queue, low: Queue, raw: redis.Redis, delay: float
 ) -> None:
     """Two workers promised to look when the job is due, and then were filled by the other queue."""
+    job = high.enqueue(ordered.mark, delay=1.5)
+    by = job.due.timestamp() + 0.1
     with at_work_many(2, high, low, concurrency=1):
-        eventually(lambda: raw.zcard(high.keys["keep"]) == 2)
-        job = high.enqueue(ordered.mark, delay=0.8)
-        by = job.due.timestamp() + 0.1
         eventually(lambda: raw.zcount(high.keys["keep"], "-inf", by * 1e6) == 2)
         low.enqueue(ordered.hold, delay=delay)
         low.enqueue(ordered.hold, delay=delay)
