@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import secrets
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, cast
 
@@ -217,7 +218,9 @@ class DelayQueue(rq.Queue):
         pipeline: Pipeline | None,
         at_front: bool,
         unique: bool,
+        call: str | None = None,
     ) -> Job:
+        call = call or secrets.token_hex(8)  # by which the script knows a repeat
         self._prepare(job)
         job._status = JobStatus.SCHEDULED
         keys = self._keys
@@ -227,7 +230,10 @@ class DelayQueue(rq.Queue):
             self.connection if pipeline is None or unique else pipeline,
             "delay",
             [job.key, keys.delayed, keys.queues],
-            [job.id, count_from, us, "unique" if unique else "", keys.list, keys.hints, *fields],
+            [
+                *(job.id, count_from, us, "unique" if unique else "", keys.list, keys.hints, call),
+                *fields,
+            ],
         )
         if unique and as_text(reply) == "exists":
             raise DuplicateJobError(f"Job with ID '{job.id}' already exists")
@@ -236,9 +242,10 @@ class DelayQueue(rq.Queue):
     def _after_others(self, job: Job, pipeline: Pipeline | None, at_front: bool) -> Job:
         """Delay a job from when the jobs are done that it depends on; they may be so already."""
         pipe = pipeline if pipeline is not None else self.connection.pipeline()
+        call = secrets.token_hex(8)  # for all tries: one that seems to have failed may have not
         while True:
             try:
-                self._defer_or_delay(job, pipe, at_front)
+                self._defer_or_delay(job, pipe, at_front, call)
                 if pipeline is None:
                     pipe.execute()
                 return job
@@ -249,7 +256,7 @@ class DelayQueue(rq.Queue):
                 if pipeline is None:
                     pipe.reset()
 
-    def _defer_or_delay(self, job: Job, pipe: Pipeline, at_front: bool) -> None:
+    def _defer_or_delay(self, job: Job, pipe: Pipeline, at_front: bool, call: str) -> None:
         self._prepare(job)
         job._status = JobStatus.QUEUED
         job.origin = GATE  # also of the object, whose holder may save it
@@ -260,9 +267,13 @@ class DelayQueue(rq.Queue):
         finally:
             job.ttl = ttl
         if job.get_status(refresh=False) != JobStatus.DEFERRED:
-            self._delay(job, "in", self._delay_us, pipe, at_front, False)
+            self._delay(job, "in", self._delay_us, pipe, at_front, False, call)
             return
-        deferred |= {"delay_queue": self.name, "delay_us": self._delay_us}
+        deferred |= {
+            "delay_queue": self.name,
+            "delay_us": self._delay_us,
+            "delay_call": call,
+        }
         if ttl is not None:
             deferred["delay_ttl"] = ttl
         pipe.sadd(self.redis_queues_keys, self.key)
