@@ -21,8 +21,11 @@
 --        | retry (when; data: error) | fail (when: how long to keep it, or nothing; data: error)
 --        | snooze (when; uses no attempt) | release (given back unbegun; uses no attempt)
 --        | cancel (it was asked to end, and did)
-local STAMP = {complete = 'C', retry = 'R', fail = 'F', snooze = 'S', release = 'L', cancel = 'X'}
-local AGAIN = {retry = true, snooze = true, release = true}
+--        | crash (its process died under it, and under no other job; data: error; uses no attempt)
+local STAMP = {complete = 'C', retry = 'R', fail = 'F', snooze = 'S', release = 'L', cancel = 'X',
+  crash = 'K'}
+local AGAIN = {retry = true, snooze = true, release = true, crash = true}
+local CRASHES = 3
 
 local ids, n = {}, 0
 for i = rest, #ARGV, 5 do
@@ -46,7 +49,8 @@ local gone_active, records, results_add, notes_add = {}, {}, {}, {}
 local completed_add, failed_add, cancelled_add, due_add = {}, {}, {}, {}
 local settled, finished = {}, {}
 local earliest, owns
-local counts = {complete = 0, retry = 0, fail = 0, snooze = 0, release = 0, cancel = 0}
+local counts = {complete = 0, retry = 0, fail = 0, snooze = 0, release = 0, cancel = 0,
+  crash = 0}
 
 local function again(f, id, at)
   local set = due[f.strikes >= 2 and 11 or 10 - f.priority]
@@ -70,7 +74,18 @@ local function apply(id, line, stamp, outcome, at, data)
     notes_add[#notes_add + 1] = id
     notes_add[#notes_add + 1] = noting.add(redis.call('HGET', notes, id), noting.error(f, now, data))
   end
-  if AGAIN[outcome] then
+  if outcome == 'crash' then
+    f = f or record.parse(line) or record.unknown(string.sub(line, 1, 34), now)
+    f.crashes, f.attempt, f.alone = f.crashes + 1, f.attempt - 1, 0
+    line = record.format(f.head, f)
+    if f.crashes >= CRASHES then
+      outcome = 'fail'
+      counts.fail = counts.fail + 1
+    end
+  end
+  if outcome == 'crash' then
+    again(f, id, math.min(f.due, now))
+  elseif AGAIN[outcome] then
     f = f or record.parse(line) or record.unknown(string.sub(line, 1, 34), now)
     f.alone = 0
     if outcome ~= 'retry' then f.attempt = f.attempt - 1 end
@@ -140,6 +155,7 @@ if owns and not limits.own then
   redis.call('HSET', meta, 'own', 1)
   limits.own = true
 end
+if counts.crash > 0 then redis.call('HINCRBY', meta, 'reclaimed', counts.crash) end
 if counts.retry > 0 then redis.call('HINCRBY', meta, 'retried', counts.retry) end
 
 local stores, limit = {jobs, run, results, notes}, n + 64

@@ -21,7 +21,7 @@ LAST_WORDS: Final = 1.0
 
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in an event loop of its own, and leave whatever does not end."""
-    loop = _new_loop()
+    loop = new_event_loop()
     asyncio.set_event_loop(loop)
     try:
         return loop.run_until_complete(main)
@@ -42,7 +42,7 @@ def _end(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_until_complete(loop.shutdown_asyncgens())
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
+def new_event_loop() -> asyncio.AbstractEventLoop:
     """Uvloop's event loop where it is installed (the extra `fast`), else asyncio's."""
     try:
         import uvloop

@@ -23,6 +23,7 @@ from bide.errors import BideError, ScriptBug, ServerRefused
 from bide.ops.consume import Claim, Settle, Verdict
 from bide.worker.alarm import make_alarm
 from bide.worker.ear import Ear
+from bide.worker.processes.crew import Crew
 from bide.worker.running import Running
 from bide.worker.station import Station
 
@@ -50,16 +51,12 @@ class Loop:
         self,
         client: aio.Client,
         stations: Sequence[Station],
-        concurrency: int,
         burst: bool,
     ) -> None:
         self._client = client
         self._stations = stations
         self._by_wake_key = {station.keys["wake"]: station for station in stations}
-        self._concurrency = concurrency
         self._burst = burst
-        # Half the slots a claim: one half runs while the round trip of the other is under way.
-        self._batch = -(-concurrency // 2)
         self._alone = False
         self._drain_until = 0.0
         self._cold = False
@@ -86,7 +83,7 @@ class Loop:
             self._limit.reschedule(asyncio.get_running_loop().time() + _LAST_ROUND_TRIP)
         self.stop()
 
-    async def run(self, running: Running) -> None:
+    async def run(self, running: Running | Crew) -> None:
         """Work until stopped, or in a burst until nothing is due and nothing runs."""
         self._running = running
         self._alarm = make_alarm(asyncio.get_running_loop(), self.ring)
@@ -106,7 +103,11 @@ class Loop:
             return 0
         if self._running.busy and time.monotonic() < self._drain_until:
             return 0
-        return max(0, self._concurrency - len(self._running))
+        return max(0, self._running.capacity - len(self._running))
+
+    def _batch(self) -> int:
+        """Half the slots a claim: one half runs while the round trip of the other is under way."""
+        return -(-self._running.capacity // 2)
 
     def _finished(self) -> bool:
         if any(s.settles or s.unanswered or s.said.waiting for s in self._stations):
@@ -133,7 +134,7 @@ class Loop:
             passes_on = free == 0 and (station.hinted or (self.stopping and station.unanswered))
             if station.settles or claims or passes_on or station.said.waiting:
                 await self._exchange(
-                    station, min(free, self._batch) if claims else 0, claims or passes_on
+                    station, min(free, self._batch()) if claims else 0, claims or passes_on
                 )
                 sent = True
         return sent

@@ -10,13 +10,14 @@ import os
 import secrets
 import signal
 import socket
+import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
-from typing import Final
+from typing import Final, Literal, get_args
 
-from bide import aio, config
+from bide import aio, config, logs
 from bide.clock import Duration, to_us
 from bide.connection import resolve_prefix, resolve_url
 from bide.errors import BideError, UsageError
@@ -31,12 +32,19 @@ from bide.version import VERSION
 from bide.worker import cancels, eventloop, title
 from bide.worker.heartbeat import beat
 from bide.worker.leases import Leases
-from bide.worker.lifespan import Lifespan
 from bide.worker.loop import Loop
+from bide.worker.processes.crew import Crew
+from bide.worker.processes.house import House
+from bide.worker.processes.wire import Setting
 from bide.worker.running import Running
 from bide.worker.station import Station
 
 log = logging.getLogger("bide.worker")
+
+Executor = Literal["auto", "process", "fork"]
+EXECUTORS: Final = get_args(Executor)
+
+CONCURRENCY: Final = 100
 
 LEASE: Final = 10.0
 """Seconds for which a job is held without being renewed; it is renewed every quarter of it."""
@@ -58,10 +66,13 @@ class Worker:
         url: str | None = None,
         prefix: str | None = None,
         modules: str | Iterable[str] = (),
-        concurrency: int = 100,
+        concurrency: int | None = None,
         lease: Duration = LEASE,
         grace: Duration = GRACE,
         name: str | None = None,
+        executor: Executor = "auto",
+        max_jobs: int | None = None,
+        max_rss: int | None = None,
         allow_pickle: bool = False,
     ) -> None:
         """Set up; nothing is sent before `work`.
@@ -72,11 +83,16 @@ class Worker:
             prefix: of the keys; by default that of the queues, else `$BIDE_PREFIX`, else `bide`.
             modules: modules to import and serve; functions of others are not run, unless a
                 decorator registered them.
-            concurrency: jobs at once, on the event loop and in threads together.
+            concurrency: jobs at once; by default 100, in processes as many as there are processors.
             lease: how long a job stays this worker's if it is not renewed.
             grace: how long running jobs may take after the first signal to stop.
             name: what logs and `bide info` call it, before a few characters that make it unique;
                 by default host and process id.
+            executor: `"auto"` runs coroutine functions on the event loop and plain functions in
+                threads; `"process"` runs jobs in child processes, one at a time in each; `"fork"`
+                gives each job a process of its own.
+            max_jobs: after how many jobs a child process is replaced (`"process"`).
+            max_rss: above how many bytes of memory it is, once it has ended its job.
             allow_pickle: read arguments that were pickled, which can run any code of whoever can
                 write to the queues. Without it, this is done for queues given as objects whose
                 serializer is `"pickle"`, and no others.
@@ -88,8 +104,16 @@ class Worker:
         given = [queues] if isinstance(queues, str | Queue | AsyncQueue) else list(queues)
         if not given:
             raise UsageError("A worker needs at least one queue.")
-        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-            raise UsageError(f"concurrency must be 1 or more, not {concurrency!r}.")
+        if executor not in EXECUTORS:
+            raise UsageError(f"executor must be one of {_list(EXECUTORS)}, not {executor!r}.")
+        if concurrency is None:
+            concurrency = CONCURRENCY if executor == "auto" else os.cpu_count() or 1
+        _check_count("concurrency", concurrency)
+        for name_, limit in (("max_jobs", max_jobs), ("max_rss", max_rss)):
+            if limit is not None:
+                _check_count(name_, limit)
+                if executor != "process":
+                    raise UsageError(f"{name_}= is for executor='process', not {executor!r}.")
         self._url = resolve_url(_agreed("url", url, given))
         prefix = resolve_prefix(_agreed("prefix", prefix, given))
         self._clock = config.overridden().clock or SERVER_CLOCK
@@ -97,6 +121,8 @@ class Worker:
         self.name: Final = check_name(f"{label}.{secrets.token_hex(3)}", "worker name")
         self.queues: Final = [q if isinstance(q, str) else q.name for q in given]
         self.concurrency: Final = concurrency
+        self.executor: Final[Executor] = executor
+        self._limits = (max_jobs, max_rss)
         self._lease_us = to_us(lease, "lease")
         if self._lease_us < _SHORTEST_LEASE_US:
             raise UsageError(f"lease={lease!r} is too short to be renewed; use 300ms or more.")
@@ -106,11 +132,12 @@ class Worker:
             for queue in given
             if allow_pickle or (not isinstance(queue, str) and queue.serializer == "pickle")
         }
-        self._served = Served([modules] if isinstance(modules, str) else modules)
+        self._modules = [modules] if isinstance(modules, str) else list(modules)
+        self._served = Served(self._modules)
         self._keys = [keys_of(queue, prefix) for queue in dict.fromkeys(self.queues)]
         self._global_keys = keys_of(None, prefix)
         self._loop: Loop | None = None
-        self._running: Running | None = None
+        self._running: Running | Crew | None = None
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._abort_at: asyncio.TimerHandle | None = None
         self._stops = 0
@@ -155,11 +182,8 @@ class Worker:
 
     async def _run(self, client: aio.Client, burst: bool) -> int:
         stations = [Station(keys, self.name, self._lease_us) for keys in self._keys]
-        self._loop = loop = Loop(client, stations, self.concurrency, burst)
-        lifespan = Lifespan()
-        self._running = running = Running(
-            self.name, self._served, lifespan, self._pickled, loop.ring
-        )
+        self._loop = loop = Loop(client, stations, burst)
+        self._running = running = self._make_running(loop.ring)
         self._event_loop = event_loop = asyncio.get_running_loop()
 
         def ask(channel: str, id: str) -> None:
@@ -169,9 +193,9 @@ class Worker:
         if self._stops:
             self._obey()
         try:
-            await lifespan.open()
+            await running.open()
         except BaseException:
-            await lifespan.close()
+            await running.close()
             raise
         leases = Leases(client.url, self._clock, self._lease_us / 1e6, running.leased, ask)
         leases.start()
@@ -189,15 +213,33 @@ class Worker:
             if self._abort_at is not None:
                 self._abort_at.cancel()
             leases.stop()
-            running.close()
             for duty in duties:
                 duty.cancel()
             await asyncio.gather(*duties, return_exceptions=True)
-            await lifespan.close()
+            await running.close()
             if not loop.cut_off:
                 await self._say_goodbye(client)
             log.info("worker %s stopped after %d jobs", self.name, running.executed)
         return running.executed
+
+    def _make_running(self, changed: Callable[[], None]) -> Running | Crew:
+        if self.executor == "auto":
+            return Running(self.name, self._served, self.concurrency, self._pickled, changed)
+        max_jobs, max_rss = self._limits
+        held = config.overridden()
+        setting = Setting(
+            executor=self.executor,
+            worker=self.name,
+            modules=self._modules,
+            pickled=sorted(self._pickled),
+            path=sys.path,
+            url=held.url,
+            prefix=held.prefix,
+            log=logs.settings(),
+            max_jobs=max_jobs,
+            max_rss=max_rss,
+        )
+        return Crew(House(setting, self.concurrency), self.concurrency, changed)
 
     async def _say_goodbye(self, client: aio.Client) -> None:
         """Drop what the server remembers of this worker; if it cannot be said, it is forgotten."""
@@ -259,7 +301,7 @@ class Worker:
             host=socket.gethostname(),
             pid=os.getpid(),
             queues=self.queues,
-            executor="auto",
+            executor=self.executor,
             concurrency=self.concurrency,
             started_us=time.time_ns() // 1000,
             version=VERSION,
@@ -268,6 +310,11 @@ class Worker:
 
 def _list(names: Sequence[str]) -> str:
     return ", ".join(names)
+
+
+def _check_count(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UsageError(f"{name} must be 1 or more, not {value!r}.")
 
 
 def _agreed(what: str, given: str | None, queues: Sequence[Queue | AsyncQueue | str]) -> str | None:

@@ -1,0 +1,184 @@
+"""The nursery: a clean process, of one thread and no connections, that forks children.
+
+It is started afresh, imports what is served once, and from then on only forks, reaps and reports.
+A child that has had its jobs is replaced at once; after one that died, the worker says when. When
+the worker is gone, the line to it ends, and everything here is killed: children, what they started,
+and what that left behind, for orphans of theirs become children of the nursery.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from typing import Final, NoReturn
+
+from bide import config, logs
+from bide.errors import BideError
+from bide.task import Served
+from bide.worker.processes import kin
+from bide.worker.processes.child import RETIRED, Child, be
+from bide.worker.processes.table import Table
+from bide.worker.processes.wire import (
+    Born,
+    Died,
+    Failed,
+    News,
+    Reader,
+    Setting,
+    decode_spawn,
+    encode,
+    send,
+)
+
+log = logging.getLogger("bide.worker")
+
+SWEEP_AFTER: Final = 0.5
+"""Seconds after a child's death in which what it left behind is looked for."""
+
+
+class Nursery:
+    """Forks, reaps and reports."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        control: socket.socket,
+        orders: socket.socket,
+        replies: socket.socket,
+        table: int,
+    ) -> None:
+        self._setting = setting
+        self._control = control
+        self._orders = orders
+        self._replies = replies
+        self._table = Table(table)
+        self._slots: dict[int, int] = {}
+        self._sweep_at = 0.0
+        self._served = Served(setting.modules)
+
+    def keep(self) -> None:
+        """Go on until the worker has gone."""
+        kin.adopt_orphans()
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        os.set_blocking(reader, False)
+        self._bell = (reader, writer)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # the worker says when
+        gc.collect()
+        gc.freeze()  # so that children do not copy what the collector would touch
+        orders, line = Reader(self._control), self._control.fileno()
+        try:
+            while True:
+                wait = None
+                if self._sweep_at:
+                    wait = max(0.0, self._sweep_at - time.monotonic())
+                ready, _, _ = select.select([line, reader], [], [], wait)
+                if reader in ready:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(reader, 4096)
+                    self._reap()
+                if line in ready:
+                    message = orders.read()
+                    if message is None:
+                        return
+                    self._spawn(decode_spawn(message).slot)
+                if self._sweep_at and time.monotonic() >= self._sweep_at:
+                    self._sweep()
+        finally:
+            self._kill_all()
+
+    def _spawn(self, slot: int) -> None:
+        row = self._table.row(slot)
+        row.end()
+        me = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._tell(Failed(f"no process is to be had: {error}", slot))
+            return
+        if pid == 0:
+            self._become(slot, me)
+        self._slots[pid] = slot
+        self._tell(Born(slot, pid))
+
+    def _become(self, slot: int, me: int) -> NoReturn:
+        self._control.close()
+        for fd in self._bell:
+            os.close(fd)
+        row = self._table.row(slot)
+        be(Child(slot, row, self._orders, self._replies, self._served, self._setting, me))
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            slot = self._slots.pop(pid, None)
+            if slot is None:
+                continue  # an orphan
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+            self._sweep_at = self._sweep_at or time.monotonic() + SWEEP_AFTER
+            if os.waitstatus_to_exitcode(status) == RETIRED:
+                self._spawn(slot)
+            else:
+                self._tell(Died(slot, pid, status, usage.ru_maxrss * 1024))
+
+    def _sweep(self) -> None:
+        """Kill what dead children have left behind."""
+        self._sweep_at = 0.0
+        for pid in kin.children():
+            if pid not in self._slots:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+                self._sweep_at = time.monotonic() + SWEEP_AFTER
+
+    def _kill_all(self) -> None:
+        for pid in self._slots:
+            kin.kill_session(pid)
+        self._slots.clear()
+        while left := kin.children():
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            for pid in left:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+
+    def _tell(self, news: News) -> None:
+        with contextlib.suppress(OSError):  # the worker has gone: the line's end says so too
+            send(self._control, encode(news))
+
+
+def main() -> None:
+    """Keep a nursery: the program that a worker starts."""
+    text, *fds = sys.argv[1:]
+    setting = Setting.decode(text)
+    control, orders, replies = (socket.socket(fileno=int(fd)) for fd in fds[:3])
+    sys.path[:] = setting.path
+    if setting.log is not None:
+        logs.setup(*setting.log)
+    with config.override(url=setting.url, prefix=setting.prefix):
+        try:
+            nursery = Nursery(setting, control, orders, replies, int(fds[3]))
+        except BideError as error:
+            send(control, encode(Failed(str(error))))
+            return
+        nursery.keep()
+
+
+if __name__ == "__main__":
+    main()
