@@ -112,6 +112,11 @@ def register(function: Function, options: TaskOptions | None = None) -> str:
     return name
 
 
+def registering_modules() -> set[str]:
+    """The modules of all functions that were registered in this process."""
+    return {name.partition(":")[0] for name in _registered}
+
+
 def refuse_method(function: Function) -> None:
     """Refuse what is decorated inside a class and wants an object, or the class, first.
 

@@ -26,12 +26,13 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     try:
         return loop.run_until_complete(main)
     finally:
-        _end(loop)
+        end(loop)
         asyncio.set_event_loop(None)
         loop.close()
 
 
-def _end(loop: asyncio.AbstractEventLoop) -> None:
+def end(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel what an event loop still runs, and leave what does not end by that."""
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()

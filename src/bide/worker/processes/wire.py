@@ -10,7 +10,7 @@ from __future__ import annotations
 import array
 import os
 import socket
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -39,6 +39,7 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, tag="r"):
     """A child will take jobs."""
 
     slot: int
+    pid: int
 
 
 class Broken(msgspec.Struct, frozen=True, array_like=True, tag="b"):
@@ -176,24 +177,22 @@ Executor = Literal["process", "fork"]
 
 
 class Setting(NamedTuple):
-    """What a nursery needs to know; travels as JSON on its command line."""
+    """What a nursery needs to know: the first message to it.
+
+    Not on its command line, which all users of the machine can read: a URL may have a password.
+    """
 
     executor: Executor
     worker: str
     modules: list[str]
-    pickled: list[str] | None
-    path: list[str]
+    also: list[str]
+    """Modules to import without serving them: the worker's process has tasks that they register."""
+    pickled: list[str]
     url: str | None
     prefix: str | None
     log: tuple[str, int] | None
     max_jobs: int | None
     max_rss: int | None
 
-    def encode(self) -> str:
-        """As text."""
-        return msgspec.json.encode(self).decode()
 
-    @classmethod
-    def decode(cls, text: str) -> Any:
-        """From text."""
-        return msgspec.json.decode(text, type=cls)
+decode_setting: Final = msgspec.msgpack.Decoder(Setting).decode
