@@ -42,6 +42,7 @@ TRANSITIONS: Final[dict[str, tuple[tuple[State, ...], tuple[State, ...]]]] = {
     "fail": ((State.ACTIVE,), (State.FAILED,)),
     "snooze": ((State.ACTIVE,), (*_DUE, State.CANCELLED)),
     "release": ((State.ACTIVE,), (State.WAITING, State.CANCELLED)),
+    "crash": ((State.ACTIVE,), (State.WAITING, State.FAILED, State.CANCELLED)),
     "extend": ((State.ACTIVE,), (State.ACTIVE,)),
     "reclaim": ((State.ACTIVE,), (State.WAITING, State.FAILED, State.CANCELLED)),
     "cancel": ((*_DUE, State.ACTIVE), (State.CANCELLED,)),
