@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from bide import Queue
-from tests.conftest import BINARIES, Server
+from bide.embedded import Server
+from bide.worker import eventloop
+from tests.conftest import BINARIES
 from tests.integration.processes import tasks
 from tests.integration.processes.stand import Shared, Stand
 
@@ -50,7 +53,17 @@ def stand(
     notes.touch()
     monkeypatch.setenv(tasks.NOTES, str(notes))
     monkeypatch.delenv("BIDE_NURSERY", raising=False)
-    before = len(os.listdir("/proc/self/fd"))
+    eventloop.new_event_loop().close()  # uvloop has two descriptors for all of its loops
+    before = descriptors()
     with Stand(Queue("work", url=one_url), notes, executor) as stand:
         yield stand
-    assert len(os.listdir("/proc/self/fd")) == before, "descriptors are left open"
+    assert descriptors() == before, "descriptors are left open"
+
+
+def descriptors() -> dict[str, str]:
+    """What this process has open."""
+    seen = {}
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # that of the listing
+            seen[fd] = os.readlink(f"/proc/self/fd/{fd}")
+    return seen

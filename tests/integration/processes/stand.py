@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -16,6 +17,7 @@ from bide.worker.processes import kin
 from tests.integration.processes import tasks
 from tests.integration.workers import eventually, listeners
 
+ROOT = Path(__file__).parents[3]
 MODULE = "tests.integration.processes.tasks"
 
 
@@ -34,10 +36,12 @@ class Stand:
         self.executor = executor
 
     def __enter__(self) -> Self:
+        self._before = marks()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.queue.close()
+        assert marks() <= self._before, "processes are left behind"
 
     def notes(self, what: str | None = None, id: str | None = None) -> list[Note]:
         """What was noted so far."""
@@ -70,7 +74,7 @@ class Stand:
 
     @contextmanager
     def at_work(self, *queues: Queue, **options: Any) -> Iterator[Worker]:
-        """A worker at work in a thread; it is stopped at the end, and has left nothing behind."""
+        """A worker at work in a thread; it is stopped at the end."""
         with at_work(self.worker(*queues, **options), queues or (self.queue,)) as worker:
             yield worker
 
@@ -79,6 +83,7 @@ class Shared(Stand):
     """The same with a worker at work from the beginning to the end."""
 
     def __enter__(self) -> Self:
+        super().__enter__()
         os.environ[tasks.NOTES] = str(self.path)
         self._working = at_work(self.worker(), [self.queue])
         self.working = self._working.__enter__()
@@ -98,34 +103,23 @@ def at_work(worker: Worker, queues: Any) -> Iterator[Worker]:
             eventually(partial(listeners, queue, "asked"), 20)
         yield worker
     finally:
-        family = descendants(os.getpid())
-        worker.stop()
-        thread.join(20)
+        if not worker._stops:
+            worker.stop()
+        thread.join(30)
         assert not thread.is_alive()
-        eventually(lambda: not [pid for pid in family if is_there(pid)])
 
 
-def descendants(pid: int) -> set[int]:
-    """The nurseries of this process, and all below them."""
-    parents = {}
-    for other in kin._all():
-        stat = kin._stat(other)
-        if stat is not None:
-            parents[other] = stat[1]
-    found: set[int] = set()
-    young = {other for other, parent in parents.items() if parent == pid and _is_nursery(other)}
-    while young:
-        found |= young
-        young = {other for other, parent in parents.items() if parent in young}
+def marks() -> set[bytes]:
+    """The marks of all processes that workers of this process have begun, directly or not."""
+    mark = f"{kin.MARK}={os.getpid()}-".encode()
+    found = set()
+    for pid in kin._all():
+        with suppress(OSError):
+            environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            found |= {variable for variable in environ if variable.startswith(mark)}
     return found
 
 
-def _is_nursery(pid: int) -> bool:
-    try:
-        return b"processes.nursery" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-
-
-def is_there(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+def program(url: str, executor: str, *options: str) -> list[str]:
+    """The command that starts a worker in a process of its own."""
+    return [sys.executable, "-m", "tests.integration.processes.program", url, executor, *options]

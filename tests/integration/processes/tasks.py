@@ -7,12 +7,14 @@ import json
 import logging
 import os
 import random
+import re
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,10 +27,18 @@ from bide import Fail, Queue, Retry, RetryLater, Snooze, current_job
 from bide.current import CurrentJob
 from bide.ids import new_id
 from bide.middleware import Middleware, use
-from bide.resource import Resource
+from bide.resource import Resource, resource
+from bide.worker.processes.kin import MARK
 
 NOTES = "BIDE_TEST_NOTES"
 URL = "BIDE_TEST_URL"
+BROKEN = "BIDE_TEST_BROKEN"
+IN_CHILDREN = MARK in os.environ
+"""Other tests of this process are to have no middleware and no resource of these."""
+
+broken = os.environ.get(BROKEN)
+if broken == "import":
+    raise RuntimeError("no import today")
 
 print("imported", flush=False)  # what is not written out yet must not be written by each child
 
@@ -202,6 +212,37 @@ async def tidy_up_async() -> None:
         note("tidied", current_job().cancelled)
 
 
+def backtrack() -> None:
+    re.match(r"(a*)*b", "a" * 40)
+
+
+def raise_in_finally() -> None:
+    try:
+        time.sleep(30)
+    finally:
+        raise LookupError("from the finally")
+
+
+async def raise_in_finally_async() -> None:
+    try:
+        await asyncio.sleep(30)
+    finally:
+        raise LookupError("from the finally")
+
+
+def swallow() -> str:
+    with suppress(bide.JobTimeout):
+        time.sleep(30)
+    return "swallowed"
+
+
+def say_and_wait(name: str) -> None:
+    current_job().log("working")
+    current_job().progress(0.5, "half way")
+    note("begun")
+    wait_for(name)
+
+
 # -- around them
 
 
@@ -249,16 +290,21 @@ class Around(Middleware):
             note("after")
 
 
-use(Around())
+if IN_CHILDREN:
+    use(Around())
 
 
 def open_pool() -> Iterator[str]:
     note("open")
+    if broken == "refused_resource":
+        raise ConnectionError("nobody is there")
+    if broken == "deadly_resource":
+        os._exit(9)
     yield f"pool of {os.getpid()}"
     note("close")
 
 
-pools: Resource[str] = Resource(open_pool)
+pools: Resource[str] = resource(open_pool) if IN_CHILDREN else Resource(open_pool)
 
 
 def use_pool(pool: str = pools.injected) -> str:
@@ -289,6 +335,7 @@ def enqueue_children(count: int) -> list[str]:
 
 
 def chance() -> list[Any]:
+    note("chance")
     wait_for("chance")  # so that each runs in another child
     return [random.random(), new_id(), os.urandom(8).hex()]
 
@@ -308,6 +355,30 @@ def threads_and_loops() -> list[Any]:
     ran = subprocess.run(["echo", "hello"], capture_output=True, text=True, check=True)
     seen.append(ran.stdout.strip())
     return sorted(seen, key=str)
+
+
+def fork_and_return() -> str:
+    if pid := os.fork():
+        os.waitpid(pid, 0)
+    return "returned"
+
+
+def keep_signals() -> None:
+    for number in (signal.SIGALRM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def block_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+
+
+def read_input() -> str:
+    return sys.stdin.read()
+
+
+def command_lines() -> str:
+    seen = [Path("/proc/self/cmdline"), Path(f"/proc/{os.getppid()}/cmdline")]
+    return " ".join(path.read_text().replace("\0", " ") for path in seen)
 
 
 def speak(text: str) -> None:

@@ -170,8 +170,7 @@ class Child:
         if judged.callback is not None:
             self._row.limit(max(run.deadline, time.monotonic()) + GRACE)
             self.tell(Decided(order.number, judged.ended))
-            job = run.job or current(run, self._setting.worker)
-            call_back(judged.callback, self._served, job, judged.value, self._wait)
+            copy_context().run(self._call_back, judged, run)
             self._check_self(run)
         self._ran += 1
         flush()
@@ -227,11 +226,17 @@ class Child:
                 if self._row.asked == self._number:
                     self._asked(ASKED, None)
                 return await call.run_async(job)
-        except TimeoutError:
+        except BaseException:  # whatever it makes of being ended
             run.timed_out = limit.expired()
             raise
         finally:
             self._task = None
+
+    def _call_back(self, judged: Judged, run: Run) -> None:
+        assert judged.callback is not None
+        job = run.job or current(run, self._setting.worker)
+        enter(job)
+        call_back(judged.callback, self._served, job, judged.value, self._wait)
 
     def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine; the event loop is made for the first, and stays.

@@ -26,7 +26,6 @@ from bide.worker.processes.wire import (
     Born,
     Broken,
     Died,
-    Failed,
     Reader,
     Ready,
     Reply,
@@ -229,8 +228,12 @@ class House:
                     self._born(self.slots[news.slot], news.pid)
                 elif isinstance(news, Died):
                     self._died(self.slots[news.slot], news)
+                elif news.slot < 0:
+                    self._nursery_died(TaskNotFound(news.why))
+                    return
                 else:
-                    self._failed(news)
+                    self._cannot_begin(BideError(news.why))
+                    self._spawn_later(self.slots[news.slot])
         except BlockingIOError:
             return
         except OSError:
@@ -240,13 +243,6 @@ class House:
         self._empty.clear()
         if slot.born(pid):
             self._changed()
-
-    def _failed(self, news: Failed) -> None:
-        if news.slot < 0:
-            self._cannot_begin(TaskNotFound(news.why))
-        else:
-            self._cannot_begin(BideError(news.why))
-            self._spawn_later(self.slots[news.slot])
 
     def _died(self, slot: Slot, died: Died, among: int = 1) -> None:
         self.listen()  # what it said before
@@ -268,7 +264,7 @@ class House:
             return
         self._loop.call_later(_pause(slot.failures - 1), self._spawn, slot)
 
-    def _nursery_died(self) -> None:
+    def _nursery_died(self, why: BideError | None = None) -> None:
         control, nursery = self._control, self._nursery
         assert control is not None
         assert nursery is not None
@@ -276,7 +272,7 @@ class House:
         control.close()
         self._control = self._nursery = None
         self._end_nursery(nursery)
-        self._cannot_begin(BideError("The process that makes children died."))
+        self._cannot_begin(why or BideError("The process that makes children died."))
         self.listen()
         lost = [slot for slot in self.slots if slot.pid]
         busy = sum(slot.row.job != 0 for slot in lost)

@@ -182,7 +182,8 @@ def main() -> None:
     for fd in fds:
         os.set_inheritable(fd, False)
     control, orders, replies = (socket.socket(fileno=fd) for fd in fds[:3])
-    message = Reader(control).read()
+    reader = Reader(control)
+    message = reader.read()
     if message is None:
         return
     setting = decode_setting(message)
@@ -193,6 +194,8 @@ def main() -> None:
             nursery = Nursery(setting, control, orders, replies, fds[3])
         except BideError as error:
             send(control, encode(Failed(str(error))))
+            while reader.read():  # leaving what was sent here unread would take the answer away
+                pass
             return
         nursery.keep()
 
