@@ -19,6 +19,7 @@ from tests.integration.workers import eventually, listeners
 
 ROOT = Path(__file__).parents[3]
 MODULE = "tests.integration.processes.tasks"
+HOSTILE = "tests.faults.processes.hostile"
 
 
 class Note(NamedTuple):
@@ -60,7 +61,7 @@ class Stand:
     def worker(self, *queues: Queue, **options: Any) -> Worker:
         """A worker that serves the tasks."""
         options = {
-            "modules": [MODULE],
+            "modules": [MODULE, HOSTILE],
             "executor": self.executor,
             "concurrency": 2,
             "lease": 10,

@@ -26,7 +26,7 @@ from types import FrameType
 from typing import Any, Final, NoReturn
 
 from bide.current import enter
-from bide.errors import JobCancelled
+from bide.errors import JobCancelled, JobTimeout
 from bide.middleware import used
 from bide.ops.consume import Said as Note
 from bide.resource import resources
@@ -188,7 +188,7 @@ class Child:
             assert run.job is not None
             if order.overran:
                 run.timed_out = True
-                raise judging.overrun(run)
+                raise JobTimeout(f"{judging.overrun(run)} {order.overran}")
             call = prepare(body, target, self._lifespan, used())
             run.deadline = time.monotonic() + run.policy.timeout
             self._row.limit(run.deadline)

@@ -78,7 +78,7 @@ class Crew:
         self._moved_at = 0.0
         self._newest = 0
         self._looking = False
-        self._judging: set[int] = set()
+        self._judging: dict[int, str] = {}
         self._died_idle = False
         self._missed: dict[int, float] = {}
         self.executed = 0
@@ -183,7 +183,8 @@ class Crew:
                 self._unsent.popleft()
                 self._end(number)
                 continue
-            order = Order(number, run.station.queue, run.claimed, run.claimed_at, run.timed_out)
+            overran = self._judging.get(number, "")
+            order = Order(number, run.station.queue, run.claimed, run.claimed_at, overran)
             if not self._house.send(encode(order)):
                 break
             self._unsent.popleft()
@@ -221,7 +222,7 @@ class Crew:
             self._end(number)
         elif run.timed_out and number not in self._judging:
             # What becomes of it is for a child to say, with the policy and the callback.
-            self._judging.add(number)
+            self._judging[number] = obituary(died)
             run.deadline = time.monotonic() + DEFAULT_TIMEOUT
             self._unsent.appendleft(number)
         elif among > 1:
@@ -296,7 +297,7 @@ class Crew:
         self._unsent.clear()
         for number in waiting:
             run = self._held[number]
-            if run.timed_out:
+            if number in self._judging:
                 self._unsent.append(number)
                 continue
             run.decide(("cancel", "", b"") if run.asked else ("release", "", b""))
@@ -311,7 +312,7 @@ class Crew:
         empty = self._house.is_line_empty
         missing = self._held.keys() - begun - set(self._unsent)
         if not empty:  # what was handed out before another that has begun is not in the line
-            missing = {n for n in missing - self._judging if n < self._newest}
+            missing = {n for n in missing - self._judging.keys() if n < self._newest}
         self._missed = {number: self._missed.get(number, now) for number in missing}
         self._died_idle = bool(missing)
         for number, since in self._missed.items():
@@ -338,7 +339,7 @@ class Crew:
 
     def _end(self, number: int) -> None:
         run = self._held.pop(number)
-        self._judging.discard(number)
+        self._judging.pop(number, None)
         assert run.decided is not None
         run.ended = True
         outcome, when, data = run.decided

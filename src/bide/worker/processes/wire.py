@@ -31,8 +31,8 @@ class Order(msgspec.Struct, frozen=True, array_like=True):
     queue: str
     claimed: Claimed
     claimed_at: float
-    overran: bool = False
-    """It ran too long, and its child was killed: only say what becomes of it."""
+    overran: str = ""
+    """It ran too long, and its child was killed in this way: only say what becomes of it."""
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="r"):
