@@ -203,6 +203,11 @@ def daemonize(name: str) -> str:
         time.sleep(1)
 
 
+def daemon_and_die() -> None:
+    daemonize("")
+    os._exit(3)
+
+
 def with_a_daemon(name: str) -> bool:
     """Whether a daemon of this job still lives when the test says so."""
     daemon = int(daemonize(name))

@@ -33,8 +33,11 @@ def shared_worker(executor: str, tmp_path_factory: pytest.TempPathFactory) -> It
 def _shared(server: Server, executor: str, directory: Path) -> Iterator[Shared]:
     notes = directory / "notes"
     notes.touch()
+    eventloop.new_event_loop().close()  # uvloop has two descriptors for all of its loops
+    before = descriptors()
     with Shared(Queue("work", url=server.url), notes, executor) as shared:
         yield shared
+    assert descriptors() == before, "descriptors are left open"
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from bide import Queue, Worker, logs
-from tests.integration.processes.stand import MODULE
+from tests.integration.processes.stand import HOSTILE, MODULE
 
 
 def main() -> None:
@@ -17,7 +17,9 @@ def main() -> None:
     format = next((word for word in rest if word in ("text", "json", "kv")), "text")
     logs.setup(format, logging.DEBUG)
     queue = Queue("work", url=url)
-    Worker(queue, modules=MODULE, executor=executor, concurrency=2, lease=1).work(burst=burst)
+    Worker(queue, modules=[MODULE, HOSTILE], executor=executor, concurrency=2, lease=1).work(
+        burst=burst
+    )
 
 
 if __name__ == "__main__":

@@ -158,7 +158,7 @@ class Child:
 
     def _serve(self, order: Order) -> None:
         now = time.monotonic()
-        self._row.begin(order.number, now, now + GRACE if order.overran else 0.0)
+        self._row.begin(order.number, now, now if order.overran else 0.0)
         self._number = order.number
         if self._ran:
             self._listen()
@@ -168,7 +168,7 @@ class Child:
         self._check_self(run)
         run.decide(judged.ended)
         if judged.callback is not None:
-            self._row.limit(max(run.deadline, time.monotonic()) + GRACE)
+            self._row.limit(max(run.deadline, time.monotonic()))
             self.tell(Decided(order.number, judged.ended))
             copy_context().run(self._call_back, judged, run)
             self._check_self(run)

@@ -54,7 +54,7 @@ STALE: Final = 0.05
 workers may have a child that is free."""
 
 ASTRAY: Final = 1.0
-"""Seconds for which a job may have been taken and stand in no row, once a child has died."""
+"""Seconds for which a job may have been taken and stand in no row, once a child died or stopped."""
 
 
 class Crew:
@@ -78,6 +78,7 @@ class Crew:
         self._moved_at = 0.0
         self._newest = 0
         self._looking = False
+        self._timer = self._loop.call_later(0, self._look_later)
         self._judging: dict[int, str] = {}
         self._died_idle = False
         self._missed: dict[int, float] = {}
@@ -172,7 +173,10 @@ class Crew:
 
     async def close(self) -> None:
         """Let the children end."""
-        await self._house.close()
+        try:
+            await self._house.close()
+        finally:
+            self._timer.cancel()
 
     def _hand_out(self) -> None:
         while self._unsent:
@@ -244,7 +248,7 @@ class Crew:
         waits = any(slot.pid and not slot.able for slot in self._house.slots)
         if not self._looking and (self._held or waits):
             self._looking = True
-            self._loop.call_later(LOOK_EVERY, self._look_on)
+            self._timer = self._loop.call_later(LOOK_EVERY, self._look_on)
 
     def _look_on(self) -> None:
         self._looking = False
@@ -272,14 +276,13 @@ class Crew:
             self._changed()
         if len(self._held) > len(begun) and not can and now - self._moved_at > STALE:
             self._give_back()
-        if self._died_idle:
+        if self._died_idle or any(slot.pid and not slot.able for slot in self._house.slots):
             self._find_astray(begun, now)
 
     def _bound(self, slot: Slot, number: int, run: Run, now: float) -> None:
-        """Hold a job to its time; what runs after its end, a callback, has had its grace."""
+        """Hold a job to its time and a grace; a callback, or who judges, has a grace alone."""
         run.deadline = slot.row.deadline or run.deadline
-        over = run.deadline + (GRACE if run.decided is None else 0.0)
-        if now > over:
+        if now > run.deadline + GRACE:
             run.timed_out = run.timed_out or run.decided is None
             slot.kill()
         elif run.asked and run.decided is None:
@@ -304,7 +307,7 @@ class Crew:
             self._end(number)
 
     def _find_astray(self, begun: set[int], now: float) -> None:
-        """Give back what a child took that died before it could say so.
+        """Give back what a child took that died, or was stopped, before it could say so.
 
         That is what is neither waiting, nor in a row, nor answered, for longer than a child takes
         from the one to the other.

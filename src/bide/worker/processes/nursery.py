@@ -22,6 +22,7 @@ from typing import Final, NoReturn
 from bide import config, logs
 from bide.errors import BideError, TaskNotFound
 from bide.task import Served, import_module
+from bide.worker import eventloop
 from bide.worker.processes import kin
 from bide.worker.processes.child import RETIRED, Child, be, flush
 from bide.worker.processes.table import Table
@@ -78,6 +79,7 @@ class Nursery:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # the worker says when
+        eventloop.preload()
         gc.collect()
         gc.freeze()  # so that children do not copy what the collector would touch
         orders, line = Reader(self._control), self._control.fileno()
