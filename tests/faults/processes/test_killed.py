@@ -88,8 +88,10 @@ def test_a_nursery_with_two_jobs_accuses_neither(stand: Stand) -> None:
 def test_an_idle_nursery(stand: Stand) -> None:
     with stand.at_work() as worker:
         for _ in range(2):
+            daemon = stand.queue.enqueue(hostile.daemonize, "").wait(20)
             children(worker)
             os.kill(house(worker)._nursery.pid, signal.SIGKILL)
+            eventually(lambda pid=daemon: not os.path.exists(f"/proc/{pid}"))
             assert stand.queue.enqueue(hostile.ran).wait(20) == "ran"
 
 

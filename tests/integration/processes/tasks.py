@@ -360,6 +360,7 @@ def threads_and_loops() -> list[Any]:
 def fork_and_return() -> str:
     if pid := os.fork():
         os.waitpid(pid, 0)
+        note("reaped")
     return "returned"
 
 

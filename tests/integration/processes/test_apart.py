@@ -41,6 +41,7 @@ def test_a_job_that_forks_ends_once(shared: Shared) -> None:
     """Both copies come back from the function; only one of them is the job."""
     job = shared.queue.enqueue(tasks.fork_and_return)
     assert job.wait(20) == "returned"
+    shared.wait("reaped", id=job.id)
     after = [shared.queue.enqueue(tasks.add, i) for i in range(10)]
     assert [other.wait(20) for other in after] == list(range(10))
     assert all(len(shared.notes("add", other.id)) == 1 for other in after)

@@ -162,8 +162,9 @@ def test_children_that_are_idle_leave_quietly(
 
 
 def test_children_log_as_the_command_line_says_and_print_where_it_does(
-    stand: Stand,
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     format = "json" if stand.executor == "fork" else "kv"
     job = stand.queue.enqueue(tasks.speak, "hello")
     ran = subprocess.run(
