@@ -110,6 +110,8 @@ class Loop:
         return -(-self._running.capacity // 2)
 
     def _finished(self) -> bool:
+        if self._running.has_had_enough:
+            self.stopping = True
         if any(s.settles or s.unanswered or s.said.waiting for s in self._stations):
             return self.cut_off
         if self._running.busy or self._running.calls_back:

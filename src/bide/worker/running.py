@@ -57,6 +57,7 @@ class Running:
         worker: str,
         served: Served,
         concurrency: int,
+        max_jobs: int | None,
         pickled: Container[str],
         changed: Callable[[], None],
     ) -> None:
@@ -66,13 +67,15 @@ class Running:
             worker: the worker's name.
             served: the tasks it runs.
             concurrency: how many jobs may run at once.
+            max_jobs: how many are enough.
             pickled: the queues whose arguments are read though they were pickled.
             changed: called in the loop's thread when there is something to send.
         """
         self._worker = worker
         self._served = served
         self._lifespan = Lifespan()
-        self.capacity: Final = concurrency
+        self._concurrency = concurrency
+        self._max_jobs = max_jobs
         self._pickled = pickled
         self._changed = changed
         self._loop = asyncio.get_running_loop()
@@ -91,6 +94,18 @@ class Running:
     def __len__(self) -> int:
         """How many slots are taken: held jobs, and threads that outlast their time-out."""
         return len(self._held) + self._stuck
+
+    @property
+    def capacity(self) -> int:
+        """How many jobs may be held now."""
+        if self._max_jobs is None:
+            return self._concurrency
+        return min(self._concurrency, self._max_jobs - self.executed + self._stuck)
+
+    @property
+    def has_had_enough(self) -> bool:
+        """Whether it has run as many jobs as it was to."""
+        return self._max_jobs is not None and self.executed >= self._max_jobs
 
     @property
     def busy(self) -> int:

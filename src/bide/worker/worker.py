@@ -13,9 +13,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from types import FrameType
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from bide import aio, config, logs
 from bide.clock import Duration, to_us
@@ -29,7 +29,7 @@ from bide.queue import AsyncQueue, Queue
 from bide.script import SERVER_CLOCK
 from bide.task import Served
 from bide.version import VERSION
-from bide.worker import cancels, eventloop, title
+from bide.worker import cancels, eventloop, idleness, title
 from bide.worker.heartbeat import beat
 from bide.worker.leases import Leases
 from bide.worker.loop import Loop
@@ -40,6 +40,8 @@ from bide.worker.running import Running
 from bide.worker.station import Station
 
 log = logging.getLogger("bide.worker")
+
+Beside = Callable[[], Coroutine[Any, Any, None]]
 
 Executor = Literal["auto", "process", "fork"]
 EXECUTORS: Final = get_args(Executor)
@@ -73,6 +75,7 @@ class Worker:
         executor: Executor = "auto",
         max_jobs: int | None = None,
         max_rss: int | None = None,
+        max_idle: Duration | None = None,
         allow_pickle: bool = False,
     ) -> None:
         """Set up; nothing is sent before `work`.
@@ -91,7 +94,9 @@ class Worker:
             executor: `"auto"` runs coroutine functions on the event loop and plain functions in
                 threads; `"process"` runs jobs in child processes, one at a time in each; `"fork"`
                 gives each job a process of its own.
-            max_jobs: after how many jobs a child process is replaced (`"process"`).
+            max_jobs: after how many jobs the process that ran them has had enough: a child is
+                replaced; where there are none, the worker stops.
+            max_idle: how long to wait for jobs before stopping.
             max_rss: above how many bytes of memory it is, once it has ended its job.
             allow_pickle: read arguments that were pickled, which can run any code of whoever can
                 write to the queues. Without it, this is done for queues given as objects whose
@@ -112,8 +117,11 @@ class Worker:
         for name_, limit in (("max_jobs", max_jobs), ("max_rss", max_rss)):
             if limit is not None:
                 _check_count(name_, limit)
-                if executor != "process":
-                    raise UsageError(f"{name_}= is for executor='process', not {executor!r}.")
+        if max_rss is not None and executor != "process":
+            raise UsageError(f"max_rss= is for executor='process', not {executor!r}.")
+        if max_jobs is not None and executor == "fork":
+            raise UsageError("max_jobs= means nothing to executor='fork': a process runs one job.")
+        self._max_idle = None if max_idle is None else to_us(max_idle, "max_idle") / 1e6
         self._url = resolve_url(_agreed("url", url, given))
         prefix = resolve_prefix(_agreed("prefix", prefix, given))
         self._clock = config.overridden().clock or SERVER_CLOCK
@@ -140,14 +148,26 @@ class Worker:
         self._running: Running | Crew | None = None
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._abort_at: asyncio.TimerHandle | None = None
+        self._client: aio.Client | None = None
         self._stops = 0
         self._has_process = False
+        self.retired = False
+        """It has stopped because it had run `max_jobs`."""
 
-    def work(self, burst: bool = False) -> int:
+    @property
+    def answered(self) -> float:
+        """When the server last answered (`time.monotonic()`); 0 for never."""
+        return self._client.answered if self._client is not None else 0.0
+
+    def work(self, burst: bool = False, *, beside: Beside | None = None) -> int:
         """Work until SIGINT or SIGTERM; with `burst`, until nothing is due.
 
         The first signal lets running jobs finish; the second, or the end of the grace, gives them
         back without using an attempt; a third ends the process at once.
+
+        Args:
+            burst: whether to end when nothing is due.
+            beside: a coroutine function to be run in the worker's event loop meanwhile.
 
         Returns:
             How many jobs this worker executed.
@@ -161,14 +181,25 @@ class Worker:
         gc.freeze()
         self._has_process = threading.current_thread() is threading.main_thread()
         try:
-            return eventloop.run(self.run(burst))
+            return eventloop.run(self._run_beside(burst, beside))
         finally:
             self._has_process = False
             gc.unfreeze()
 
+    async def _run_beside(self, burst: bool, beside: Beside | None) -> int:
+        if beside is None:
+            return await self.run(burst)
+        task = asyncio.create_task(beside())
+        try:
+            return await self.run(burst)
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
     async def run(self, burst: bool = False) -> int:
         """`work`, in the event loop that runs now."""
-        client = aio.Client(self._url, patience=0, clock=self._clock)
+        self.retired = False
+        self._client = client = aio.Client(self._url, patience=0, clock=self._clock)
         try:
             with self._signal_handlers():
                 # Of calls that share a round trip, one whose script the server does not know would
@@ -204,6 +235,8 @@ class Worker:
             asyncio.create_task(beat(client, self._global_keys, self.name, self._about())),
             asyncio.create_task(cancels.hear(client, asked, ask)),
         ]
+        if self._max_idle is not None:
+            duties.append(asyncio.create_task(idleness.watch(running, self._max_idle, loop.stop)))
         if self._has_process:
             duties.append(asyncio.create_task(title.keep(self.queues, running.tasks)))
         log.info("worker %s serves %s, %d at once", self.name, _list(self.queues), self.concurrency)
@@ -219,13 +252,16 @@ class Worker:
             await running.close()
             if not loop.cut_off:
                 await self._say_goodbye(client)
+            self.retired = running.has_had_enough
             log.info("worker %s stopped after %d jobs", self.name, running.executed)
         return running.executed
 
     def _make_running(self, changed: Callable[[], None]) -> Running | Crew:
-        if self.executor == "auto":
-            return Running(self.name, self._served, self.concurrency, self._pickled, changed)
         max_jobs, max_rss = self._limits
+        if self.executor == "auto":
+            return Running(
+                self.name, self._served, self.concurrency, max_jobs, self._pickled, changed
+            )
         held = config.overridden()
         setting = Setting(
             executor=self.executor,

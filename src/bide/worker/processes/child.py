@@ -51,6 +51,7 @@ from bide.worker.processes.wire import (
 )
 from bide.worker.reading import current, read
 from bide.worker.run import Run
+from bide.worker.title import set_title
 
 log = logging.getLogger("bide.worker")
 
@@ -112,6 +113,7 @@ class Child:
     def live(self) -> int:
         """Take jobs until there are none for this child any more; how it ends."""
         _settle_in(self._parent)
+        set_title("bide child: idle")
         signal.signal(signal.SIGALRM, self._time_is_over)
         signal.signal(ASKED, self._asked)
         if resources():
@@ -165,6 +167,7 @@ class Child:
             call_back(judged.callback, self._served, job, judged.value, self._wait)
         self._ran += 1
         _flush()
+        set_title("bide child: idle")
         self._run = None
         self._row.end()
         self.tell(Done(order.number, judged.ended, time.monotonic() - now))
@@ -186,6 +189,7 @@ class Child:
         except BideError as error:
             return judging.raised(run, error, self._served)
         assert run.job is not None
+        set_title(f"bide child: {run.task_name} (job {run.claimed.id})")
         run.deadline = time.monotonic() + run.policy.timeout
         self._row.limit(run.deadline)
         try:

@@ -77,6 +77,7 @@ class Crew:
         self._judging: set[int] = set()
         self.executed = 0
         self.calls_back = False
+        self.has_had_enough = False
         house.hear(self._heard, self._learned)
 
     def __len__(self) -> int:

@@ -166,7 +166,6 @@ class House:
                     sys.executable,
                     "-m",
                     "bide.worker.processes.nursery",
-                    self._setting.encode(),
                     *map(str, fds),
                 ],
                 pass_fds=fds,
@@ -174,6 +173,7 @@ class House:
                 start_new_session=True,
                 env=os.environ | {kin.MARK: self._mark},
             )
+        send(self._control, self._setting.encode())
         self._control.setblocking(False)
         self._loop.add_reader(self._control, self._read_news, Reader(self._control))
         for slot in self.slots:

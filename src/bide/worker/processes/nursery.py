@@ -36,6 +36,7 @@ from bide.worker.processes.wire import (
     encode,
     send,
 )
+from bide.worker.title import set_title
 
 log = logging.getLogger("bide.worker")
 
@@ -165,15 +166,19 @@ class Nursery:
 
 def main() -> None:
     """Keep a nursery: the program that a worker starts."""
-    text, *fds = sys.argv[1:]
-    setting = Setting.decode(text)
-    control, orders, replies = (socket.socket(fileno=int(fd)) for fd in fds[:3])
+    *lines, table = map(int, sys.argv[1:])
+    control, orders, replies = (socket.socket(fileno=fd) for fd in lines)
+    told = Reader(control).read()
+    if told is None:
+        return
+    setting = Setting.decode(told)
+    set_title(f"bide nursery of {setting.worker}")
     sys.path[:] = setting.path
     if setting.log is not None:
         logs.setup(*setting.log)
     with config.override(url=setting.url, prefix=setting.prefix):
         try:
-            nursery = Nursery(setting, control, orders, replies, int(fds[3]))
+            nursery = Nursery(setting, control, orders, replies, table)
         except BideError as error:
             send(control, encode(Failed(str(error))))
             return

@@ -10,7 +10,7 @@ from __future__ import annotations
 import array
 import os
 import socket
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -176,7 +176,7 @@ Executor = Literal["process", "fork"]
 
 
 class Setting(NamedTuple):
-    """What a nursery needs to know; travels as JSON on its command line."""
+    """What a nursery needs to know; not on its command line, which can be seen by all."""
 
     executor: Executor
     worker: str
@@ -189,11 +189,11 @@ class Setting(NamedTuple):
     max_jobs: int | None
     max_rss: int | None
 
-    def encode(self) -> str:
-        """As text."""
-        return msgspec.json.encode(self).decode()
+    def encode(self) -> bytes:
+        """As a message."""
+        return encode(self)
 
     @classmethod
-    def decode(cls, text: str) -> Any:
-        """From text."""
-        return msgspec.json.decode(text, type=cls)
+    def decode(cls, message: bytes | memoryview) -> Setting:
+        """From a message."""
+        return msgspec.msgpack.decode(message, type=cls)
