@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Container, Sequence
@@ -23,6 +24,7 @@ from bide.errors import BideError
 from bide.job import Claimed
 from bide.middleware import used
 from bide.ops.consume import Settle
+from bide.ops.registry import Doing
 from bide.task import Served
 from bide.worker import judging
 from bide.worker.calling import (
@@ -36,6 +38,7 @@ from bide.worker.deadlines import Deadlines
 from bide.worker.judging import Judged
 from bide.worker.leases import GRACE
 from bide.worker.lifespan import Lifespan
+from bide.worker.processes.kin import rss
 from bide.worker.reading import current, read
 from bide.worker.run import Ended, Run
 from bide.worker.station import Station
@@ -112,9 +115,13 @@ class Running:
         """How many jobs are held."""
         return len(self._held)
 
-    def tasks(self) -> list[str]:
-        """The task of each job that is held."""
-        return [run.task_name for run in self._held.values()]
+    def doing(self) -> list[Doing]:
+        """What runs."""
+        return [run.doing() for run in self._held.values()]
+
+    def rss(self) -> int:
+        """Bytes of memory of the processes that run jobs."""
+        return rss(os.getpid())
 
     @property
     def calls_back(self) -> bool:

@@ -14,6 +14,8 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final
 
+from bide.ops.registry import Doing
+
 EVERY: Final = 1.0
 """Seconds."""
 
@@ -55,14 +57,14 @@ def titled(text: str) -> Iterator[None]:
         process.setproctitle(before)
 
 
-async def keep(queues: Sequence[str], running: Callable[[], Iterable[str]]) -> None:
+async def keep(queues: Sequence[str], doing: Callable[[], Iterable[Doing]]) -> None:
     """Keep this process's title true, to a second, until cancelled; then it is as it was."""
     if _process() is None:
         return
     said = title(queues, ())
     with titled(said):
         while True:
-            if (now := title(queues, running())) != said:
+            if (now := title(queues, [job.task for job in doing()])) != said:
                 set_title(said := now)
             await asyncio.sleep(EVERY)
 

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from functools import partial
 from types import FrameType
 from typing import Any, Final, Literal, get_args
 
@@ -24,7 +25,7 @@ from bide.errors import BideError, UsageError
 from bide.ids import check_name
 from bide.keys import keys_of
 from bide.ops.consume import leave
-from bide.ops.registry import About, heartbeat, register
+from bide.ops.registry import MOST_DOING, About, heartbeat, register
 from bide.queue import AsyncQueue, Queue
 from bide.script import SERVER_CLOCK
 from bide.task import Served
@@ -221,6 +222,12 @@ class Worker:
             with contextlib.suppress(RuntimeError):  # the event loop has closed
                 event_loop.call_soon_threadsafe(running.ask, channel, id)
 
+        def hear(channel: str, text: str) -> None:
+            if channel != stopping:
+                running.ask(channel, text)
+            elif text == self.name:
+                self._dismissed()
+
         if self._stops:
             self._obey()
         try:
@@ -230,15 +237,24 @@ class Worker:
             raise
         leases = Leases(client.url, self._clock, self._lease_us / 1e6, running.leased, ask)
         leases.start()
-        asked = [keys["asked"] for keys in self._keys]
+        stopping = self._global_keys["stopping"]
+        channels = [stopping, *(keys["asked"] for keys in self._keys)]
         duties = [
-            asyncio.create_task(beat(client, self._global_keys, self.name, self._about())),
-            asyncio.create_task(cancels.hear(client, asked, ask)),
+            asyncio.create_task(
+                beat(
+                    client,
+                    self._global_keys,
+                    self.name,
+                    partial(self._about, running, time.time_ns() // 1000),
+                    self._dismissed,
+                )
+            ),
+            asyncio.create_task(cancels.hear(client, channels, hear)),
         ]
         if self._max_idle is not None:
             duties.append(asyncio.create_task(idleness.watch(running, self._max_idle, loop.stop)))
         if self._has_process:
-            duties.append(asyncio.create_task(title.keep(self.queues, running.tasks)))
+            duties.append(asyncio.create_task(title.keep(self.queues, running.doing)))
         log.info("worker %s serves %s, %d at once", self.name, _list(self.queues), self.concurrency)
         try:
             await loop.run(running)
@@ -294,6 +310,11 @@ class Worker:
             if self._event_loop is not None:
                 self._event_loop.call_soon_threadsafe(self._obey)
 
+    def _dismissed(self) -> None:
+        """Someone has asked over the server; saying it twice does not make it more urgent."""
+        if self._stops == 0:
+            self.stop()
+
     def _obey(self) -> None:
         """Do what has been asked: let running jobs finish, or give them back."""
         assert self._loop is not None
@@ -332,15 +353,20 @@ class Worker:
             for number, handler in zip(signals, before, strict=True):
                 signal.signal(number, handler)
 
-    def _about(self) -> About:
+    def _about(self, running: Running | Crew, started_us: int, skew: float | None) -> About:
+        doing = running.doing()
         return About(
             host=socket.gethostname(),
             pid=os.getpid(),
             queues=self.queues,
             executor=self.executor,
             concurrency=self.concurrency,
-            started_us=time.time_ns() // 1000,
+            started_us=started_us,
             version=VERSION,
+            busy=len(doing),
+            doing=doing[:MOST_DOING],
+            rss=running.rss(),
+            skew=skew,
         )
 
 

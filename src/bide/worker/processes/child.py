@@ -150,7 +150,7 @@ class Child:
             return self._ran > 0
         if setting.max_jobs is not None and self._ran >= setting.max_jobs:
             return True
-        return setting.max_rss is not None and self._ran > 0 and rss() > setting.max_rss
+        return setting.max_rss is not None and self._ran > 0 and rss(os.getpid()) > setting.max_rss
 
     def _serve(self, order: Order) -> None:
         now = time.monotonic()

@@ -29,10 +29,10 @@ def adopt_orphans() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def rss() -> int:
-    """The memory of this process, in bytes."""
+def rss(pid: int) -> int:
+    """The memory of a process, in bytes; 0 where that cannot be known."""
     try:
-        with open("/proc/self/statm", "rb") as file:
+        with open(f"/proc/{pid}/statm", "rb") as file:
             return int(file.read().split()[1]) * _PAGE
     except OSError:
         return 0
