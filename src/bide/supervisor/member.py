@@ -18,7 +18,8 @@ from bide.worker import Worker
 from bide.worker.processes.wire import Reader
 
 EVERY: Final = 1.0
-"""Seconds between two reports."""
+SOON: Final = 0.05
+"""Seconds between two reports; until the server has answered, others wait for that."""
 
 
 def main() -> None:
@@ -52,7 +53,7 @@ async def report(worker: Worker, line: socket.socket) -> None:
         while True:
             with contextlib.suppress(OSError):
                 line.send(encode(Vitals(time.monotonic(), worker.answered)))
-            await asyncio.sleep(EVERY)
+            await asyncio.sleep(EVERY if worker.answered else SOON)
     finally:
         loop.remove_reader(line)
 

@@ -134,6 +134,7 @@ class Supervisor:
             if server is not None:
                 server.close()
             self._kill()
+            kin.kill_children()
         log.info("all workers have stopped")
         return self._code
 
@@ -181,7 +182,7 @@ class Supervisor:
         for member in self._members:
             if not member.pid and not member.done and not member.started:
                 self._start(member)
-        if not self._what_is_unready() and self._notifier:
+        if not self._stops and not self._what_is_unready() and self._notifier:
             self._notifier.say("READY=1", f"STATUS={len(self._members)} workers")
 
     def _hang_up(self, member: Member) -> None:
@@ -207,7 +208,9 @@ class Supervisor:
         pid, member.pid = member.pid, 0
         if self._stops or code == ENDED:
             member.done = True
-            self._code = self._code or max(code, 0 if code >= 0 else 1)
+            self._begun()
+            if code not in (ENDED, RETIRED, -signal.SIGTERM):  # the last: before it had begun
+                self._code = self._code or 1
         elif code == UNUSABLE:
             self._code = code
             member.done = True

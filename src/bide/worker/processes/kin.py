@@ -50,6 +50,17 @@ def children() -> list[int]:
     return [pid for pid in _all() if (stat := _stat(pid)) is not None and stat[1] == me]
 
 
+def kill_children() -> None:
+    """Kill all children of this process, those they leave behind too, and reap them."""
+    while left := children():
+        for pid in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in left:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+
+
 def kill_session(pid: int) -> None:
     """Kill a child that leads a session, and the processes it started there."""
     for kill in (os.killpg, os.kill):

@@ -151,13 +151,7 @@ class Nursery:
         for pid in self._slots:
             kin.kill_session(pid)
         self._slots.clear()
-        while left := kin.children():
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
-            for pid in left:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, 0)
+        kin.kill_children()
 
     def _tell(self, news: News) -> None:
         with contextlib.suppress(OSError):  # the worker has gone: the line's end says so too
