@@ -116,11 +116,11 @@ META: Final[dict[str, str]] = {
 
 GLOBAL: Final[dict[str, Key]] = {
     "queues": Key(":queues", "hash", "queue → when it was first used (µs)"),
-    "workers": Key(":workers", "hash", "worker → when it was last seen (µs), and what it does"),
-    "stopping": Key(
-        ":stopping",
-        "zset",
-        "worker that was asked to stop → when (µs); also the channel that says so",
+    "workers": Key(
+        ":workers",
+        "hash",
+        "worker → when it was last seen (µs), and what it does; who was asked to stop → when; also "
+        "the channel that says so",
     ),
 }
 """Header name -> key that no queue owns; no script takes one of these and a queue's together."""

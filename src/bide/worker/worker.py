@@ -223,7 +223,7 @@ class Worker:
                 event_loop.call_soon_threadsafe(running.ask, channel, id)
 
         def hear(channel: str, text: str) -> None:
-            if channel != stopping:
+            if channel != everyone:
                 running.ask(channel, text)
             elif text == self.name:
                 self._dismissed()
@@ -237,8 +237,8 @@ class Worker:
             raise
         leases = Leases(client.url, self._clock, self._lease_us / 1e6, running.leased, ask)
         leases.start()
-        stopping = self._global_keys["stopping"]
-        channels = [stopping, *(keys["asked"] for keys in self._keys)]
+        everyone = self._global_keys["workers"]
+        channels = [everyone, *(keys["asked"] for keys in self._keys)]
         duties = [
             asyncio.create_task(
                 beat(
