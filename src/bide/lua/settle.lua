@@ -90,7 +90,8 @@ local function apply(k, stamp, outcome, at, data)
     end
   end
   if outcome == 'crash' then
-    again(f, id, math.min(f.due, now))
+    due_us = math.min(f.due, now)
+    again(f, id, due_us)
   elseif AGAIN[outcome] then
     f = f or record.parse(line) or record.unknown(string.sub(line, 1, 34), now)
     f.alone = 0

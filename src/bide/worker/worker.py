@@ -28,7 +28,7 @@ from bide.ops.consume import leave
 from bide.ops.registry import MOST_DOING, About, heartbeat, register
 from bide.queue import AsyncQueue, Queue
 from bide.script import SERVER_CLOCK
-from bide.task import Served
+from bide.task import Served, registering_modules
 from bide.version import VERSION
 from bide.worker import cancels, eventloop, idleness, title
 from bide.worker.heartbeat import beat
@@ -118,6 +118,8 @@ class Worker:
             raise UsageError("A worker needs at least one queue.")
         if executor not in EXECUTORS:
             raise UsageError(f"executor must be one of {_list(EXECUTORS)}, not {executor!r}.")
+        if executor != "auto" and not sys.platform.startswith("linux"):
+            raise UsageError(f"executor={executor!r} needs Linux; here, use executor='auto'.")
         if concurrency is None:
             concurrency = CONCURRENCY if executor == "auto" else os.cpu_count() or 1
         _check_count("concurrency", concurrency)
@@ -291,15 +293,15 @@ class Worker:
             executor=self.executor,
             worker=self.name,
             modules=self._modules,
+            also=sorted(registering_modules() - set(self._modules)),
             pickled=sorted(self._pickled),
-            path=sys.path,
             url=held.url,
             prefix=held.prefix,
             log=logs.settings(),
             max_jobs=max_jobs,
             max_rss=max_rss,
         )
-        return Crew(House(setting, self.concurrency), self.concurrency, changed)
+        return Crew(House(setting, self.concurrency), changed)
 
     async def _say_goodbye(self, client: aio.Client) -> None:
         """Drop what the server remembers of this worker; if it cannot be said, it is forgotten."""
