@@ -75,8 +75,8 @@ EVENTS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     ),
     "reclaimed": (
         ("reclaim", "crash"),
-        "Its lease ended without an outcome, or its process died: it waits again, unless `failed` or `cancelled` "
-        "follows.",
+        "Its lease ended without an outcome, or its process died: it waits again, unless `failed` "
+        "or `cancelled` follows.",
     ),
     "rescheduled": (
         ("reschedule", "promote", "snooze", "release"),

@@ -69,7 +69,7 @@ local function again(f, id, at)
 end
 
 local function apply(k, stamp, outcome, at, data)
-  local id, line = ids[k], lines[k]
+  local id, line, verb = ids[k], lines[k], outcome
   gone_active[#gone_active + 1] = id
   counts[outcome] = counts[outcome] + 1
   line = record.settled(line, stamp)
@@ -131,7 +131,7 @@ local function apply(k, stamp, outcome, at, data)
   records[#records + 1] = line
   if book then
     local was = record.parse(lines[k]) or record.unknown('', now)
-    event.add(book, KIND[outcome], outcome, id, was.worker, was.attempt, due_us,
+    event.add(book, KIND[outcome], verb, id, was.worker, was.attempt, due_us,
       outcome == 'complete' and '' or data)
   end
 end
