@@ -165,7 +165,9 @@ def read_entries(replies: list[Any] | Exception, where: str) -> Entries | None:
         if is_transient(reply):
             return None
         raise translate(reply, where)
-    return [(id.decode(), line) for _, found in reply or () for id, (_, line) in found]
+    return [
+        (id.decode(), b"".join(fields[1:2])) for _, found in reply or () for id, fields in found
+    ]
 
 
 def is_transient(error: Exception) -> bool:

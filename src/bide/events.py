@@ -71,7 +71,11 @@ def read_event(id: str, line: bytes) -> Event:
     kind, verb, at_us, job_id, worker, attempt, due_us, data = line.decode("utf-8", "ignore").split(
         " ", 7
     )
-    at = from_us(int(at_us))
+    try:
+        at = from_us(int(at_us))
+        due = from_us(int(due_us)) if int(due_us) else None
+    except OverflowError as error:
+        raise ValueError(str(error)) from None
     return Event(
         id=id,
         kind=kind,
@@ -80,7 +84,7 @@ def read_event(id: str, line: bytes) -> Event:
         job_id=None if kind in OF_QUEUE else job_id,
         worker=None if worker == "-" else worker,
         attempt=int(attempt),
-        due=from_us(int(due_us)) if int(due_us) else None,
+        due=due,
         error=_error(data) if data.startswith("{") else None,
         progress=_progress(data, at) if data.startswith("[") else None,
         count=int(data) if data.isdigit() else 0,

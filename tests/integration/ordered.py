@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import bide
-from tests.integration.jobs import gate, note
+from tests.integration.jobs import changed, gate, note, seen
 
 
 async def mark() -> None:
@@ -32,6 +32,9 @@ def call(url: str) -> None:
 
 
 def again() -> None:
+    """Fail, once another slot is held."""
+    with changed:
+        assert changed.wait_for(lambda: "held" in seen, 10)
     note(f"attempt {bide.current_job().attempt}")
     raise ValueError("once more")
 

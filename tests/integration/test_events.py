@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 import bide.testing
 from bide import AsyncQueue, Event, Queue, ServerUnavailable, UsageError
@@ -272,6 +273,48 @@ def test_a_callback_may_stop_its_own_listening(queue: Queue) -> None:
     assert len(got) == 1
 
 
+def test_callbacks_that_close_the_queue_wait_for_nobody(queue: Queue) -> None:
+    """Each would wait for the other to end."""
+    both = threading.Barrier(2, timeout=10)
+
+    def callback(event: Event) -> None:
+        both.wait()
+        queue.close()
+
+    for _ in range(2):
+        queue.on("added", callback)
+    mine = [t for t in threading.enumerate() if t.name == "bide-events"]
+    queue.enqueue(jobs.add, 1, 1, delay=60)
+    for thread in mine:
+        thread.join(10)
+        assert not thread.is_alive()
+    queue.close()
+    assert not listens(queue)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"e": "added enqueue 99999999999999999999 a - 0 0 "},
+        {"e": "a line of somebody else's"},
+        {"one": "1", "two": "2"},
+        {"\xff": "1"},
+    ],
+)
+def test_an_entry_that_is_not_bides_stops_no_listener(queue: Queue, fields: Any) -> None:
+    with queue.events(timeout=10) as events:
+        first = queue.enqueue(jobs.add, 1, 1, delay=60)
+        assert next(events).job_id == first.id
+        opened, n = events.after.split("-")
+        with redis.Redis.from_url(queue.url) as raw:
+            raw.xadd(queue.keys["events"], fields, id=f"{opened}-{int(n) + 1}")
+            raw.hincrby(queue.keys["meta"], "told", 1)
+        later = queue.enqueue(jobs.add, 1, 2, delay=60)
+        told = [next(events), next(events)]
+        assert [event.kind for event in told] == ["gap", "added"]
+        assert told[1].job_id == later.id
+
+
 def test_a_gap_before_what_a_callback_wants_is_logged(
     queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -332,6 +375,26 @@ def test_who_cancels_a_wait_loses_nothing_and_harms_nobody(queue: Queue) -> None
         await mail.close()
 
     asyncio.run(main())
+
+
+def test_a_callback_may_close_the_queue(queue: Queue) -> None:
+    async def main() -> None:
+        mail = AsyncQueue("work", url=queue.url)
+        closed = asyncio.Event()
+
+        async def callback(event: Event) -> None:
+            await mail.close()
+            await asyncio.sleep(0)  # it goes on to its end
+            closed.set()
+
+        listening = await mail.on("added", callback)
+        await mail.enqueue(jobs.add, 1, 1, delay=60)
+        await asyncio.wait_for(closed.wait(), 10)
+        await asyncio.wait_for(asyncio.wait([listening._task]), 10)
+        await mail.close()
+
+    asyncio.run(main())
+    assert not listens(queue)
 
 
 def test_a_listener_stopped_on_its_loop(queue: Queue) -> None:

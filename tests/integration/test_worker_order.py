@@ -118,11 +118,14 @@ def test_and_what_falls_due_there(high: Queue, low: Queue, concurrency: int) -> 
 
 
 def test_a_retry_without_delay_goes_before_the_lower_queue(high: Queue, low: Queue) -> None:
-    fill(low, 20)
+    """The slot that it leaves is its own again, though a lower job waits for one."""
     high.enqueue(ordered.again, retry=Retry(3, backoff="fixed", base=0))
-    with at_work(high, low, modules=MODULES, concurrency=1):
-        jobs.wait_seen(24)
-    assert jobs.seen == [f"attempt {n}" for n in (1, 2, 3, 4)] + ["low"] * 20
+    low.enqueue(ordered.hold)
+    low.enqueue(ordered.hold)
+    with at_work(high, low, modules=MODULES, concurrency=2):
+        jobs.wait_seen(6)
+        jobs.gate.set()
+    assert jobs.seen == ["held", *(f"attempt {n}" for n in (1, 2, 3, 4)), "held"]
 
 
 def test_priorities_order_the_jobs_of_each_queue(high: Queue, low: Queue) -> None:
@@ -240,6 +243,16 @@ def test_an_idle_queue_costs_no_round_trip_per_claim_of_another(
         assert made <= 4 + 4 * took / HORIZON
 
 
+def test_a_worker_with_work_makes_one_claim_for_each_batch(low: Queue, raw: redis.Redis) -> None:
+    """It does not hear, and pass on, the hints of a queue that it knows to have work."""
+    fill(low, 1000)
+    with at_work(low, modules=MODULES, concurrency=1):
+        jobs.wait_seen(1000, 30)
+        made = claims(raw, low)
+    print(f"{made} claims")
+    assert 1000 <= made <= 1050
+
+
 @pytest.mark.parametrize("order", ["strict", "fair"])
 def test_a_full_worker_asks_nobody_for_nothing(
     high: Queue, low: Queue, raw: redis.Redis, order: Any
@@ -277,14 +290,17 @@ def test_a_full_worker_passes_a_hint_on_to_one_that_is_idle(high: Queue, low: Qu
             jobs.gate.set()
 
 
-def test_and_a_promise_that_it_cannot_keep(high: Queue, low: Queue, raw: redis.Redis) -> None:
+@pytest.mark.parametrize("delay", [0, 0.4])
+def test_and_a_promise_that_it_cannot_keep(
+    high: Queue, low: Queue, raw: redis.Redis, delay: float
+) -> None:
     """Two workers promised to look when the job is due, and then were filled by the other queue."""
+    job = high.enqueue(ordered.mark, delay=1.5)
+    by = job.due.timestamp() + 0.1
     with at_work_many(2, high, low, concurrency=1):
-        eventually(lambda: raw.zcard(high.keys["keep"]) == 2)
-        job = high.enqueue(ordered.mark, delay=0.8)
-        eventually(lambda: claims(raw, high) >= 3)
-        low.enqueue(ordered.hold)
-        low.enqueue(ordered.hold)
+        eventually(lambda: raw.zcount(high.keys["keep"], "-inf", by * 1e6) == 2)
+        low.enqueue(ordered.hold, delay=delay)
+        low.enqueue(ordered.hold, delay=delay)
         jobs.wait_seen(2)
         with at_work(high, modules=MODULES):
             jobs.wait_seen(3)

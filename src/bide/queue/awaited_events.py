@@ -137,11 +137,13 @@ class AsyncListening:
         return self._loop is asyncio.get_running_loop()
 
     async def stop(self) -> None:
-        """End it; a callback that is awaited is cancelled."""
+        """End it; a callback that is awaited is cancelled, unless it is this one that calls."""
+        own = self._task is asyncio.current_task()
         if not self._stopping:  # once, because it says goodbye to the server first
             self._stopping = True
-            self._task.cancel()
-        if self._task is not asyncio.current_task():
+            if not own:
+                self._task.cancel()
+        if not own:
             await asyncio.wait([self._task])
             await self._events.__aexit__()  # where it was cancelled before it began
 
@@ -154,12 +156,16 @@ class AsyncListening:
     async def _run(self) -> None:
         pause = 0.0
         try:
-            while True:
+            while not self._stopping:
                 try:
                     async for event in self._events:
                         pause = 0.0
                         await self._call(event)
-                except BideError as error:
+                        if self._stopping:
+                            break
+                except Exception as error:
+                    if self._stopping:
+                        break
                     pause = min(2 * pause or 1.0, LONGEST_RECONNECT_PAUSE)
                     log.warning("listening to events goes on in %g s: %s", pause, error)
                     await asyncio.sleep(pause)

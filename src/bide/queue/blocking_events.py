@@ -18,6 +18,9 @@ from bide.queue.following import Following, Pause, Read, not_entered
 
 log = logging.getLogger("bide.events")
 
+_calling: Final = threading.local()
+"""Whether this thread is in a callback."""
+
 
 class Events:
     """What becomes of a queue's jobs, event by event, from where the `with` begins."""
@@ -136,9 +139,16 @@ class Listening:
         return self._events.after
 
     def stop(self) -> None:
-        """End it; returns when the callback that runs, if any, has."""
+        """End it; returns when the callback that runs, if any, has.
+
+        Called from a callback, this one's or another's, it does not wait: two that stop each other
+        would wait for ever.
+        """
         self._stopping.set()
-        while self._thread is not threading.current_thread() and self._thread.is_alive():
+        if getattr(_calling, "back", False):
+            self._events._stop()
+            return
+        while self._thread.is_alive():
             self._events._stop()  # again, if it opened a connection meanwhile
             self._thread.join(0.05)
 
@@ -165,7 +175,10 @@ class Listening:
         if event.kind == GAP and GAP not in self._kinds:
             log.warning("events before %s were lost", event.id)
             return
+        _calling.back = True
         try:
             self._callback(event)
         except Exception:
             log.exception("the callback for %s of %s raised", event.kind, event.job_id)
+        finally:
+            _calling.back = False

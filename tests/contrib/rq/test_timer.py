@@ -268,6 +268,47 @@ def test_a_user_without_rights_is_an_error_of_one_sentence(one_connection: redis
     one_connection.acl_deluser("nobody")
 
 
+@pytest.mark.parametrize("right", ["HMGET", "HSET", "RPUSH", "~rq:job:", "registry"])
+def test_what_a_timer_may_not_move_stays_where_it_is(
+    one_connection: redis.Redis, right: str
+) -> None:
+    """A right is missing, or a key is not what it should be: no job is lost on the way."""
+    queue = DelayQueue("mail", one_connection)
+    due = [queue.enqueue_delay_job(queue.create_job(jobs.add, args=(n,)), n + 1) for n in range(3)]
+    before = {job.id: one_connection.hgetall(job.key) for job in due}
+    keys = ["*"] if right != "~rq:job:" else ["rq:queue*", "rq:delay*", "rq:sched*"]
+    minus = [f"-{right.lower()}"] if right.isupper() else []
+    one_connection.acl_setuser(
+        "poor", enabled=True, nopass=True, keys=keys, channels=["*"], commands=["+@all", *minus]
+    )
+    if right == "registry":
+        one_connection.set("rq:scheduled:mail", "not a set")
+    path = one_connection.connection_pool.connection_kwargs["path"]
+    poor = redis.Redis(unix_socket_path=path, username="poor", password="x")
+    with pytest.raises(BideError):
+        Timer("mail", connection=poor).work(burst=True)
+    assert [job.id for job in queue.delayed_jobs()] == [job.id for job in due]
+    assert {job.id: one_connection.hgetall(job.key) for job in due} == before
+    assert one_connection.llen(queue.key) == 0
+    one_connection.acl_deluser("poor")
+    one_connection.delete("rq:scheduled:mail")
+    assert burst(queue) == 3
+
+
+def test_an_id_that_is_no_text_stops_no_timer(queue: DelayQueue) -> None:
+    queue.connection.zadd(queue.delay_key, {b"\xff\xfe": 1})
+    job = queue.enqueue_delay_job(queue.create_job(jobs.add, args=(1,)), 2)
+    assert burst(queue) == 1
+    assert queue.job_ids == [job.id]
+
+
+def test_the_gates_name_is_no_queues(connection: redis.Redis) -> None:
+    with pytest.raises(UsageError, match="'delay_gate' is where delayed jobs"):
+        DelayQueue("delay_gate", connection).enqueue(jobs.add, 1, delay=1)
+    with pytest.raises(UsageError, match="'delay_gate' is where delayed jobs"):
+        Timer("delay_gate", connection=connection)
+
+
 @pytest.mark.parametrize(
     ("queues", "said"),
     [([], "at least one queue"), ("mail", "say connection="), ([7], "rq.Queue or a name, not int")],

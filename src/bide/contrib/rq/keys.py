@@ -8,6 +8,8 @@ from typing import Final
 import rq
 from rq.registry import CanceledJobRegistry, DeferredJobRegistry, ScheduledJobRegistry
 
+from bide.errors import UsageError
+
 DELAYED: Final = "rq:delay_queue:"
 """A sorted set for each queue: job id by due time, in seconds with fractions."""
 
@@ -51,7 +53,15 @@ class Keys:
 
     @classmethod
     def of(cls, queue: rq.Queue) -> Keys:
-        """The keys of a queue; a subclass may have RQ's prefixes changed."""
+        """The keys of a queue; a subclass may have RQ's prefixes changed.
+
+        Raises:
+            UsageError: its name is that of the gate.
+        """
+        if queue.name == GATE:
+            raise UsageError(
+                f"{GATE!r} is where delayed jobs with dependencies pass; call the queue otherwise."
+            )
         return cls(
             name=queue.name,
             delayed=f"{DELAYED}{queue.name}",

@@ -18,7 +18,6 @@ from typing import Final
 import redis
 import rq
 from redis.exceptions import NoPermissionError
-from rq.utils import as_text
 
 from bide.connection import LONGEST_RECONNECT_PAUSE, RECONNECT_PAUSE, REPLY_TIMEOUT
 from bide.contrib.rq.connections import GONE, client_like, describe
@@ -171,11 +170,11 @@ class Timer:
         self._due[keys.name] = monotonic + min(left, LONGEST_SLEEP)
         self._moved += len(moved)
         for id in moved:
-            log.debug("job %s moved to %s", as_text(id), keys.name)
+            log.debug("job %s moved to %s", _text(id), keys.name)
         for id in gone:
-            log.warning("job %s of %s is gone; dropped", as_text(id), keys.name)
+            log.warning("job %s of %s is gone; dropped", _text(id), keys.name)
         for id in taken:
-            log.info("job %s of %s was cancelled or enqueued elsewhere", as_text(id), keys.name)
+            log.info("job %s of %s was cancelled or enqueued elsewhere", _text(id), keys.name)
         return read
 
     def _sleep(self) -> None:
@@ -218,6 +217,10 @@ class Timer:
         finally:
             for number, handler in zip(signals, before, strict=True):
                 signal.signal(number, handler)
+
+
+def _text(id: bytes) -> str:
+    return id.decode("utf-8", "backslashreplace")
 
 
 def _sentence(error: Exception, where: str) -> BideError:

@@ -9,9 +9,11 @@
 -- nothing of the sorted set: what they touched is only taken off it.
 local delayed, list, scheduled, queues = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local name, prefix, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local kind = redis.call('TYPE', list).ok
-if kind ~= 'list' and kind ~= 'none' then
-  return redis.error_reply('WRONGTYPE ' .. list .. ' is a ' .. kind .. ', not a list')
+for key, wanted in pairs({[list] = 'list', [scheduled] = 'zset'}) do
+  local kind = redis.call('TYPE', key).ok
+  if kind ~= wanted and kind ~= 'none' then
+    return redis.error_reply('WRONGTYPE ' .. key .. ' is a ' .. kind .. ', not a ' .. wanted)
+  end
 end
 
 -- RQ's form of a moment, 2030-01-31T09:00:00.000000Z, in the Gregorian calendar. Years begin in
@@ -37,14 +39,31 @@ local function moment(us)
 end
 
 local now = clock()
-local ids = redis.call('ZRANGEBYSCORE', delayed, '-inf', seconds(now), 'LIMIT', 0, limit)
+local found = redis.call('ZRANGEBYSCORE', delayed, '-inf', seconds(now), 'WITHSCORES', 'LIMIT', 0,
+  limit)
+local ids, scores = {}, {}
+for i = 1, #found, 2 do
+  ids[#ids + 1] = found[i]
+  scores[#scores + 1] = found[i + 1]
+end
 local moved, gone, taken = {}, {}, {}
 local fields = {}
 for i, id in ipairs(ids) do
   fields[i] = redis.pcall(
     'HMGET', prefix .. id, 'status', 'origin', 'enqueued_at', 'delay_front', 'ttl', 'data'
   )
+  -- Of a job whose key holds something else, nothing is left; what may not be read is not gone.
+  if fields[i].err and not string.find(fields[i].err, 'WRONGTYPE', 1, true) then
+    return redis.error_reply(fields[i].err)
+  end
 end
+
+-- A write is refused (to a user without the right to it): this job and those behind it stay delayed.
+local function stop(from, refused)
+  for i = from, #ids do redis.call('ZADD', delayed, scores[i], ids[i]) end
+  return redis.error_reply(refused.err)
+end
+
 if #ids > 0 then
   redis.call('ZREM', delayed, unpack(ids)) -- first: then a full server lets the rest pass
 end
@@ -57,14 +76,19 @@ for i, id in ipairs(ids) do
     or redis.call('ZSCORE', scheduled, id) then
     taken[#taken + 1] = id
   else
-    redis.call('HSET', job, 'status', 'queued', 'enqueued_at', moment(now))
-    redis.call('HDEL', job, 'delay_front')
+    local pushed = redis.pcall(front == '1' and 'LPUSH' or 'RPUSH', list, id)
+    if type(pushed) == 'table' then return stop(i, pushed) end
+    local set = redis.pcall('HSET', job, 'status', 'queued', 'enqueued_at', moment(now))
+    if type(set) == 'table' then
+      redis.call(front == '1' and 'LPOP' or 'RPOP', list)
+      return stop(i, set)
+    end
+    redis.pcall('HDEL', job, 'delay_front')
     if ttl and tonumber(ttl) then
       redis.pcall('EXPIRE', job, ttl)
       redis.pcall('EXPIRE', job .. ':dependents', ttl)
       redis.pcall('EXPIRE', prefix .. ':' .. id .. ':dependencies', ttl) -- RQ has two colons there
     end
-    redis.call(front == '1' and 'LPUSH' or 'RPUSH', list, id)
     moved[#moved + 1] = id
   end
 end
