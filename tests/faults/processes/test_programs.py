@@ -15,7 +15,7 @@ from bide import State
 from bide.worker.processes import kin
 from tests.faults.processes import hostile
 from tests.integration.processes import tasks
-from tests.integration.processes.stand import ROOT, Stand, program
+from tests.integration.processes.stand import PROCESS, ROOT, Stand, program
 from tests.integration.workers import eventually
 
 Start = Callable[[], "subprocess.Popen[bytes]"]
@@ -74,6 +74,7 @@ def test_a_killed_worker_leaves_no_process_and_its_jobs_come_back(
         assert len(stand.notes("begun", job.id)) == 2
 
 
+@PROCESS
 def test_a_worker_that_is_killed_while_its_nursery_stands_still(stand: Stand, start: Start) -> None:
     worker = start()
     stand.queue.enqueue(tasks.held, "never")
@@ -111,6 +112,7 @@ def test_a_worker_that_is_told_to_stop(stand: Stand, start: Start, signals: int)
         assert [(job.attempt, job.attempts) for job in jobs] == [(0, ())] * 2
 
 
+@PROCESS
 def test_gigabytes_may_be_printed(stand: Stand, start: Start) -> None:
     start()
     job = stand.queue.enqueue(hostile.print_much, 200)

@@ -13,7 +13,7 @@ import pytest
 from tests.faults.processes import hostile
 from tests.faults.processes.test_killed import children, house
 from tests.integration.processes import tasks
-from tests.integration.processes.stand import ROOT, Stand, program
+from tests.integration.processes.stand import PROCESS, ROOT, Stand, program
 from tests.integration.workers import eventually
 
 
@@ -35,6 +35,7 @@ def test_a_stopped_child_loses_its_lease_and_its_outcome_is_refused(
     assert len(stand.notes("begun", job.id)) == 2
 
 
+@PROCESS
 def test_a_job_that_holds_the_gil_keeps_its_lease(stand: Stand) -> None:
     """For several leases, beside a worker that would take it."""
     with stand.at_work(lease=0.4, concurrency=1):
@@ -81,6 +82,7 @@ def test_a_stopped_nursery(stand: Stand) -> None:
     assert all(len(stand.notes("ran", job.id)) == 1 for job in jobs)
 
 
+@PROCESS
 def test_a_stopped_worker(stand: Stand, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("wb") as sink:

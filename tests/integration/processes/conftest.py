@@ -24,7 +24,9 @@ def executor(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="package")
-def shared_worker(executor: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+def shared_worker(
+    executor: str, tmp_path_factory: pytest.TempPathFactory, one_server: Server
+) -> Iterator[Shared]:
     """A worker at work on a server of its own, which no test empties."""
     with Server.start(binary=next(iter(BINARIES.values()))) as server:
         yield from _shared(server, executor, tmp_path_factory.mktemp("shared"))

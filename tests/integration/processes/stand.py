@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+import pytest
+
 from bide import Queue, Worker
 from bide.worker.processes import kin
 from tests.integration.processes import tasks
@@ -20,6 +22,10 @@ from tests.integration.workers import eventually, listeners
 ROOT = Path(__file__).parents[3]
 MODULE = "tests.integration.processes.tasks"
 HOSTILE = "tests.faults.processes.hostile"
+
+
+PROCESS = pytest.mark.parametrize("executor", ["process"], indirect=True)
+"""For what no difference between the executors can change."""
 
 
 class Note(NamedTuple):

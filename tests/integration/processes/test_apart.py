@@ -6,7 +6,7 @@ import pytest
 
 from bide import Queue
 from tests.integration.processes import tasks
-from tests.integration.processes.stand import Shared, Stand
+from tests.integration.processes.stand import PROCESS, Shared, Stand
 
 
 def test_jobs_may_use_queues_whose_connections_were_made_before(
@@ -15,7 +15,7 @@ def test_jobs_may_use_queues_whose_connections_were_made_before(
     monkeypatch.setenv(tasks.URL, stand.queue.url)
     jobs = [stand.queue.enqueue(tasks.enqueue_children, 25) for _ in range(8)]
     assert stand.burst() == 8
-    ids = [id for job in jobs for id in job.refresh().result]
+    ids = [id for job in jobs for id in job.refresh().result or []]
     assert len(set(ids)) == 200
     children = Queue("children", url=stand.queue.url)
     assert children.counts().waiting == 200
@@ -46,6 +46,7 @@ def test_a_job_that_forks_ends_once(shared: Shared) -> None:
     assert all(len(shared.notes("add", other.id)) == 1 for other in after)
 
 
+@PROCESS
 @pytest.mark.parametrize("task", [tasks.keep_signals, tasks.block_signals])
 def test_signals_that_one_job_keeps_from_us_end_the_next(stand: Stand, task: object) -> None:
     stand.queue.enqueue(task)  # type: ignore[arg-type]
@@ -61,6 +62,7 @@ def test_jobs_read_nobodys_input(shared: Shared) -> None:
     assert shared.queue.enqueue(tasks.read_input).wait(20) == ""
 
 
+@PROCESS
 def test_the_url_of_a_server_is_on_no_command_line(stand: Stand) -> None:
     """A password in it could be read by all users of the machine."""
     mark = "&" if "?" in stand.queue.url else "?"

@@ -12,7 +12,7 @@ import pytest
 from bide import JobFailed, Queue, State
 from bide.task import task_name
 from tests.integration.processes import tasks
-from tests.integration.processes.stand import Shared, Stand
+from tests.integration.processes.stand import PROCESS, Shared, Stand
 
 PID = os.getpid()
 
@@ -88,6 +88,7 @@ def test_results_travel_as_the_queue_says(shared: Shared, serializer: Any) -> No
     queue.close()
 
 
+@PROCESS
 def test_pickles_are_read_only_where_that_is_allowed(stand: Stand) -> None:
     pickled = Queue("work", url=stand.queue.url, serializer="pickle")
     refused = pickled.enqueue(tasks.give_back, "a")

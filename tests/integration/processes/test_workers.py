@@ -9,7 +9,7 @@ import pytest
 from bide import State, TaskNotFound, UsageError
 from bide.errors import BideError
 from tests.integration.processes import tasks
-from tests.integration.processes.stand import ROOT, Stand, program
+from tests.integration.processes.stand import PROCESS, ROOT, Stand, program
 
 
 def test_a_burst_ends_when_nothing_is_due(stand: Stand) -> None:
@@ -20,6 +20,7 @@ def test_a_burst_ends_when_nothing_is_due(stand: Stand) -> None:
     assert stand.burst() == 0
 
 
+@PROCESS
 def test_a_retry_without_delay_is_part_of_a_burst(stand: Stand) -> None:
     stand.queue.enqueue(tasks.later_once)
     assert stand.burst() == 2
@@ -81,6 +82,7 @@ def test_a_resource_that_cannot_be_opened_stops_the_worker(
         stand.burst()
 
 
+@PROCESS
 def test_a_module_that_cannot_be_imported_stops_the_worker(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +94,7 @@ def test_a_module_that_cannot_be_imported_stops_the_worker(
         worker.work(burst=True)
 
 
+@PROCESS
 def test_tasks_that_a_decorator_registered_run_though_their_module_is_not_named(
     stand: Stand,
 ) -> None:
@@ -131,6 +134,7 @@ def test_or_gives_back_what_runs_without_using_an_attempt(stand: Stand) -> None:
     assert stand.burst() == 5
 
 
+@PROCESS
 def test_what_runs_when_the_grace_ends_is_given_back(stand: Stand) -> None:
     job = stand.queue.enqueue(tasks.sleep, 30)
     with stand.at_work(grace=0.1) as worker:
@@ -139,6 +143,7 @@ def test_what_runs_when_the_grace_ends_is_given_back(stand: Stand) -> None:
     assert (job.refresh().status, job.attempt) == (State.WAITING, 0)
 
 
+@PROCESS
 def test_a_worker_can_work_again(stand: Stand) -> None:
     worker = stand.worker()
     for _ in range(2):
@@ -147,6 +152,7 @@ def test_a_worker_can_work_again(stand: Stand) -> None:
         assert job.refresh().status is State.COMPLETED
 
 
+@PROCESS
 def test_children_that_are_idle_leave_quietly(
     stand: Stand, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -155,10 +161,10 @@ def test_children_that_are_idle_leave_quietly(
     assert [r.message for r in caplog.records if r.levelname in ("WARNING", "ERROR")] == []
 
 
-@pytest.mark.parametrize("format", ["json", "kv"])
 def test_children_log_as_the_command_line_says_and_print_where_it_does(
-    stand: Stand, format: str
+    stand: Stand,
 ) -> None:
+    format = "json" if stand.executor == "fork" else "kv"
     job = stand.queue.enqueue(tasks.speak, "hello")
     ran = subprocess.run(
         program(stand.queue.url, stand.executor, "burst", format),

@@ -227,8 +227,9 @@ class Child:
         assert job is not None
         enter(job)
         self._task = asyncio.current_task()
+        limit = asyncio.timeout(run.policy.timeout)
         try:
-            async with asyncio.timeout(run.policy.timeout) as limit:
+            async with limit:
                 if self._row.asked == self._number:
                     self._asked(ASKED, None)
                 return await call.run_async(job)
