@@ -31,11 +31,10 @@ from benchmarks.report import Row
 
 ENVIRONMENTS = ROOT / "build" / "peers"
 MOST_JOBS = 100_000
-WARM_UP = 50
+WARM_UP = 20
 """Jobs that are run before the measurement; they have the highest numbers."""
 
 LONGEST_S = 60.0
-PATIENCE_S = 3.0
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _METADATA = re.compile(r"^# /// script\n(.*?)^# ///$", re.MULTILINE | re.DOTALL)
 
@@ -100,7 +99,7 @@ class Peer:
 
     @contextmanager
     def working(self, worker: str) -> Iterator[Processes]:
-        """Start a worker; it and all it has started end with the context."""
+        """Start a worker; it and all it has started are killed in the end."""
         command = list(self.workers[worker]["command"])
         process = subprocess.Popen(
             command,
@@ -115,14 +114,7 @@ class Peer:
         try:
             yield processes
         finally:
-            pids = processes.find()
-            processes.go_on()
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(PATIENCE_S)
-            for pid in pids:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            processes.kill()
             process.wait()
 
 
@@ -209,6 +201,16 @@ class Processes:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 
+    def kill(self) -> None:
+        """End all of them; none gets to make another, and no connection of theirs is left."""
+        self.stop()
+        pids = self.find()
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        while any(_is_alive(pid) for pid in pids):
+            time.sleep(0.005)
+
     def cpu_s(self) -> float:
         """The processor time of all of them, and of those among them that have ended."""
         return sum(sum(map(int, stat[11:15])) for _, stat in self._stats()) * _TICK_S
@@ -230,17 +232,28 @@ class Processes:
             time.sleep(0.33)
 
     def _stats(self) -> list[tuple[int, list[str]]]:
-        """Each process and its /proc/PID/stat, from the state on."""
+        """Each process and what is said of it."""
         stats: dict[int, list[str]] = {}
         for entry in os.scandir("/proc"):
             if entry.name.isdecimal():
                 with suppress(OSError):
-                    text = Path(entry.path, "stat").read_text(errors="replace")
-                    stats[int(entry.name)] = text.rpartition(")")[2].split()
+                    stats[int(entry.name)] = _stat(int(entry.name))
         ours = [self._pid] if self._pid in stats else []
         for pid in ours:
             ours += [child for child, stat in stats.items() if int(stat[1]) == pid]
         return [(pid, stats[pid]) for pid in ours]
+
+
+def _stat(pid: int) -> list[str]:
+    """What /proc/PID/stat says, from the state on."""
+    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return _stat(pid)[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def measure(peer: Peer, worker: str, jobs: int, marks: Marks, client: Any) -> Row:

@@ -25,7 +25,7 @@ WORKERS = {
             *("--loglevel", "WARNING", "-Q", QUEUE),
             *("--without-gossip", "--without-mingle", "--without-heartbeat"),
         ],
-        "jobs": 1500,
+        "jobs": 1_500,
     },
 }
 

@@ -25,8 +25,8 @@ def _work(processes):
 
 
 WORKERS = {
-    "Dramatiq, 1 × 8": {"command": _work(1), "jobs": 1500},
-    "Dramatiq, 2 × 8": {"command": _work(2), "jobs": 2500},
+    "Dramatiq, 1 × 8": {"command": _work(1), "jobs": 2_000},
+    "Dramatiq, 2 × 8": {"command": _work(2), "jobs": 3_500},
 }
 
 dramatiq.set_broker(RedisBroker(url=URL))

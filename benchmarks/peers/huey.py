@@ -19,7 +19,7 @@ WORKERS = {
             *("huey_consumer", "benchmarks.peers.huey.huey", "--quiet", "--no-periodic"),
             *("--workers", "8", "--worker-type", "thread"),
         ],
-        "jobs": 1500,
+        "jobs": 6_000,
     },
 }
 

@@ -24,9 +24,9 @@ ABOUT = {
 }
 _WORK = ["python", "-m", "benchmarks.peers.rq"]
 WORKERS = {
-    "RQ Worker, 1": {"command": [*_WORK, "fork"], "jobs": 150},
-    "RQ Worker, 2": {"command": [*_WORK, "pool"], "jobs": 250},
-    "RQ SimpleWorker, 1": {"command": [*_WORK, "simple"], "jobs": 500},
+    "RQ Worker, 1": {"command": [*_WORK, "fork"], "jobs": 100},
+    "RQ Worker, 2": {"command": [*_WORK, "pool"], "jobs": 200},
+    "RQ SimpleWorker, 1": {"command": [*_WORK, "simple"], "jobs": 400},
 }
 
 
