@@ -3,6 +3,8 @@
 Every default is on: leases that are renewed, fencing tokens, the claim's record, retention.
 """
 
+import time
+
 from bide import Queue
 from benchmarks.peers.common import QUEUE, URL, mark
 
@@ -37,6 +39,11 @@ def job(number):
 
 async def job_async(number):
     mark(number)
+
+
+def busy(number):
+    mark(number)
+    time.sleep(1)
 
 
 def enqueue(numbers, worker):
