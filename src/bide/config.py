@@ -12,6 +12,7 @@ directory or of the nearest directory above it; it is read once per directory an
     [tool.bide.worker]
     modules = ["shop.tasks"]
     queues = ["mail", "low"]
+    order = "fair"
     concurrency = 50
     lease = "10s"
     grace = "30s"
@@ -20,6 +21,7 @@ directory or of the nearest directory above it; it is read once per directory an
 from __future__ import annotations
 
 import os
+import re
 import stat
 import threading
 import tomllib
@@ -50,7 +52,15 @@ class WorkerSettings:
 
     modules: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
+    order: str | dict[str, int] | None = None
+    """As it is typed, or the weight of each queue."""
     concurrency: int | None = None
+    executor: str | None = None
+    workers: int | None = None
+    max_jobs: int | None = None
+    max_rss: int | None = None
+    """Bytes."""
+    max_idle: int | float | str | None = None
     lease: int | float | str | None = None
     grace: int | float | str | None = None
 
@@ -256,6 +266,39 @@ def _number(value: Any, what: str) -> int:
     return value
 
 
+def to_bytes(size: Any, what: str) -> int:
+    """A size of memory in bytes: a number of them, or text such as `"500MB"`, `"2GB"`.
+
+    Raises:
+        UsageError: it is not one.
+    """
+    found = _SIZE.fullmatch(size) if isinstance(size, str) else None
+    if found is not None:
+        return int(float(found[1]) * _UNITS[found[2].upper()])
+    if isinstance(size, int) and not isinstance(size, bool) and size > 0:
+        return size
+    raise UsageError(f"{what} must be a size such as 500MB or 2GB, not {size!r}.")
+
+
+def _bytes(value: Any, what: str) -> int:
+    return to_bytes(value, what)
+
+
+_UNITS: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+_SIZE: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?((?:[kmg]?b)?)", re.IGNORECASE)
+
+
+def _order(value: Any, what: str) -> str | dict[str, int]:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, dict) or not value:
+        raise UsageError(
+            f'{what} must be "strict", "fair", or a weight for each queue such as '
+            "{mail = 6, low = 1}."
+        )
+    return {queue: _number(weight, f"{queue} of {what}") for queue, weight in value.items()}
+
+
 def _duration(value: Any, what: str) -> Any:
     key, _, where = what.partition(" in ")
     try:
@@ -273,7 +316,13 @@ def _worker(value: Any, what: str) -> WorkerSettings:
 _WORKER_KEYS: Final[dict[str, Reader]] = {
     "modules": _names,
     "queues": _names,
+    "order": _order,
     "concurrency": _number,
+    "executor": _text,
+    "workers": _number,
+    "max-jobs": _number,
+    "max-rss": _bytes,
+    "max-idle": _duration,
     "lease": _duration,
     "grace": _duration,
 }

@@ -71,6 +71,15 @@ class Machine(RuleBasedStateMachine):
     def claim_while_busy(self, worker: str, count: int, busy: int) -> None:
         self.queue.claim(worker, count, busy=busy)
 
+    @rule(worker=WORKERS, count=st.sampled_from([1, 2]), arm=st.sampled_from([0, 1, 1]))
+    def take(self, worker: str, count: int, arm: int) -> None:
+        """A claim of one that goes when it has something."""
+        self.queue.claim(worker, count, arm=arm)
+
+    @rule(worker=WORKERS, count=st.sampled_from([1, 2, 5]), previous=st.sampled_from([0, 0, 3]))
+    def pop(self, worker: str, count: int, previous: int) -> None:
+        self.queue.pop(worker, count, previous)
+
     @rule(picks=st.lists(st.tuples(PICKS, OUTCOMES, WHENS, st.booleans()), min_size=1, max_size=3))
     def settle(self, picks: list[tuple[int, Any, str, bool]]) -> None:
         self.queue.settle(picks)

@@ -41,7 +41,7 @@ class Scene:
     def __init__(self, function: Any) -> None:
         self.station = Station(MAIL, "w1", 10_000_000)
         self.changed = asyncio.Event()
-        self.running = Running("w1", Served(), 10, (), self.changed.set)
+        self.running = Running("w1", Served(), 10, None, (), self.changed.set)
         body = encode_body(Body(task.task_name(function)))
         self.running.accept(self.station, [Claimed("a", body, 1, 1, 0, 5, 5)], 0.0)
 

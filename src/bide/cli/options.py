@@ -17,22 +17,26 @@ from bide.errors import UsageError
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def server_options(function: F) -> F:
-    """`--url` and `--prefix`; also given before the command's name, where the nearer one wins."""
-    url = click.option(
+def url_option(function: F) -> F:
+    """`--url`; also given before the command's name, where the nearer one wins."""
+    return click.option(
         "-u",
         "--url",
         metavar="URL",
         callback=_inherit,
         help="The server; else $BIDE_URL, else [tool.bide], else redis://127.0.0.1:6379/0.",
-    )
+    )(function)
+
+
+def server_options(function: F) -> F:
+    """`--url` and `--prefix`; also given before the command's name, where the nearer one wins."""
     prefix = click.option(
         "--prefix",
         metavar="PREFIX",
         callback=_inherit,
         help="Of all keys; else $BIDE_PREFIX, else [tool.bide], else bide.",
     )
-    return url(prefix(function))
+    return url_option(prefix(function))
 
 
 def json_option(function: F) -> F:
@@ -109,3 +113,16 @@ def read_at(text: str, option: str = "--at") -> datetime:
             f"write {at.isoformat()}Z or {at.isoformat()}+01:00."
         )
     return at
+
+
+def read_address(text: str, option: str = "--health-port") -> tuple[str, int]:
+    """A port, or an interface and a port, as typed: `8080`, `127.0.0.1:8080`, `[::1]:8080`.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not (port.isdecimal() and int(port) < 65_536) or (colon and not host):
+        raise UsageError(f"{option} {text!r} is not a port; write it as 8080 or 127.0.0.1:8080.")
+    return host or "0.0.0.0", int(port)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Container, Sequence
@@ -23,6 +24,7 @@ from bide.errors import BideError
 from bide.job import Claimed
 from bide.middleware import used
 from bide.ops.consume import Settle
+from bide.ops.registry import Doing
 from bide.task import Served
 from bide.worker import judging
 from bide.worker.calling import (
@@ -36,6 +38,7 @@ from bide.worker.deadlines import Deadlines
 from bide.worker.judging import Judged
 from bide.worker.leases import GRACE
 from bide.worker.lifespan import Lifespan
+from bide.worker.processes.kin import rss
 from bide.worker.reading import current, read
 from bide.worker.run import Ended, Run
 from bide.worker.station import Station
@@ -57,6 +60,7 @@ class Running:
         worker: str,
         served: Served,
         concurrency: int,
+        max_jobs: int | None,
         pickled: Container[str],
         changed: Callable[[], None],
     ) -> None:
@@ -66,13 +70,15 @@ class Running:
             worker: the worker's name.
             served: the tasks it runs.
             concurrency: how many jobs may run at once.
+            max_jobs: how many are enough.
             pickled: the queues whose arguments are read though they were pickled.
             changed: called in the loop's thread when there is something to send.
         """
         self._worker = worker
         self._served = served
         self._lifespan = Lifespan()
-        self.capacity: Final = concurrency
+        self._concurrency = concurrency
+        self._max_jobs = max_jobs
         self._pickled = pickled
         self._changed = changed
         self._loop = asyncio.get_running_loop()
@@ -93,13 +99,29 @@ class Running:
         return len(self._held) + self._stuck
 
     @property
+    def capacity(self) -> int:
+        """How many jobs may be held now."""
+        if self._max_jobs is None:
+            return self._concurrency
+        return min(self._concurrency, self._max_jobs - self.executed + self._stuck)
+
+    @property
+    def has_had_enough(self) -> bool:
+        """Whether it has run as many jobs as it was to."""
+        return self._max_jobs is not None and self.executed >= self._max_jobs
+
+    @property
     def busy(self) -> int:
         """How many jobs are held."""
         return len(self._held)
 
-    def tasks(self) -> list[str]:
-        """The task of each job that is held."""
-        return [run.task_name for run in self._held.values()]
+    def doing(self) -> list[Doing]:
+        """What runs."""
+        return [run.doing() for run in self._held.values()]
+
+    def rss(self) -> int:
+        """Bytes of memory of the processes that run jobs."""
+        return rss(os.getpid())
 
     @property
     def calls_back(self) -> bool:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
-from typing import Final
+from typing import Any, Final
+
+from bide.ops.registry import Doing
 
 EVERY: Final = 1.0
 """Seconds."""
@@ -32,18 +36,42 @@ def title(queues: Sequence[str], running: Iterable[str]) -> str:
     return f"bide worker {', '.join(queues)}: {', '.join(shown) or 'idle'}"
 
 
-async def keep(queues: Sequence[str], running: Callable[[], Iterable[str]]) -> None:
-    """Keep this process's title true, to a second, until cancelled; then it is as it was."""
-    try:
-        process = import_module("setproctitle")
-    except ImportError:
+def set_title(text: str) -> None:
+    """Say what this process does, where setproctitle is installed."""
+    if (process := _process()) is not None:
+        process.setproctitle(text)
+
+
+@contextmanager
+def titled(text: str) -> Iterator[None]:
+    """Say what this process does, for as long as the context lasts."""
+    process = _process()
+    if process is None:
+        yield
         return
     before: str = process.getproctitle()
-    said = ""
+    process.setproctitle(text)
     try:
-        while True:
-            if (now := title(queues, running())) != said:
-                process.setproctitle(said := now)
-            await asyncio.sleep(EVERY)
+        yield
     finally:
         process.setproctitle(before)
+
+
+async def keep(queues: Sequence[str], doing: Callable[[], Iterable[Doing]]) -> None:
+    """Keep this process's title true, to a second, until cancelled; then it is as it was."""
+    if _process() is None:
+        return
+    said = title(queues, ())
+    with titled(said):
+        while True:
+            if (now := title(queues, [job.task for job in doing()])) != said:
+                set_title(said := now)
+            await asyncio.sleep(EVERY)
+
+
+@cache
+def _process() -> Any:
+    try:
+        return import_module("setproctitle")
+    except ImportError:
+        return None

@@ -13,9 +13,10 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from functools import partial
 from types import FrameType
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from bide import aio, config, logs
 from bide.clock import Duration, to_us
@@ -24,15 +25,16 @@ from bide.errors import BideError, UsageError
 from bide.ids import check_name
 from bide.keys import keys_of
 from bide.ops.consume import leave
-from bide.ops.registry import About, heartbeat, register
+from bide.ops.registry import MOST_DOING, About, heartbeat, register
 from bide.queue import AsyncQueue, Queue
 from bide.script import SERVER_CLOCK
 from bide.task import Served, registering_modules
 from bide.version import VERSION
-from bide.worker import cancels, eventloop, title
+from bide.worker import cancels, eventloop, idleness, title
 from bide.worker.heartbeat import beat
 from bide.worker.leases import Leases
 from bide.worker.loop import Loop
+from bide.worker.order import OrderChoice, make_order
 from bide.worker.processes.crew import Crew
 from bide.worker.processes.house import House
 from bide.worker.processes.wire import Setting
@@ -40,6 +42,8 @@ from bide.worker.running import Running
 from bide.worker.station import Station
 
 log = logging.getLogger("bide.worker")
+
+Beside = Callable[[], Coroutine[Any, Any, None]]
 
 Executor = Literal["auto", "process", "fork"]
 EXECUTORS: Final = get_args(Executor)
@@ -66,6 +70,7 @@ class Worker:
         url: str | None = None,
         prefix: str | None = None,
         modules: str | Iterable[str] = (),
+        order: OrderChoice = "strict",
         concurrency: int | None = None,
         lease: Duration = LEASE,
         grace: Duration = GRACE,
@@ -73,16 +78,21 @@ class Worker:
         executor: Executor = "auto",
         max_jobs: int | None = None,
         max_rss: int | None = None,
+        max_idle: Duration | None = None,
         allow_pickle: bool = False,
     ) -> None:
         """Set up; nothing is sent before `work`.
 
         Args:
-            queues: in the order in which they are claimed from.
+            queues: one or several; which of them jobs are taken from is for `order` to say.
             url: the server; by default that of the queues, else `$BIDE_URL`.
             prefix: of the keys; by default that of the queues, else `$BIDE_PREFIX`, else `bide`.
             modules: modules to import and serve; functions of others are not run, unless a
                 decorator registered them.
+            order: `"strict"`: from a queue only when nothing is due in those before it; `"fair"`:
+                as many from each, while they have work; or the weight of each by its name, a whole
+                number, such as `{"high": 6, "low": 1}`: shares of the jobs taken while they have
+                work. What a queue did not use while it was empty is not made up for.
             concurrency: jobs at once; by default 100, in processes as many as there are processors.
             lease: how long a job stays this worker's if it is not renewed.
             grace: how long running jobs may take after the first signal to stop.
@@ -91,7 +101,9 @@ class Worker:
             executor: `"auto"` runs coroutine functions on the event loop and plain functions in
                 threads; `"process"` runs jobs in child processes, one at a time in each; `"fork"`
                 gives each job a process of its own.
-            max_jobs: after how many jobs a child process is replaced (`"process"`).
+            max_jobs: after how many jobs the process that ran them has had enough: a child is
+                replaced; where there are none, the worker stops.
+            max_idle: how long to wait for jobs before stopping.
             max_rss: above how many bytes of memory it is, once it has ended its job.
             allow_pickle: read arguments that were pickled, which can run any code of whoever can
                 write to the queues. Without it, this is done for queues given as objects whose
@@ -114,8 +126,11 @@ class Worker:
         for name_, limit in (("max_jobs", max_jobs), ("max_rss", max_rss)):
             if limit is not None:
                 _check_count(name_, limit)
-                if executor != "process":
-                    raise UsageError(f"{name_}= is for executor='process', not {executor!r}.")
+        if max_rss is not None and executor != "process":
+            raise UsageError(f"max_rss= is for executor='process', not {executor!r}.")
+        if max_jobs is not None and executor == "fork":
+            raise UsageError("max_jobs= means nothing to executor='fork': a process runs one job.")
+        self._max_idle = None if max_idle is None else to_us(max_idle, "max_idle") / 1e6
         self._url = resolve_url(_agreed("url", url, given))
         prefix = resolve_prefix(_agreed("prefix", prefix, given))
         self._clock = config.overridden().clock or SERVER_CLOCK
@@ -136,20 +151,34 @@ class Worker:
         }
         self._modules = [modules] if isinstance(modules, str) else list(modules)
         self._served = Served(self._modules)
-        self._keys = [keys_of(queue, prefix) for queue in dict.fromkeys(self.queues)]
+        once = [*dict.fromkeys(self.queues)]
+        self._order = make_order(order, once)
+        self._keys = [keys_of(queue, prefix) for queue in once]
         self._global_keys = keys_of(None, prefix)
         self._loop: Loop | None = None
         self._running: Running | Crew | None = None
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._abort_at: asyncio.TimerHandle | None = None
+        self._client: aio.Client | None = None
         self._stops = 0
         self._has_process = False
+        self.retired = False
+        """It has stopped because it had run `max_jobs`."""
 
-    def work(self, burst: bool = False) -> int:
+    @property
+    def answered(self) -> float:
+        """When the server last answered (`time.monotonic()`); 0 for never."""
+        return self._client.answered if self._client is not None else 0.0
+
+    def work(self, burst: bool = False, *, beside: Beside | None = None) -> int:
         """Work until SIGINT or SIGTERM; with `burst`, until nothing is due.
 
         The first signal lets running jobs finish; the second, or the end of the grace, gives them
         back without using an attempt; a third ends the process at once.
+
+        Args:
+            burst: whether to end when nothing is due.
+            beside: a coroutine function to be run in the worker's event loop meanwhile.
 
         Returns:
             How many jobs this worker executed.
@@ -163,14 +192,25 @@ class Worker:
         gc.freeze()
         self._has_process = threading.current_thread() is threading.main_thread()
         try:
-            return eventloop.run(self.run(burst))
+            return eventloop.run(self._run_beside(burst, beside))
         finally:
             self._has_process = False
             gc.unfreeze()
 
+    async def _run_beside(self, burst: bool, beside: Beside | None) -> int:
+        if beside is None:
+            return await self.run(burst)
+        task = asyncio.create_task(beside())
+        try:
+            return await self.run(burst)
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
     async def run(self, burst: bool = False) -> int:
         """`work`, in the event loop that runs now."""
-        client = aio.Client(self._url, patience=0, clock=self._clock)
+        self.retired = False
+        self._client = client = aio.Client(self._url, patience=0, clock=self._clock)
         try:
             with self._signal_handlers():
                 # Of calls that share a round trip, one whose script the server does not know would
@@ -184,13 +224,19 @@ class Worker:
 
     async def _run(self, client: aio.Client, burst: bool) -> int:
         stations = [Station(keys, self.name, self._lease_us) for keys in self._keys]
-        self._loop = loop = Loop(client, stations, burst)
+        self._loop = loop = Loop(client, stations, self._order, burst)
         self._running = running = self._make_running(loop.ring)
         self._event_loop = event_loop = asyncio.get_running_loop()
 
         def ask(channel: str, id: str) -> None:
             with contextlib.suppress(RuntimeError):  # the event loop has closed
                 event_loop.call_soon_threadsafe(running.ask, channel, id)
+
+        def hear(channel: str, text: str) -> None:
+            if channel != everyone:
+                running.ask(channel, text)
+            elif text == self.name:
+                self._dismissed()
 
         if self._stops:
             self._obey()
@@ -201,13 +247,24 @@ class Worker:
             raise
         leases = Leases(client.url, self._clock, self._lease_us / 1e6, running.leased, ask)
         leases.start()
-        asked = [keys["asked"] for keys in self._keys]
+        everyone = self._global_keys["workers"]
+        channels = [everyone, *(keys["asked"] for keys in self._keys)]
         duties = [
-            asyncio.create_task(beat(client, self._global_keys, self.name, self._about())),
-            asyncio.create_task(cancels.hear(client, asked, ask)),
+            asyncio.create_task(
+                beat(
+                    client,
+                    self._global_keys,
+                    self.name,
+                    partial(self._about, running, time.time_ns() // 1000),
+                    self._dismissed,
+                )
+            ),
+            asyncio.create_task(cancels.hear(client, channels, hear)),
         ]
+        if self._max_idle is not None:
+            duties.append(asyncio.create_task(idleness.watch(running, self._max_idle, loop.stop)))
         if self._has_process:
-            duties.append(asyncio.create_task(title.keep(self.queues, running.tasks)))
+            duties.append(asyncio.create_task(title.keep(self.queues, running.doing)))
         log.info("worker %s serves %s, %d at once", self.name, _list(self.queues), self.concurrency)
         try:
             await loop.run(running)
@@ -221,13 +278,16 @@ class Worker:
             await running.close()
             if not loop.cut_off:
                 await self._say_goodbye(client)
+            self.retired = running.has_had_enough
             log.info("worker %s stopped after %d jobs", self.name, running.executed)
         return running.executed
 
     def _make_running(self, changed: Callable[[], None]) -> Running | Crew:
-        if self.executor == "auto":
-            return Running(self.name, self._served, self.concurrency, self._pickled, changed)
         max_jobs, max_rss = self._limits
+        if self.executor == "auto":
+            return Running(
+                self.name, self._served, self.concurrency, max_jobs, self._pickled, changed
+            )
         held = config.overridden()
         setting = Setting(
             executor=self.executor,
@@ -259,6 +319,11 @@ class Worker:
         with contextlib.suppress(RuntimeError):  # its event loop has closed: it has stopped
             if self._event_loop is not None:
                 self._event_loop.call_soon_threadsafe(self._obey)
+
+    def _dismissed(self) -> None:
+        """Someone has asked over the server; saying it twice does not make it more urgent."""
+        if self._stops == 0:
+            self.stop()
 
     def _obey(self) -> None:
         """Do what has been asked: let running jobs finish, or give them back."""
@@ -298,15 +363,20 @@ class Worker:
             for number, handler in zip(signals, before, strict=True):
                 signal.signal(number, handler)
 
-    def _about(self) -> About:
+    def _about(self, running: Running | Crew, started_us: int, skew: float | None) -> About:
+        doing = running.doing()
         return About(
             host=socket.gethostname(),
             pid=os.getpid(),
             queues=self.queues,
             executor=self.executor,
             concurrency=self.concurrency,
-            started_us=time.time_ns() // 1000,
+            started_us=started_us,
             version=VERSION,
+            busy=len(doing),
+            doing=doing[:MOST_DOING],
+            rss=running.rss(),
+            skew=skew,
         )
 
 

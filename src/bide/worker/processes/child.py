@@ -54,6 +54,7 @@ from bide.worker.processes.wire import (
 )
 from bide.worker.reading import current, read
 from bide.worker.run import Run
+from bide.worker.title import set_title
 
 log = logging.getLogger("bide.worker")
 
@@ -119,6 +120,7 @@ class Child:
     def live(self) -> int:
         """Take jobs until there are none for this child any more; how it ends."""
         _settle_in(self._parent)
+        set_title("bide child: idle")
         self._listen()
         if resources():
             try:
@@ -154,7 +156,9 @@ class Child:
             return self._ran > 0
         if setting.max_jobs is not None and self._ran >= setting.max_jobs:
             return True
-        return setting.max_rss is not None and self._ran > 0 and kin.rss() > setting.max_rss
+        if setting.max_rss is None or self._ran == 0:
+            return False
+        return kin.rss(os.getpid()) > setting.max_rss
 
     def _serve(self, order: Order) -> None:
         now = time.monotonic()
@@ -174,6 +178,7 @@ class Child:
             self._check_self(run)
         self._ran += 1
         flush()
+        set_title("bide child: idle")
         self._run = None
         self.tell(Done(order.number, judged.ended, time.monotonic() - now))
         self._row.end()
@@ -190,6 +195,7 @@ class Child:
                 run.timed_out = True
                 raise JobTimeout(f"{judging.overrun(run)} {order.overran}")
             call = prepare(body, target, self._lifespan, used())
+            set_title(f"bide child: {run.task_name} (job {run.claimed.id})")
             run.deadline = time.monotonic() + run.policy.timeout
             self._row.limit(run.deadline)
             if target.is_async:

@@ -18,6 +18,7 @@ from typing import Final
 from bide.errors import WorkerCrashed
 from bide.job import Claimed
 from bide.ops.consume import Settle
+from bide.ops.registry import Doing
 from bide.payload.codec import DEFAULT_TIMEOUT, encode_error
 from bide.worker.leases import GRACE
 from bide.worker.processes import kin
@@ -84,6 +85,7 @@ class Crew:
         self._missed: dict[int, float] = {}
         self.executed = 0
         self.calls_back = False
+        self.has_had_enough = False
         house.hear(self._heard, self._learned, self._able)
 
     def __len__(self) -> int:
@@ -101,9 +103,17 @@ class Crew:
         ahead = min(MOST_AHEAD, int(AHEAD / max(self._mean, 1e-6)))
         return sum(slot.able for slot in self._house.slots) * (1 + ahead)
 
-    def tasks(self) -> list[str]:
-        """The task of each job that is held."""
-        return [task_of(run) for run in self._held.values()]
+    def doing(self) -> list[Doing]:
+        """What runs."""
+        running = [self._held.get(slot.row.job) for slot in self._house.slots]
+        for run in running:
+            if run is not None:
+                task_of(run)
+        return [run.doing() for run in running if run is not None]
+
+    def rss(self) -> int:
+        """Bytes of memory of the processes that run jobs."""
+        return sum(kin.rss(slot.pid) for slot in self._house.slots if slot.pid)
 
     def leased(self) -> list[Run]:
         """What must not lose its lease; safe to call in any thread.

@@ -161,7 +161,8 @@ class House:
                     pass_fds=fds,
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,
-                    env=os.environ | {kin.MARK: self._mark},
+                    # A title must not be written over the mark.
+                    env=os.environ | {kin.MARK: self._mark, "SPT_NOENV": "1"},
                 )
         except BaseException:
             control.close()

@@ -32,10 +32,10 @@ def adopt_orphans() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def rss() -> int:
-    """The memory of this process, in bytes."""
+def rss(pid: int) -> int:
+    """The memory of a process, in bytes; 0 where that cannot be known."""
     try:
-        with open("/proc/self/statm", "rb") as file:
+        with open(f"/proc/{pid}/statm", "rb") as file:
             return int(file.read().split()[1]) * _PAGE
     except OSError:
         return 0
@@ -69,6 +69,17 @@ def children() -> list[int]:
     """The processes whose parent this one is now, those it has adopted too."""
     me = os.getpid()
     return [pid for pid in _all() if (stat := _stat(pid)) is not None and stat[1] == me]
+
+
+def kill_children() -> None:
+    """Kill all children of this process, those they leave behind too, and reap them."""
+    while left := children():
+        for pid in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in left:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
 
 
 def kill_session(pid: int) -> None:

@@ -38,6 +38,7 @@ from bide.worker.processes.wire import (
     encode,
     send,
 )
+from bide.worker.title import set_title
 
 log = logging.getLogger("bide.worker")
 
@@ -158,13 +159,7 @@ class Nursery:
         for pid in self._slots:
             kin.kill_session(pid)
         self._slots.clear()
-        while left := kin.children():
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
-            for pid in left:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, 0)
+        kin.kill_children()
 
     def _tell(self, news: News) -> None:
         with contextlib.suppress(OSError):  # the worker has gone: the line's end says so too
@@ -189,6 +184,7 @@ def main() -> None:
     if message is None:
         return
     setting = decode_setting(message)
+    set_title(f"bide nursery of {setting.worker}")
     if setting.log is not None:
         logs.setup(*setting.log)
     with config.override(url=setting.url, prefix=setting.prefix):
