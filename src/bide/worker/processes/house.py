@@ -161,8 +161,7 @@ class House:
                     pass_fds=fds,
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,
-                    # A title must not be written over the mark.
-                    env=os.environ | {kin.MARK: self._mark, "SPT_NOENV": "1"},
+                    env=os.environ | {kin.MARK: self._mark},
                 )
         except BaseException:
             control.close()
