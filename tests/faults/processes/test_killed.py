@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,6 +27,10 @@ def children(worker: Any) -> list[int]:
     slots = house(worker).slots
     eventually(lambda: all(slot.is_free for slot in slots))
     return [slot.pid for slot in slots]
+
+
+def is_gone(pid: object) -> bool:
+    return not os.path.exists(f"/proc/{pid}")
 
 
 def test_a_busy_child(stand: Stand) -> None:
@@ -91,7 +96,7 @@ def test_an_idle_nursery(stand: Stand) -> None:
             daemon = stand.queue.enqueue(hostile.daemonize, "").wait(20)
             children(worker)
             os.kill(house(worker)._nursery.pid, signal.SIGKILL)
-            eventually(lambda pid=daemon: not os.path.exists(f"/proc/{pid}"))
+            eventually(partial(is_gone, daemon))
             assert stand.queue.enqueue(hostile.ran).wait(20) == "ran"
 
 
