@@ -31,7 +31,11 @@ from benchmarks.report import Report, Row, Rows, median, percentiles, show, spre
 AT_ONCE = (1, 10)
 """How many jobs a child claims for itself at once."""
 
-JOBS = {"fed by the worker": 20_000, "for itself, 1 at once": 4_000, "for itself, 10 at once": 15_000}
+JOBS = {
+    "fed by the worker": 20_000,
+    "for itself, 1 at once": 4_000,
+    "for itself, 10 at once": 15_000,
+}
 QUICK_JOBS = 20
 
 
@@ -76,7 +80,7 @@ def _speed(lab: Lab, peer: Peer, marks: Marks) -> Report:
             calls, usec = lab.scripts()
             row = measure(peer, name, JOBS[name], marks, lab.client)
             calls, usec = lab.scripts()[0] - calls, lab.scripts()[1] - usec
-            row |= {"scripts": calls / JOBS[name], "µs in scripts": usec / JOBS[name]}
+            row |= {"scripts": calls / JOBS[name], "script µs": usec / JOBS[name]}
             rounds[name].append(row)
     rows: Rows = {name: median(rows) | spread(rows, "jobs/s") for name, rows in rounds.items()}
     note = "medians; CPU µs: worker and children, a job; server µs: its CPU, a job"
@@ -116,7 +120,9 @@ def _late(lab: Lab, peer: Peer, marks: Marks) -> Report:
             for _ in range(5 if lab.quick else 20):
                 late += _late_once(lab, marks, name)
         rows[name] = percentiles(late)
-    note = f"{QUICK_JOBS} jobs, due with one that takes a second; ms from due to their first statement"
+    note = (
+        f"{QUICK_JOBS} jobs, due with one that takes a second; ms from due to their first statement"
+    )
     return Report("A free child beside a busy one", rows, "who claims", note)
 
 
@@ -127,9 +133,7 @@ def _late_once(lab: Lab, marks: Marks, name: str) -> list[float]:
     due_ns = time.monotonic_ns() + round((due - time.time()) * 1e9)
     at = datetime.fromtimestamp(due, UTC)
     jobs = [queue.prepare("benchmarks.peers.bide:busy", (0,), at=at)]
-    jobs += [
-        queue.prepare("benchmarks.peers.bide:job", (n + 1,), at=at) for n in range(QUICK_JOBS)
-    ]
+    jobs += [queue.prepare("benchmarks.peers.bide:job", (n + 1,), at=at) for n in range(QUICK_JOBS)]
     queue.enqueue_many(jobs)
     queue.close()
     marks.wait(0, QUICK_JOBS + 1, name)

@@ -5,8 +5,8 @@ Every default is on: leases that are renewed, fencing tokens, the claim's record
 
 import time
 
-from bide import Queue
 from benchmarks.peers.common import QUEUE, URL, mark
+from bide import Queue
 
 ABOUT = {
     "package": "bide",
