@@ -1,9 +1,9 @@
 """Jobs that do nothing: every way in which bide runs them, beside its peers, on the same server.
 
 Each worker is measured in turn, round after round, until the time is used up; those that are held
-against one another are neighbours. How one is measured, and what is counted, is the same for all and
-stands in `benchmarks.peer`; what each peer is and needs, in `benchmarks.peers`. A ratio is that of
-two neighbours within a round; its median is told. The first run installs the peers in `build/peers`.
+against one another are neighbours. How one is measured, and what is counted, is the same for all
+and stands in `benchmarks.peer`; what each peer is and needs, in `benchmarks.peers`. A ratio is that
+of two workers within a round; its median is told. The first run installs the peers in `build/peers`.
 """
 
 from __future__ import annotations
@@ -36,9 +36,11 @@ class Pair(NamedTuple):
 PAIRS = (
     Pair("bide fork, 1", "RQ Worker, 1", 4),
     Pair("bide fork, 2", "RQ Worker, 2", 4),
+    Pair("bide fork, 2", "RQ Worker, 1"),
     Pair("bide process, 2", "Celery prefork, 2", 5),
     Pair("bide threads, 1 × 8", "Dramatiq, 1 × 8", 3),
     Pair("bide threads, 2 × 8", "Dramatiq, 2 × 8", 3),
+    Pair("bide threads, 2 × 8", "Dramatiq, 2 × 8, default"),
     Pair("bide threads, 1 × 8", "Huey, 8 threads"),
     Pair("bide async, 100", "RQ SimpleWorker, 1"),
 )
@@ -103,8 +105,7 @@ def _told(peers: list[Peer]) -> str:
     for peer in peers:
         about = peer.about
         lines += [
-            f"{about['package']} {about['version']}",
-            f"  acks: {about['acks']}",
-            f"  delays: {about['delays']}",
+            f"{about['package']} {about['version']}: acks {about['acks']}.",
+            f"  Delayed jobs wait in {about['delays']}.",
         ]
     return "\n".join(lines)

@@ -80,7 +80,7 @@ def _speed(lab: Lab, peer: Peer, marks: Marks) -> Report:
             calls, usec = lab.scripts()
             row = measure(peer, name, JOBS[name], marks, lab.client)
             calls, usec = lab.scripts()[0] - calls, lab.scripts()[1] - usec
-            row |= {"scripts": calls / JOBS[name], "µs in scripts": usec / JOBS[name]}
+            row |= {"scripts": calls / JOBS[name], "script µs": usec / JOBS[name]}
             rounds[name].append(row)
     rows: Rows = {name: median(rows) | spread(rows, "jobs/s") for name, rows in rounds.items()}
     note = "medians; CPU µs: worker and children, a job; server µs: its CPU, a job"

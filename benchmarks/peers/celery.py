@@ -16,7 +16,7 @@ ABOUT = {
     "package": "celery",
     "acks": "before a job runs (acks_late is off): one whose process dies is lost; what was "
     "prefetched comes back after an hour",
-    "delays": "in the memory of the worker that has taken the message",
+    "delays": "the memory of the worker that has taken the message",
 }
 WORKERS = {
     "Celery prefork, 2": {

@@ -10,7 +10,7 @@ from benchmarks.peers.common import QUEUE, URL, mark
 
 ABOUT = {
     "package": "huey",
-    "acks": "none: what is taken off the list is gone, and lost with its worker",
+    "acks": "never: what is taken off the list is gone, and lost with its worker",
     "delays": "a sorted set, which a scheduler looks at every second",
 }
 WORKERS = {
