@@ -23,6 +23,7 @@ from bide.errors import BideError, UsageError
 from bide.ids import check_name
 from bide.keys import keys_of
 from bide.ops.consume import leave
+from bide.ops.inspect import Counts, counts
 from bide.ops.registry import About, heartbeat, register
 from bide.queue import AsyncQueue, Queue
 from bide.script import SERVER_CLOCK
@@ -135,6 +136,7 @@ class Worker:
 
         Raises:
             ServerUnavailable: the server could not be reached at the start.
+            UsageError: one of the queues is a delay queue, which holds data.
         """
         # What is imported by now lives as long as the process: the collector, which would stop all
         # jobs for some 20 ms to look at it again, need not.
@@ -155,11 +157,29 @@ class Worker:
                 # Of calls that share a round trip, one whose script the server does not know would
                 # be sent again, behind the others: notes and outcomes go ahead of claims.
                 await client.load(["note", "settle", "claim", "extend"])
-                await client.run(register(self._global_keys, self.queues))
+                await self._begin(client)
                 return await self._run(client, burst)
         finally:
             self._stops = 0
             await client.close()
+
+    async def _begin(self, client: aio.Client) -> None:
+        """Note that the queues are in use.
+
+        Raises:
+            UsageError: one of them holds data: all of it would fail.
+        """
+        asked = [counts(keys) for keys in self._keys]
+        begin = register(self._global_keys, self.queues)
+        noted, *counted = await client.attempt_many([begin, *asked])
+        if isinstance(noted, BideError):
+            raise noted
+        for keys, found in zip(self._keys, counted, strict=True):
+            if isinstance(found, Counts) and found.is_data:  # else the loop finds out, and says so
+                raise UsageError(
+                    f"Queue {keys.queue} is a delay queue: it holds data, which no worker can run; "
+                    "name another queue, or take what it holds with a DelayQueue."
+                )
 
     async def _run(self, client: aio.Client, burst: bool) -> int:
         stations = [Station(keys, self.name, self._lease_us) for keys in self._keys]
