@@ -73,7 +73,8 @@ def test_after_an_exception_the_item_is_given_back_with_it(pile: Any) -> None:
     assert (seen.data, seen.attempt, seen.error.type) == ("a", 1, "ZeroDivisionError")
 
 
-def test_an_interrupt_in_the_block_counts_as_nothing(pile: Any) -> None:
+def test_an_interrupt_in_the_block_counts_as_nothing(one_url: str, raw: redis.Redis) -> None:
+    pile = DelayQueue("orders", url=one_url)
     pile.push("a")
     with pile.take() as items:
         items[0].__enter__()
@@ -81,6 +82,7 @@ def test_an_interrupt_in_the_block_counts_as_nothing(pile: Any) -> None:
     with pile.take() as items:
         assert items[0].attempt == 1
         items[0].ack()
+    pile.close()
 
 
 # -- each
@@ -117,9 +119,8 @@ def test_what_each_passes_over_comes_later_and_later_with_a_warning(
         assert first.due.timestamp() - time.time() > n - 1
 
 
-def test_whoever_breaks_off_has_passed_nothing_over(pile: Any, kind: str) -> None:
-    if kind == "aio":
-        pytest.skip("a generator's end is the event loop's there")
+def test_whoever_breaks_off_has_passed_nothing_over(one_url: str, raw: redis.Redis) -> None:
+    pile = DelayQueue("orders", url=one_url)
     pile.push_many(["a", "b"])
     for _ in pile.each(num=2):
         break
@@ -127,6 +128,7 @@ def test_whoever_breaks_off_has_passed_nothing_over(pile: Any, kind: str) -> Non
         ("a", 0, State.WAITING),
         ("b", 0, State.WAITING),
     ]
+    pile.close()
 
 
 # -- forks
