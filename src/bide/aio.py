@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -64,7 +65,8 @@ class Client:
         self.where = hide_password(self.url)
         self._patience = check_patience(patience)
         self._clock = clock
-        self._reached = False
+        self.answered = 0.0
+        """When the server last answered (`time.monotonic()`); 0 for never."""
         self._reply_timeout = reply_timeout
         pool = redis.asyncio.ConnectionPool.from_url(self.url, **options(self.url, Retry, None))
         self._make_connection: Callable[[], Any] = pool.make_connection
@@ -95,7 +97,7 @@ class Client:
         """Run commands in one round trip; a `BideError` stands in place of each that failed."""
         if not commands:
             return []
-        situation = Situation(self.where, self._clock, self._patience, self._reached)
+        situation = Situation(self.where, self._clock, self._patience, self.answered > 0)
         steps = dialogue(commands, situation)
         step = next(steps)
         try:
@@ -246,7 +248,7 @@ class Client:
             # A call that was cancelled leaves its reply in the socket: nobody else may read it.
             await connection.disconnect(nowait=True)
             raise
-        self._reached = True
+        self.answered = time.monotonic()
         if opened.left:
             await connection.disconnect(nowait=True)
         else:
