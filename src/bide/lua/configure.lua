@@ -1,11 +1,11 @@
 -- configure: set what the queue keeps of finished jobs, or that it is a delay queue.
 -- @key   meta       sets
--- @key   jobs       looks at one
+-- @key   jobs       looks at some
 -- @arg   retention  text     count and age in µs of what is kept completed, failed, cancelled
 -- @arg   kind       text     of a delay queue: `data` where some are to be pushed, else `maybe`; or `-`
 -- @reply ok kind
 
-local MARK = 3
+local MARK, SAMPLE = 3, 5
 
 if not string.find(retention, '^%d+ %d+ %d+ %d+ %d+ %d+$') then
   return redis.error_reply('BADARG configure retention')
@@ -14,8 +14,11 @@ local known = redis.call('HMGET', meta, 'kind', 'retention')
 if kind ~= '-' then
   -- A queue is one of data by its first push, or where what it has shows that it is one.
   if known[1] then return {'ok', known[1]} end
-  local one = redis.call('HRANDFIELD', jobs)
-  if one then kind = string.byte(redis.call('HGET', jobs, one)) == MARK and 'data' or 'maybe' end
+  local some = redis.call('HRANDFIELD', jobs, SAMPLE)
+  if #some > 0 then kind = 'data' end
+  for i = 1, #some do
+    if string.byte(redis.call('HGET', jobs, some[i])) ~= MARK then kind = 'maybe' end
+  end
   if kind ~= 'data' then return {'ok', '-'} end
 end
 -- Removes first, because a full server refuses what adds before.

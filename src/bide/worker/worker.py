@@ -24,13 +24,13 @@ from bide.errors import BideError, UsageError
 from bide.ids import check_name
 from bide.keys import keys_of
 from bide.ops.consume import leave
-from bide.ops.inspect import Counts, counts
-from bide.ops.registry import MOST_DOING, About, heartbeat, register
+from bide.ops.registry import MOST_DOING, About, heartbeat
 from bide.queue import AsyncQueue, Queue
 from bide.script import SERVER_CLOCK
 from bide.task import Served, registering_modules
 from bide.version import VERSION
 from bide.worker import cancels, eventloop, idleness, title
+from bide.worker.begin import begin
 from bide.worker.executors import Executor, check_limits
 from bide.worker.heartbeat import beat
 from bide.worker.leases import Leases
@@ -199,29 +199,11 @@ class Worker:
                 # Of calls that share a round trip, one whose script the server does not know would
                 # be sent again, behind the others: notes and outcomes go ahead of claims.
                 await client.load(["note", "settle", "claim", "extend"])
-                await self._begin(client)
+                await begin(client, self._global_keys, self._keys)
                 return await self._run(client, burst)
         finally:
             self._stops = 0
             await client.close()
-
-    async def _begin(self, client: aio.Client) -> None:
-        """Note that the queues are in use.
-
-        Raises:
-            UsageError: one of them holds data: all of it would fail.
-        """
-        asked = [counts(keys) for keys in self._keys]
-        begin = register(self._global_keys, self.queues)
-        noted, *counted = await client.attempt_many([begin, *asked])
-        if isinstance(noted, BideError):
-            raise noted
-        for keys, found in zip(self._keys, counted, strict=True):
-            if isinstance(found, Counts) and found.is_data:  # else the loop finds out, and says so
-                raise UsageError(
-                    f"Queue {keys.queue} is a delay queue: it holds data, which no worker can run; "
-                    "name another queue, or take what it holds with a DelayQueue."
-                )
 
     async def _run(self, client: aio.Client, burst: bool) -> int:
         stations = [Station(keys, self.name, self._lease_us) for keys in self._keys]
