@@ -226,6 +226,7 @@ def _time_popping(full: Full) -> None:
         full.stuff(full.ids(KEYS.names["due"][0], 50))
         assert pop().refused > 0
 
+    full.direct.hset(KEYS["meta"], "kind", "data")
     full.time("pop of jobs", refused)
 
 

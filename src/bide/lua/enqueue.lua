@@ -27,7 +27,7 @@ for i = rest, #ARGV, 4 do
   if redis.call('HSETNX', jobs, ARGV[i], ARGV[i + 3]) == 0 then
     known[#known + 1] = ARGV[i]
     is_known[i] = true
-  elseif weigh.is_large(ARGV[i + 3]) then
+  elseif #ARGV[i + 3] > weigh.LARGE then
     large = true
   end
 end

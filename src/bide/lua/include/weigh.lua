@@ -1,11 +1,9 @@
 -- How much one call reads. Bodies are large or small as their callers like, and a call that read some
 -- hundred large ones would keep the server from its other work. So `enqueue` marks a queue that ever
 -- had a large body, and there sizes are asked for before bodies are read.
-local weigh = {}
+local weigh = {LARGE = 16000}
 
-local LARGE, BYTES = 16000, 4000000
-
-function weigh.is_large(body) return #body > LARGE end
+local BYTES = 4000000
 
 -- What a call may read yet; the first body is always read.
 function weigh.room() return {left = BYTES, is_new = true} end
