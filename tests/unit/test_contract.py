@@ -191,7 +191,7 @@ def test_a_body_is_never_decoded_on_the_server(name: str) -> None:
 
 BOUNDED = """
 TIME LLEN LPUSH DEL RENAME EXISTS PUBLISH PEXPIRE
-HGET HSET HSETNX HDEL HMGET HLEN HEXISTS HINCRBY HRANDFIELD
+HGET HSET HSETNX HDEL HMGET HLEN HSTRLEN HEXISTS HINCRBY HRANDFIELD
 ZADD ZREM ZCARD ZCOUNT ZSCORE ZMSCORE ZPOPMIN ZRANGE ZRANGEBYSCORE ZREVRANGEBYSCORE
 ZREVRANGE ZREMRANGEBYSCORE ZRANDMEMBER
 XADD XRANGE
@@ -250,6 +250,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "manage.pause": [(0, manage.pause(MAIL))],
     "manage.resume": [(0, manage.resume(MAIL))],
     "manage.configure": [(0, manage.configure(MAIL, Retention()))],
+    "manage.mark_data": [(0, manage.mark_data(MAIL, Retention(), True))],
     "manage.empty": [(0, manage.empty(MAIL, "this")), (0, manage.empty(MAIL, None))],
     "listen.listen": [(0, listen.listen(MAIL, "audit", "1-1"))],
     "inspect.fetch": [(n, inspect.fetch(MAIL, ["a"] * n)) for n in (1, 3)],
