@@ -52,8 +52,9 @@ format: $(VENV)/has-dev  ## Format the code and repair what can be repaired
 	$(PY) -m ruff check --fix-only --quiet .
 	$(PY) -m ruff format .
 
-docs: $(VENV)/has-dev  ## Write docs/keys.md again, and the site to build/docs
+docs: $(VENV)/has-dev  ## Write the made pages again, and the site to build/docs
 	$(PY) docs/make_keys.py > docs/keys.md
+	$(PY) docs/make_features.py
 	$(PY) -m sphinx --quiet --fail-on-warning --keep-going docs build/docs
 
 bench: $(VENV)/has-dev  ## Run the benchmarks (ARGS="--help")

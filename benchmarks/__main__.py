@@ -15,7 +15,17 @@ from rich.console import Console
 from benchmarks.lab import environment, open_lab
 from benchmarks.report import show
 
-NAMES = ("throughput", "executors", "lateness", "burst", "memory", "idle", "enqueue")
+NAMES = (
+    "throughput",
+    "executors",
+    "lateness",
+    "burst",
+    "memory",
+    "idle",
+    "enqueue",
+    "data",
+    "events",
+)
 """Each is a module of this package with a function `run(lab)`."""
 
 

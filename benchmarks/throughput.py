@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from benchmarks import tasks
 from benchmarks.child import answer, child
 from benchmarks.lab import Lab
 from benchmarks.report import Report, Row, Rows, median, spread
+from bide import Queue
 
 JOBS = 20_000
 CHUNK = 500
@@ -33,7 +36,7 @@ def run(lab: Lab) -> list[Report]:
     for _ in range(3 if lab.quick else 7):
         floors.append(_floor())
         for name, (kind, level) in zip(rounds, variants, strict=True):
-            rounds[name].append(_drain(lab, kind, level))
+            rounds[name].append(drain(lab, kind, level))
     rows: Rows = {
         name: median(measured) | spread(measured, "jobs/s") for name, measured in rounds.items()
     }
@@ -48,17 +51,23 @@ def run(lab: Lab) -> list[Report]:
     ]
 
 
-def _drain(lab: Lab, kind: str, concurrency: int) -> Row:
+def drain(
+    lab: Lab,
+    kind: str,
+    concurrency: int,
+    meanwhile: Callable[[Queue], AbstractContextManager[object]] = lambda _: nullcontext(),
+) -> Row:
+    """Fill the queue, and have one worker empty it; `meanwhile` is open while it does."""
     lab.empty()
     queue = lab.queue()
     jobs = [queue.prepare(KINDS[kind], (n,)) for n in range(JOBS - 1)]
     queue.enqueue(tasks.begin)
     for i in range(0, len(jobs), CHUNK):
         queue.enqueue_many(jobs[i : i + CHUNK])
-    queue.close()
     calls, usec = lab.scripts()
-    with child("drain", lab.server.url, concurrency) as process:
+    with meanwhile(queue), child("drain", lab.server.url, concurrency) as process:
         told = answer(process, 120)
+    queue.close()
     calls, usec = lab.scripts()[0] - calls, lab.scripts()[1] - usec
     if told["executed"] != JOBS:
         raise RuntimeError(f"the worker ran {told['executed']} of {JOBS} jobs")

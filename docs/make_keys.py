@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from bide.keys import GLOBAL, LAYOUT, META, Key
 from bide.script import Script, load, names
-from bide.states import TRANSITIONS
+from bide.states import EVENTS, TRANSITIONS
 
 
 def page() -> str:
@@ -65,6 +65,17 @@ def _transitions() -> Iterator[str]:
     yield "|---|---|---|"
     for verb, (sources, targets) in TRANSITIONS.items():
         yield f"| {verb} | {', '.join(sources)} | {', '.join(targets)} |"
+    yield ""
+    yield "## Events"
+    yield ""
+    yield "What the verbs tell while someone listens. An entry of the stream has the id"
+    yield "`<opened>-<n>` and one field, `e`: `kind verb at id worker attempt due data`. Other"
+    yield "verbs tell nothing."
+    yield ""
+    yield "| kind | told by | says |"
+    yield "|---|---|---|"
+    for kind, (verbs, says) in EVENTS.items():
+        yield f"| {kind} | {', '.join(verbs) or '–'} | {says} |"
     yield ""
 
 

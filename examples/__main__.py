@@ -1,8 +1,8 @@
 """Runs an example: `python -m examples order_desk`.
 
-Each example is a module of tasks with a `main` that uses them. A server and a worker are started
-around it, the worker as a process of its own, as in earnest. What the worker logs stands on
-standard error. With `$BIDE_URL` set, that server is used.
+Each example is a module with a `main`. A server is started around it; and where the module has
+tasks, with a `queue`, a worker, as a process of its own, as in earnest. What the worker logs stands
+on standard error. With `$BIDE_URL` set, that server is used.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ def main(args: list[str]) -> None:
         os.environ["PYTHONPATH"] = str(HERE.parent)
         os.chdir(stack.enter_context(tempfile.TemporaryDirectory()))
         example = importlib.import_module(module)
-        command = [sys.executable, "-m", "bide", "worker", module, "-q", example.queue.name]
-        worker = stack.enter_context(subprocess.Popen(command))
-        stack.callback(worker.terminate)
+        if hasattr(example, "queue"):
+            command = [sys.executable, "-m", "bide", "worker", module, "-q", example.queue.name]
+            worker = stack.enter_context(subprocess.Popen(command))
+            stack.callback(worker.terminate)
         example.main()
 
 

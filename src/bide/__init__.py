@@ -1,6 +1,16 @@
 """bide: a task queue on Valkey/Redis in which delay comes first. Jobs run on time."""
 
 from bide.current import CurrentJob, current_job
+from bide.delay_queue import (
+    AsyncDelayQueue,
+    AsyncItem,
+    AsyncItems,
+    DelayQueue,
+    Item,
+    Items,
+    ItemSeen,
+    Pushed,
+)
 from bide.errors import (
     AccessDenied,
     BideError,
@@ -18,6 +28,7 @@ from bide.errors import (
     UsageError,
     WorkerCrashed,
 )
+from bide.events import Event
 from bide.middleware import Middleware, use
 from bide.notes import Attempt, LogLine, Progress
 from bide.ops.inspect import Counts
@@ -35,6 +46,9 @@ from bide.worker import Worker
 
 __all__ = [
     "AccessDenied",
+    "AsyncDelayQueue",
+    "AsyncItem",
+    "AsyncItems",
     "AsyncJob",
     "AsyncQueue",
     "AsyncTask",
@@ -43,8 +57,13 @@ __all__ = [
     "Body",
     "Counts",
     "CurrentJob",
+    "DelayQueue",
     "ErrorInfo",
+    "Event",
     "Fail",
+    "Item",
+    "ItemSeen",
+    "Items",
     "Job",
     "JobCancelled",
     "JobFailed",
@@ -57,6 +76,7 @@ __all__ = [
     "Options",
     "PayloadError",
     "Progress",
+    "Pushed",
     "Queue",
     "Resource",
     "Retention",

@@ -14,6 +14,7 @@ from redis.asyncio.retry import Retry
 
 from bide.command import Command
 from bide.connection import (
+    HINT_WAIT,
     REPLY_TIMEOUT,
     hide_password,
     options,
@@ -22,15 +23,18 @@ from bide.connection import (
 from bide.dialogue import (
     PATIENCE,
     Call,
+    Entries,
     Send,
     Situation,
     check_patience,
     dialogue,
+    read_entries,
+    reading,
     translate,
     unavailable,
 )
 from bide.errors import BideError
-from bide.listening import Listener, Subscription, Waiter, abort
+from bide.listening import Hints, Listener, Subscription, Waiter, abort
 from bide.loops import PerLoop
 from bide.script import SERVER_CLOCK, load
 from bide.sharing import Shared
@@ -112,13 +116,26 @@ class Client:
         Raises:
             ServerUnavailable: the connection broke; it is replaced at the next call.
         """
-        reply = await self._send([("BLPOP", *keys, seconds)])
+        reply = await self._send([("BLPOP", *keys, seconds)], seconds)
         if isinstance(reply, Exception):
             raise unavailable(reply, self.where)
         first = reply[0]
         if isinstance(first, Exception):
             raise translate(first, self.where)
         return (first[0].decode(), first[1].decode("utf-8", "replace")) if first else None
+
+    async def read(self, stream: str, after: str, seconds: float) -> Entries | None:
+        """The next entries of a stream behind an id; waits for one for at most `seconds`.
+
+        Returns:
+            Id and line of each, none if none came; None where the connection broke. The reply that
+            was lost then is no loss: the same call brings it again.
+
+        Raises:
+            BideError: the server refused.
+        """
+        call = reading(stream, after, min(seconds, self._reply_timeout / 2))
+        return read_entries(await self._send([call]), self.where)
 
     async def load(self, scripts: Sequence[str]) -> None:
         """Give the server these scripts, so that it knows them when they are called.
@@ -163,6 +180,10 @@ class Client:
         """Hear what scripts say over channels, for as long as the context lasts."""
         return Listener(self._make_connection, channels, self._reply_timeout)
 
+    def hints(self, key: str) -> Hints:
+        """Hear the wake hints on a list, over a connection of its own; close it at the end."""
+        return Hints(lambda: self.pop([key], HINT_WAIT))
+
     async def close(self) -> None:
         """Close all connections of this event loop; the next command opens new ones."""
         self._open.leave_closed()
@@ -179,8 +200,10 @@ class Client:
         for loop, opened in self._open.take_all():
             _let_go(loop, opened)
 
-    async def _send(self, calls: list[Call]) -> list[Any] | Exception:
+    async def _send(self, calls: list[Call], block: float = 0) -> list[Any] | Exception:
         """One round trip, over a connection of its own for as long as it lasts.
+
+        A reply may take `block` seconds longer than others.
 
         The client library's pipeline packs in Python and asks the socket first whether it is sound;
         here the packing is C, and a broken connection shows itself when it is used.
@@ -191,21 +214,21 @@ class Client:
                 connection = opened.idle.pop() if opened.idle else self._make_connection()
             except OSError as error:  # the library reads a file of its own, once
                 return error
-            return await self._talk(opened, connection, calls)
+            return await self._talk(opened, connection, calls, self._reply_timeout + block)
 
     async def _talk(
-        self, opened: _Open, connection: Any, calls: list[Call]
+        self, opened: _Open, connection: Any, calls: list[Call], patience: float
     ) -> list[Any] | Exception:
         replies: list[Any] = []
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._reply_timeout) as limit:
+            async with asyncio.timeout(patience) as limit:
                 if not connection.is_connected:
                     await connection.connect()
                 packed = [hiredis.pack_command(call) for call in calls]
                 await connection.send_packed_command(b"".join(packed), check_health=False)
                 for _ in calls:
-                    limit.reschedule(loop.time() + self._reply_timeout)
+                    limit.reschedule(loop.time() + patience)
                     try:
                         replies.append(await connection.read_response())
                     except redis.ResponseError as error:
@@ -213,7 +236,7 @@ class Client:
         except TimeoutError:
             await connection.disconnect(nowait=True)
             return redis.TimeoutError(
-                f"no reply within {self._reply_timeout:g} s, or this process was held up"
+                f"no reply within {patience:g} s, or this process was held up"
             )
         except (redis.RedisError, OSError) as error:
             await connection.disconnect(nowait=True)

@@ -12,6 +12,7 @@ directory or of the nearest directory above it; it is read once per directory an
     [tool.bide.worker]
     modules = ["shop.tasks"]
     queues = ["mail", "low"]
+    order = "fair"
     concurrency = 50
     lease = "10s"
     grace = "30s"
@@ -51,6 +52,8 @@ class WorkerSettings:
 
     modules: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
+    order: str | dict[str, int] | None = None
+    """As it is typed, or the weight of each queue."""
     concurrency: int | None = None
     executor: str | None = None
     workers: int | None = None
@@ -285,6 +288,17 @@ _UNITS: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _SIZE: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?((?:[kmg]?b)?)", re.IGNORECASE)
 
 
+def _order(value: Any, what: str) -> str | dict[str, int]:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, dict) or not value:
+        raise UsageError(
+            f'{what} must be "strict", "fair", or a weight for each queue such as '
+            "{mail = 6, low = 1}."
+        )
+    return {queue: _number(weight, f"{queue} of {what}") for queue, weight in value.items()}
+
+
 def _duration(value: Any, what: str) -> Any:
     key, _, where = what.partition(" in ")
     try:
@@ -302,6 +316,7 @@ def _worker(value: Any, what: str) -> WorkerSettings:
 _WORKER_KEYS: Final[dict[str, Reader]] = {
     "modules": _names,
     "queues": _names,
+    "order": _order,
     "concurrency": _number,
     "executor": _text,
     "workers": _number,

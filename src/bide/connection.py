@@ -22,6 +22,9 @@ CONNECT_TIMEOUT: Final = 2.0
 REPLY_TIMEOUT: Final = 5.0
 """Seconds without a byte after which a connection counts as dead."""
 
+HINT_WAIT: Final = 10
+"""Seconds per blocking call for a wake hint, so that a dead connection is noticed."""
+
 RECONNECT_PAUSE: Final = 0.2
 LONGEST_RECONNECT_PAUSE: Final = 5.0
 """Seconds before a listener that was cut off connects again; doubled as often as it is refused,

@@ -54,6 +54,12 @@ _LONGEST_PAUSE: Final = 1.0
 
 Call = tuple[Any, ...]
 
+Entries = list[tuple[str, bytes]]
+"""Entries of a stream of events: id and line."""
+
+MOST_READ: Final = 200
+"""Entries per reply; each has 1 KB at most."""
+
 
 class Send(NamedTuple):
     """Send these calls in one round trip."""
@@ -140,6 +146,28 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
             raise unavailable(problem, situation.where)
         yield Sleep(pause * random.uniform(0.5, 1.0))
         pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+def reading(stream: str, after: str, seconds: float) -> Call:
+    """The call that reads on in a stream behind an id, and waits if there is nothing."""
+    block_ms = max(1, round(seconds * 1000))  # 0 would be for ever
+    return ("XREAD", "COUNT", MOST_READ, "BLOCK", block_ms, "STREAMS", stream, after)
+
+
+def read_entries(replies: list[Any] | Exception, where: str) -> Entries | None:
+    """What such a call brought; None where it has to be sent again, a little later.
+
+    Raises:
+        BideError: the server refused.
+    """
+    reply = replies if isinstance(replies, Exception) else replies[0]
+    if isinstance(reply, Exception):
+        if is_transient(reply):
+            return None
+        raise translate(reply, where)
+    return [
+        (id.decode(), b"".join(fields[1:2])) for _, found in reply or () for id, fields in found
+    ]
 
 
 def is_transient(error: Exception) -> bool:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from bide.errors import PayloadError
 from bide.notes import Notes, read_notes
 from bide.payload.codec import Body, decode_body, decode_envelope, decode_result
+from bide.payload.items import decode_item, is_item
 from bide.states import FINISHED, State
 
 
@@ -132,8 +133,23 @@ class Snapshot(NamedTuple):
         return decode_body(self.raw_body, allow_pickle=allow_pickle)
 
     @property
+    def is_item(self) -> bool:
+        """Whether it is data of a `DelayQueue`, and no job."""
+        return is_item(self.raw_body)
+
+    def data(self) -> Any:
+        """The data of an item.
+
+        Raises:
+            PayloadError: it is a job, or what is stored is not JSON.
+        """
+        return decode_item(self.raw_body)
+
+    @property
     def task(self) -> str:
-        """The task's name, or `?` when the body cannot be read."""
+        """The task's name, `(data)` for an item of data, or `?` when the body cannot be read."""
+        if self.is_item:
+            return "(data)"
         try:
             return self.head.task
         except PayloadError:

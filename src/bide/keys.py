@@ -86,6 +86,12 @@ LAYOUT: Final[dict[str, Key]] = {
     "keep": Key(":keep", "zset", "worker → until when it promises to claim (µs)"),
     "park": Key(":park", "zset", "worker → until when it sleeps (µs)"),
     "claims": Key(":claims", "hash", "worker → number, time and job ids of its last claim"),
+    "events": Key(
+        ":events",
+        "stream",
+        "what became of jobs, a line each, capped; only while someone listens, and gone after",
+    ),
+    "listeners": Key(":listeners", "zset", "who holds `events` open → until when (µs); 64 at most"),
     "trash": Key(
         ":trash:<p>", "zset", "due sets that `empty` has set aside and deletes in pieces", DUE_SETS
     ),
@@ -104,6 +110,8 @@ META: Final[dict[str, str]] = {
     "drain_until": "one worker drains for a suspect; no other begins to before this",
     "retention": "count and age in µs of what is kept completed, failed, cancelled, if configured",
     "own": "1 once a job was to be kept for a time of its own",
+    "listened": "until when `events` is held open, and since when (µs), while someone listens",
+    "told": "how many events there were since then: the second half of the last one's id",
     "trash": "1 while `trash` holds what `empty` set aside",
     "emptied": "which emptying was the last, and how many jobs it set aside",
     "completed": "how many jobs ever completed",
@@ -116,11 +124,11 @@ META: Final[dict[str, str]] = {
 
 GLOBAL: Final[dict[str, Key]] = {
     "queues": Key(":queues", "hash", "queue → when it was first used (µs)"),
-    "workers": Key(":workers", "hash", "worker → when it was last seen (µs), and what it does"),
-    "stopping": Key(
-        ":stopping",
-        "zset",
-        "worker that was asked to stop → when (µs); also the channel that says so",
+    "workers": Key(
+        ":workers",
+        "hash",
+        "worker → when it was last seen (µs), and what it does; who was asked to stop → when; also "
+        "the channel that says so",
     ),
 }
 """Header name -> key that no queue owns; no script takes one of these and a queue's together."""

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import hiredis
 import redis
 
 from bide.connection import LONGEST_RECONNECT_PAUSE, RECONNECT_PAUSE
+from bide.errors import BideError
 
 
 class Listener:
@@ -190,6 +191,47 @@ class Waiter:
         except BaseException:
             await subscription.tell_no_more(self._text, self._told)
             raise
+
+
+class Hints:
+    """Wake hints, as they come.
+
+    A blocking call's own time-out is no clock: it fires up to a tenth of a second late. So the call
+    stays outstanding for long, and who waits for its reply has a timer besides.
+    """
+
+    def __init__(self, pop: Callable[[], Awaitable[tuple[str, str] | None]]) -> None:
+        """Set up; `pop` waits long for a hint, and returns the list and who pushed it."""
+        self._pop = pop
+        self._asked: asyncio.Future[tuple[str, str] | None] | None = None
+
+    async def hear(self, until: float) -> str | None:
+        """Who pushed the next hint; None at `until` (`time.monotonic()`), or when some were lost.
+
+        What came since the last time counts.
+        """
+        while True:
+            asked = self._asked = self._asked or asyncio.ensure_future(self._pop())
+            await asyncio.wait([asked], timeout=max(0.0, until - time.monotonic()))
+            if not asked.done():
+                return None
+            self._asked = None
+            try:
+                hint = asked.result()
+            except BideError:
+                await asyncio.sleep(max(0.0, min(RECONNECT_PAUSE, until - time.monotonic())))
+                return None
+            if hint is not None:
+                return hint[1]
+
+    async def close(self) -> bool:
+        """Hear no more; whether a hint had come that nobody was told of."""
+        asked, self._asked = self._asked, None
+        if asked is None:
+            return False
+        asked.cancel()
+        (end,) = await asyncio.gather(asked, return_exceptions=True)
+        return isinstance(end, tuple)
 
 
 def abort(connection: Any) -> None:

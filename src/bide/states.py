@@ -37,11 +37,13 @@ _DUE: Final = (State.DELAYED, State.WAITING)
 
 TRANSITIONS: Final[dict[str, tuple[tuple[State, ...], tuple[State, ...]]]] = {
     "claim": ((State.WAITING,), (State.ACTIVE,)),
+    "pop": ((State.WAITING,), (State.COMPLETED, State.FAILED)),
     "complete": ((State.ACTIVE,), (State.COMPLETED,)),
     "retry": ((State.ACTIVE,), (*_DUE, State.CANCELLED)),
     "fail": ((State.ACTIVE,), (State.FAILED,)),
     "snooze": ((State.ACTIVE,), (*_DUE, State.CANCELLED)),
     "release": ((State.ACTIVE,), (State.WAITING, State.CANCELLED)),
+    "crash": ((State.ACTIVE,), (State.WAITING, State.FAILED, State.CANCELLED)),
     "extend": ((State.ACTIVE,), (State.ACTIVE,)),
     "reclaim": ((State.ACTIVE,), (State.WAITING, State.FAILED, State.CANCELLED)),
     "cancel": ((*_DUE, State.ACTIVE), (State.CANCELLED,)),
@@ -53,4 +55,44 @@ TRANSITIONS: Final[dict[str, tuple[tuple[State, ...], tuple[State, ...]]]] = {
 
 `retry` is what a worker settles an attempt with. What a person asks of a job that has ended, the
 script `retry` and `job.retry()`, is called `revive` here: it leads elsewhere, from elsewhere.
+What is popped is data, and completed by that; a job that is none has failed.
+"""
+
+
+EVENTS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
+    "added": (("enqueue",), "The job is there: delayed, or waiting if it is due."),
+    "active": (("claim",), "A worker has taken it."),
+    "progress": (("note",), "It said how far it is."),
+    "completed": (("complete", "pop"), "It ran to its end; or it was data, and was popped."),
+    "retried": (
+        ("retry", "revive"),
+        "It is to run again: an attempt raised, or someone asked so of a job that had ended.",
+    ),
+    "failed": (("fail", "reclaim", "crash", "pop"), "It will not be run again."),
+    "cancelled": (
+        ("cancel", "reclaim"),
+        "It was taken back, or it ran, was asked to end, and did.",
+    ),
+    "reclaimed": (
+        ("reclaim", "crash"),
+        "Its lease ended without an outcome, or its process died: it waits again, unless `failed` "
+        "or `cancelled` follows.",
+    ),
+    "rescheduled": (
+        ("reschedule", "promote", "snooze", "release"),
+        "It is due at another time: someone moved it, it snoozed, or a worker that stopped gave "
+        "it back.",
+    ),
+    "deleted": (("delete",), "Someone removed every trace of it."),
+    "emptied": (("empty",), "All jobs of the queue that were delayed or waiting were removed."),
+    "drained": (
+        ("settle", "reclaim", "pop"),
+        "Nothing is left to do: no job is active, and none is due. Delayed ones may be there.",
+    ),
+    "gap": ((), "Events between the one before and the one after were lost."),
+}
+"""kind of event -> (the verbs that tell it, what it says).
+
+Told while someone listens (`Queue.events`). A running job that is asked to end, and a lease that is
+extended, change no state and tell nothing; nor does a finished job that is kept no longer.
 """

@@ -12,6 +12,7 @@ from redis.retry import Retry
 
 from bide.command import Command
 from bide.connection import (
+    HINT_WAIT,
     LONGEST_RECONNECT_PAUSE,
     RECONNECT_PAUSE,
     REPLY_TIMEOUT,
@@ -19,7 +20,17 @@ from bide.connection import (
     options,
     resolve_url,
 )
-from bide.dialogue import PATIENCE, Call, Send, Situation, check_patience, dialogue
+from bide.dialogue import (
+    PATIENCE,
+    Call,
+    Entries,
+    Send,
+    Situation,
+    check_patience,
+    dialogue,
+    read_entries,
+    reading,
+)
 from bide.errors import BideError
 from bide.script import SERVER_CLOCK
 
@@ -53,7 +64,9 @@ class Client:
         self._patience = check_patience(patience)
         self._clock = clock
         self._reached = False
+        self._reply_timeout = reply_timeout
         self._redis = redis.Redis.from_url(self.url, **options(self.url, Retry, reply_timeout))
+        self._redis.set_response_callback("XREAD", lambda reply, **_: reply)  # as it comes
 
     def run(self, command: Command[T]) -> T:
         """Run one command.
@@ -93,9 +106,26 @@ class Client:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
+    def read(self, stream: str, after: str, seconds: float) -> Entries | None:
+        """The next entries of a stream behind an id; waits for one for at most `seconds`.
+
+        Returns:
+            Id and line of each, none if none came; None where the connection broke. The reply that
+            was lost then is no loss: the same call brings it again.
+
+        Raises:
+            BideError: the server refused.
+        """
+        call = reading(stream, after, min(seconds, self._reply_timeout / 2))
+        return read_entries(self._send([call]), self.where)
+
     def waiting_for(self, channel: str, text: str) -> Waiter:
         """Hear when a script says `text` over a channel, for as long as the context lasts."""
         return Waiter(self._redis, channel, text)
+
+    def hints(self, key: str) -> Hints:
+        """Hear the wake hints on a list, over a connection of its own; close it at the end."""
+        return Hints(self._redis.connection_pool, key)
 
     def close(self) -> None:
         """Close all connections; the next command opens new ones."""
@@ -111,6 +141,68 @@ class Client:
             return error
         self._reached = True
         return replies
+
+
+class Hints:
+    """Wake hints, as they come.
+
+    A blocking call's own time-out is no clock: it fires up to a tenth of a second late. So the call
+    stays outstanding for long, and who waits for its reply has a timer besides.
+    """
+
+    def __init__(self, pool: redis.ConnectionPool, key: str) -> None:
+        self._pool = pool
+        self._key = key
+        self._connection: Any = None
+        self._asks = False
+        """Whether a call is outstanding."""
+
+    def hear(self, until: float) -> str | None:
+        """Who pushed the next hint; None at `until` (`time.monotonic()`), or when some were lost.
+
+        What came since the last time counts.
+        """
+        while True:
+            try:
+                if not self._asks:
+                    self._ask()
+                if not self._connection.can_read(timeout=max(0.0, until - time.monotonic())):
+                    return None
+                hint = self._read()
+            except (redis.RedisError, OSError):
+                self._drop()
+                time.sleep(max(0.0, min(RECONNECT_PAUSE, until - time.monotonic())))
+                return None
+            if hint is not None:
+                return hint
+
+    def close(self) -> bool:
+        """Hear no more; whether a hint had come that nobody was told of."""
+        came = False
+        with suppress(redis.RedisError, OSError):
+            came = self._asks and self._connection.can_read(timeout=0) and self._read() is not None
+        self._drop()
+        return came
+
+    def _ask(self) -> None:
+        if self._connection is None:
+            self._connection = self._pool.connection_class(**self._pool.connection_kwargs)
+            self._connection.connect()
+        self._connection.send_command("BLPOP", self._key, HINT_WAIT)
+        self._asks = True
+
+    def _read(self) -> str | None:
+        """Who pushed the hint that the reply has, if it has one."""
+        self._asks = False
+        reply = self._connection.read_response()
+        return reply[1].decode("utf-8", "replace") if reply else None
+
+    def _drop(self) -> None:
+        self._asks = False
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(redis.RedisError, OSError):
+                connection.disconnect()
 
 
 class Waiter:

@@ -1,28 +1,32 @@
 """Tasks: functions by name, and which names a worker will run.
 
-A name is `module:qualname`. A worker runs a task only if the task was registered (a decorator ran
-in its process) or lives in a module that it was told to serve; a name that a payload brings is
-looked up among these, and is never imported.
+A name is `module:qualname`, or one that a task was given, a word such as `send_email`. A worker
+runs a task only if the task was registered (a decorator ran in its process) or lives in a module
+that it was told to serve; a name that a payload brings is looked up among these, and is never
+imported.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from bide.clock import to_us
 from bide.errors import TaskNotFound, UsageError
 from bide.keys import check_priority
+from bide.naming import Named, is_given, place, same, way_out
 from bide.options import OnCrash, TaskOptions, check_names
 from bide.payload.codec import DEFAULT_TIMEOUT
 from bide.payload.signature import Signature
 from bide.retry import NO_RETRY, Retry, as_retry
 
 Function = Callable[..., Any]
+
+_SHOWN: Final = 20
+"""Names that an error lists at most."""
 
 
 class Policy(NamedTuple):
@@ -61,11 +65,16 @@ def task_name(task: Function | str) -> str:
         UsageError: no worker could find it: a lambda, a nested function, one of `__main__`, a
             partial.
     """
+    if isinstance(task, Named):
+        return task.name
     if isinstance(task, str):
         path, colon, attribute = task.partition(":")
         parts = [*path.split("."), *attribute.split(".")]
-        if not colon or not all(part.isidentifier() for part in parts):
-            raise UsageError(f"{task!r} is not a task's name; write 'package.module:function'.")
+        if not is_given(task) and not (colon and all(part.isidentifier() for part in parts)):
+            raise UsageError(
+                f"{task!r} is not a task's name; write 'package.module:function', or the word that "
+                "a task was given as its name, such as 'send_email'."
+            )
         return task
     if not callable(task):
         raise UsageError(f"{task!r} is neither a function nor a name 'package.module:function'.")
@@ -82,7 +91,7 @@ def task_name(task: Function | str) -> str:
     if module == "__main__":
         raise UsageError(
             f"{qualname} is defined in the program that is being run (__main__), where a worker "
-            f"cannot import it; {_way_out(qualname)}."
+            f"cannot import it; {way_out(qualname)}."
         )
     if "<" in qualname:
         raise UsageError(
@@ -99,42 +108,43 @@ def with_owner(task: Function | str, args: Sequence[Any]) -> Sequence[Any]:
     return args
 
 
-def register(function: Function, options: TaskOptions | None = None) -> str:
-    """Let workers of this process run a function; its name.
+def register(
+    function: Function, options: TaskOptions | None = None, name: str | None = None
+) -> str:
+    """Let workers of this process run a function, by its own name or one that it is given.
 
     Raises:
-        UsageError: no worker could find it by its name, or an option cannot be meant.
+        UsageError: no worker could find it by its name, another has the name that it is given, or
+            an option cannot be meant.
     """
-    name = task_name(function)
+    name = task_name(function) if name is None else _free_name(name, function)
     if options:  # a mistake is to show where it was made
         _check(options)
     _registered[name] = _Registered(function, options or {})
     return name
 
 
-def refuse_method(function: Function) -> None:
-    """Refuse what is decorated inside a class and wants an object, or the class, first.
+def registering_modules() -> set[str]:
+    """The modules of all functions that were registered in this process."""
+    return {known.function.__module__ for known in _registered.values()}
 
-    Read as an attribute it would not be bound, and its first argument would be lost. Functions in a
-    class know nothing of it yet; but what their first parameter is called is agreed everywhere.
 
-    Raises:
-        UsageError: it does; the message says how methods are enqueued.
-    """
-    owner, dot, name = getattr(function, "__qualname__", "").rpartition(".")
-    if isinstance(function, classmethod):
-        first = "cls"
-    elif dot and inspect.isfunction(function):
-        first = next(iter(function.__code__.co_varnames[: function.__code__.co_argcount]), "")
-    else:
-        return
-    if first in ("self", "cls"):
-        holder = f"{owner}(...)" if first == "self" else owner
+def _free_name(name: str, function: Function) -> str:
+    """A name that is given to a function, if no other function has it."""
+    if not isinstance(name, str) or not is_given(name):
         raise UsageError(
-            f"{owner}.{name} is a method, and a task has no {first!r}; leave it undecorated and "
-            f"enqueue it as queue.enqueue({holder}.{name}, ...), or decorate a function that takes "
-            "the object as an argument."
+            "name must be a word of letters, digits, '_' and '-', such as 'send_email', not "
+            f"{name!r}."
         )
+    if not callable(function):
+        raise UsageError(f"{function!r} is not a function, so it cannot be the task {name!r}.")
+    known = _registered.get(name)
+    if known is not None and not same(known.function, function):
+        raise UsageError(
+            f"{name!r} is the name of {place(known.function)} already; give {place(function)} "
+            "another."
+        )
+    return name
 
 
 def defaults_of(name: str) -> TaskOptions:
@@ -209,14 +219,33 @@ def check_on_crash(on_crash: Any) -> OnCrash:
     return on_crash  # type: ignore[no-any-return]
 
 
-def import_task(name: str) -> Function:
+def import_task(name: str, modules: Iterable[str] = ()) -> Function:
     """Import what a name leads to; for people who type names, never for names in payloads.
+
+    Args:
+        name: the task's.
+        modules: where to look for one that a task was given.
 
     Raises:
         TaskNotFound: the module cannot be imported, or has no such function.
     """
-    module_name, _, qualname = task_name(name).partition(":")
+    module_name, colon, qualname = task_name(name).partition(":")
+    if not colon:
+        return _import_given(name, list(modules))
     return _lookup(import_module(module_name), module_name, qualname).function
+
+
+def _import_given(name: str, modules: Sequence[str]) -> Function:
+    for module in modules:
+        for value in vars(import_module(module)).values():
+            if isinstance(value, Named) and value.name == name and callable(value):
+                return value
+    if name in _registered:
+        return _registered[name].function
+    raise TaskNotFound(
+        f"No task is named {name!r} in the modules of [tool.bide.worker] "
+        f"({', '.join(modules) or 'none'}); set modules there, or add --no-check."
+    )
 
 
 def import_module(name: str) -> Any:
@@ -283,6 +312,12 @@ class Served:
         known = _registered.get(name)
         if known is not None:
             return _Found(known.function, None), known.options
+        if ":" not in name:
+            given = ", ".join(sorted(known for known in _registered if ":" not in known)[:_SHOWN])
+            raise TaskNotFound(
+                f"No task is named {name!r} here (there are: {given or 'none'}); give a function "
+                "that name with @queue.task(name=...), and start the worker with its module."
+            )
         module_name, _, qualname = name.partition(":")
         module = self._modules.get(module_name)
         if module is None:
@@ -338,14 +373,6 @@ def _owner(task: Any) -> type | None:
     if inspect.ismethod(task) and not inspect.isclass(task.__self__):
         return type(task.__self__)
     return None
-
-
-def _way_out(qualname: str) -> str:
-    """How a function of `__main__` can be enqueued after all."""
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if spec is not None and not spec.name.endswith("__main__"):
-        return f"enqueue it by the name that workers import it by: {spec.name + ':' + qualname!r}"
-    return "move it to a module and import it from there"
 
 
 def is_async(function: Function) -> bool:

@@ -10,14 +10,17 @@ import redis
 
 from bide import aio, sync
 from bide.command import Command
+from bide.events import Event, read_event
 from bide.job import Claimed, RunRecord, Snapshot
 from bide.keys import keys_of
 from bide.notes import Notes, read_notes
-from bide.ops import consume, inspect, manage, produce
-from bide.ops.consume import Claim, Outcome, Renewal, Said, Settle, Verdict
+from bide.ops import consume, inspect, listen, manage, produce
+from bide.ops.consume import Claim, Outcome, Popped, Renewal, Said, Settle, Verdict
+from bide.ops.listen import Position
 from bide.ops.manage import Moved
 from bide.ops.produce import Prepared, Receipt
 from bide.payload.codec import Body, encode_body
+from bide.payload.items import decode_item, encode_item
 from bide.retention import Retention
 from bide.script import TEST_CLOCK
 from tests.faults.legal import Holding, assert_legal, hold
@@ -98,8 +101,33 @@ class Probe:
     def add_many(self, *jobs: Prepared) -> list[Receipt]:
         return self.run(produce.enqueue(self.keys, jobs))
 
-    def add(self, *ids: str, when: str = "+0", priority: int = 5) -> list[Receipt]:
-        return self.add_many(*(Prepared(id, when, priority, BODY) for id in ids))
+    def add(
+        self, *ids: str, when: str = "+0", priority: int = 5, body: bytes = BODY
+    ) -> list[Receipt]:
+        return self.add_many(*(Prepared(id, when, priority, body) for id in ids))
+
+    def push(self, *ids: str, when: str = "+0", priority: int = 5) -> list[Receipt]:
+        """Add items, each with its id as its data."""
+        return self.add_many(*(Prepared(id, when, priority, encode_item(id)) for id in ids))
+
+    def pop(
+        self, consumer: str = "c1", count: int = 10, *, seq: int | None = None, previous: float = 0
+    ) -> Popped:
+        """The consumer's next pop, or with `seq` the one of that number."""
+        previous_us = round(previous * SECOND)
+        return self.run(
+            consume.pop(self.keys, consumer, self._next(consumer, seq), count, previous_us)
+        )
+
+    def popped(self, consumer: str = "c1", count: int = 10, *, seq: int | None = None) -> list[Any]:
+        """The data that the consumer's next pop brings."""
+        return [decode_item(body) for body in self.pop(consumer, count, seq=seq).bodies]
+
+    def _next(self, worker: str, seq: int | None) -> int:
+        if seq is None:
+            seq = self._seq.get(worker, 0) + 1
+        self._seq[worker] = max(seq, self._seq.get(worker, 0))
+        return seq
 
     def claim(
         self,
@@ -109,13 +137,12 @@ class Probe:
         seq: int | None = None,
         lease: float = LEASE,
         busy: int = 0,
+        arm: int = 2,
     ) -> Claim:
         """The worker's next claim, or with `seq` the one of that number."""
-        if seq is None:
-            seq = self._seq.get(worker, 0) + 1
-        self._seq[worker] = max(seq, self._seq.get(worker, 0))
+        seq = self._next(worker, seq)
         lease_us = round(lease * SECOND)
-        return self.run(consume.claim(self.keys, worker, seq, count, lease_us, busy))
+        return self.run(consume.claim(self.keys, worker, seq, count, lease_us, busy, arm))
 
     def taken(self, worker: str = "w1", count: int = 10, *, busy: int = 0) -> list[str]:
         """The ids that the worker's next claim brings."""
@@ -160,6 +187,9 @@ class Probe:
     def watch(self, id: str, seconds: float = 30) -> str:
         return self.run(inspect.watch(self.keys, id, round(seconds * SECOND)))
 
+    def listen(self, after: str = "-", name: str = "audit", seconds: float = 660) -> Position:
+        return self.run(listen.listen(self.keys, name, after, round(seconds * SECOND)))
+
     def configure(self, **retention: Any) -> None:
         self.run(manage.configure(self.keys, Retention(**retention)))
 
@@ -196,6 +226,11 @@ class Probe:
         """A sorted set that stands behind one header name."""
         pairs: Any = self.raw.zrange(self.keys[name], 0, -1, withscores=True)
         return {member.decode(): int(score) for member, score in pairs}
+
+    def told(self) -> list[Event]:
+        """The events that stand in the stream."""
+        entries: Any = self.raw.xrange(self.keys["events"])
+        return [read_event(id.decode(), fields[b"e"]) for id, fields in entries]
 
     def hints(self) -> int:
         """How many wake hints lie on the list."""

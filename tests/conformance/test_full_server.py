@@ -81,6 +81,20 @@ def test_a_backlog_drains_to_its_end(q: Probe, memory: Memory) -> None:
     assert q.zset("completed").keys() == {"a", "c", "d", "e"}
 
 
+def test_what_ends_is_told_and_what_was_refused_is_not(q: Probe, memory: Memory) -> None:
+    q.add("a", "b")
+    memory.fill()
+    q.listen()
+    with pytest.raises(ServerFull):
+        q.add("c")
+    for job in q.claim().jobs:
+        assert q.settle(job, "complete") == "ok"
+    assert q.cancel("c") == ["gone"]
+    memory.free()
+    told = [event.kind for event in q.told()]
+    assert told == ["active", "active", "completed", "completed", "drained"]
+
+
 def test_expired_leases_are_reclaimed_and_poison_fails(q: Probe, memory: Memory) -> None:
     q.add("a")
     memory.fill()

@@ -81,6 +81,19 @@ def test_claims_go_on_where_a_watched_job_has_ended_by_its_workers_death(q: Prob
     assert q.where("a") == "cancelled"
 
 
+def test_who_may_not_write_events_can_end_jobs_and_the_gap_shows(
+    q: Probe, raw: redis.Redis
+) -> None:
+    start = q.listen()
+    q.add("a", "b")
+    allow(raw, "-xadd")
+    for job in q.claim().jobs:
+        assert q.settle(job, "complete") == "ok"
+    assert q.where("b") == "completed"
+    assert q.listen(start.after) == start, "there are some to be read before it"
+    assert q.listen(q.told()[-1].id).gap
+
+
 def test_a_listener_that_is_refused_asks_less_and_less_often(
     kind: str, q: Probe, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

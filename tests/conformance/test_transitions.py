@@ -30,8 +30,11 @@ FORBIDDEN = [
 ]
 
 
-def bring(q: Probe, state: State, end: State | None = None) -> Claimed:
+def bring(q: Probe, state: State, end: State | None = None, verb: str = "") -> Claimed:
     """Make a job that is in a state, about to go to another; how it was last claimed."""
+    if verb == "pop" and end is State.COMPLETED:
+        q.push("a")
+        return NEVER_CLAIMED
     if state is State.CANCELLED:
         q.add("a")
         q.cancel("a")
@@ -61,11 +64,14 @@ def apply(q: Probe, verb: str, job: Claimed, end: State) -> None:
         "fail": "fail",
         "snooze": "snooze",
         "release": "release",
+        "crash": "crash",
     }
     if verb in outcomes:
         q.settle(job, outcomes[verb], when if verb in ("retry", "snooze") else "")
     elif verb == "revive":
         q.retry("a", when=when)
+    elif verb == "pop":
+        q.pop("c1", 1)
     elif verb == "claim":
         q.claim("w2", 1)
     elif verb == "extend":
@@ -91,7 +97,7 @@ def state_of(q: Probe) -> State:
 
 @pytest.mark.parametrize(("verb", "start", "end"), ALLOWED)
 def test_a_verb_leads_where_the_table_says(q: Probe, verb: str, start: State, end: State) -> None:
-    job = bring(q, start, end)
+    job = bring(q, start, end, verb)
     assert state_of(q) is start
     apply(q, verb, job, end)
     assert state_of(q) is end

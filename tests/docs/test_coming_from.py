@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from collections.abc import Iterator
 
 import pytest
@@ -50,6 +51,12 @@ def test_every_name_of_rq_has_its_place() -> None:
         name for name in rq_names() if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", spans)
     }
     assert missing - IN_SIGNATURES_ALONE == set()
+
+
+def test_the_index_has_every_feature_of_every_page() -> None:
+    features = runpy.run_path(str(ROOT / "docs" / "make_features.py"))
+    assert set(features["PAGES"]) == {page.stem for page in FOLDER.glob("*.md")} - {"index"}
+    assert (FOLDER / "index.md").read_text("utf-8") == features["index"](), "run `make docs`"
 
 
 @pytest.mark.parametrize("page", sorted(FOLDER.glob("*.md")), ids=lambda page: page.stem)

@@ -18,6 +18,7 @@ from bide.job import RunRecord
 from bide.keys import DUE_SETS, LAYOUT, PREFIX, keys_of
 from bide.notes import read_notes
 from bide.payload.codec import decode_body, decode_result
+from bide.payload.items import decode_item, is_item
 
 _SETS = ("active", "completed", "failed", "cancelled")
 _ASIDE = ("asked", "waiters")
@@ -37,10 +38,10 @@ return reply
 """
 _OUTCOMES = {
     "completed": "C",
-    "failed": "F-",
-    "cancelled": "XRSL-CF",
+    "failed": "FK-",
+    "cancelled": "XRSLK-CF",
     "active": "-",
-    "due": "RSL-CFX",
+    "due": "RSLK-CFX",
 }
 """State -> how the latest claim of a job in it may have been settled (`-`: not at all)."""
 
@@ -135,7 +136,7 @@ def _bodies_agree(holding: Holding) -> None:
     assert listed - bodies == set(), "listed without a body"
     assert bodies - listed == set(), "a body that no set lists"
     for body in holding.hashes["jobs"].values():
-        decode_body(body)
+        decode_item(body) if is_item(body) else decode_body(body)
 
 
 def _records_agree(holding: Holding) -> None:

@@ -20,9 +20,10 @@ from bide.embedded import Server
 from bide.ids import new_id
 from bide.job import Claimed
 from bide.keys import DEFAULT_PRIORITY, keys_of
-from bide.ops import consume, inspect, manage, produce, registry
+from bide.ops import consume, inspect, listen, manage, produce, registry
 from bide.ops.consume import Said, Settle
 from bide.payload.codec import Body
+from bide.payload.items import encode_item
 from bide.retention import Retention
 from bide.script import load, names
 from bide.worker.saying import MAX_BYTES as MAX_SAID_BYTES
@@ -53,7 +54,7 @@ class Full:
         self.client = sync.Client(url)
         self.queue = Queue("mail", url=url)
         self._names = {load(name).sha: name for name in names()}
-        self._seq = 0
+        self.seq = 0
         self.timings: Timings = {}
 
     def close(self) -> None:
@@ -78,8 +79,8 @@ class Full:
             self.timings[name] = min(run[name] for run in runs)
 
     def claim(self, count: int = consume.MAX_CLAIM, again: bool = False) -> list[Claimed]:
-        self._seq += not again
-        return self.client.run(consume.claim(KEYS, "w", self._seq, count, LEASE_US, 0)).jobs
+        self.seq += not again
+        return self.client.run(consume.claim(KEYS, "w", self.seq, count, LEASE_US, 0)).jobs
 
     def settle(self, jobs: Sequence[Claimed], *rest: Any) -> None:
         settles = [Settle(job.id, job.token, *rest) for job in jobs]
@@ -121,6 +122,7 @@ def test_what_fills_the_queue_is_legal(one_url: str, direct: redis.Redis) -> Non
 
 
 def test_no_script_takes_long(full: Full) -> None:
+    _time_listening(full)
     _time_reading(full)
     _time_producing(full)
     _time_consuming(full)
@@ -131,6 +133,19 @@ def test_no_script_takes_long(full: Full) -> None:
     assert {what.partition(": ")[2] for what in full.timings} == set(names())
     too_long = {what: us for what, us in full.timings.items() if us >= MOST_US}
     assert too_long == {}
+
+
+def _time_listening(full: Full) -> None:
+    """From here on someone listens, so that every other script tells all that it may."""
+
+    def hold() -> str:
+        return full.client.run(listen.listen(KEYS, new_id(), "-", 10**12)).after
+
+    for _ in range(100):
+        hold()
+    opened = hold().partition("-")[0]
+    full.time("listen", hold)
+    full.time("listen again", lambda: full.client.run(listen.listen(KEYS, "a", f"{opened}-0")))
 
 
 def _time_reading(full: Full) -> None:
@@ -175,10 +190,39 @@ def _time_consuming(full: Full) -> None:
     full.settle(held, "complete", "", RESULT)
     full.time("settle again", lambda: full.settle(held, "complete", "", RESULT))
     _time_noting(full)
+    _time_popping(full)
     full.time("leave", lambda: full.client.run(consume.leave(KEYS, "w")))
     about = registry.About("host", 1, ["mail"], "auto", 1, 1, "0")
     beat = registry.heartbeat(keys_of(None), "w", about)
     full.time("heartbeat", lambda: full.client.run(beat))
+
+
+def _time_popping(full: Full) -> None:
+    """Data, first in the queue; and jobs in its place, whose notes are full."""
+
+    def pop(count: int = consume.MAX_POP, again: bool = False) -> consume.Popped:
+        full.seq += not again
+        return full.client.run(consume.pop(KEYS, "w", full.seq, count, 0))
+
+    def data() -> None:
+        body = encode_item({"user": 1})
+        items = [produce.Prepared(new_id(), "+0", 9, body) for _ in range(consume.MAX_POP)]
+        full.enqueue(items)
+        long_ago = dict.fromkeys([item.id for item in items], 1_000_000_000_000_001)
+        full.direct.zadd(KEYS.names["due"][0], long_ago)
+
+    def popped() -> None:
+        data()
+        assert len(pop().bodies) == consume.MAX_POP
+
+    full.time("pop", popped)
+    full.time("repeated pop", lambda: pop(again=True))
+
+    def refused() -> None:
+        full.stuff(full.ids(KEYS.names["due"][0], 50))
+        assert pop().refused > 0
+
+    full.time("pop of jobs", refused)
 
 
 def _time_noting(full: Full) -> None:

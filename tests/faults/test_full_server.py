@@ -13,6 +13,7 @@ from bide.keys import keys_of
 from bide.ops import consume, inspect, manage, produce
 from bide.ops.consume import Settle
 from bide.payload.codec import Body
+from bide.payload.items import encode_item
 from bide.retention import Retention
 from tests.conftest import BINARIES
 from tests.faults.crew import JOBS, Crew
@@ -101,6 +102,16 @@ def test_what_was_taken_can_be_settled_in_every_way(tank: Tank) -> None:
     holding = assert_legal(tank.direct, "mail")
     assert holding.sets["active"] == {}
     assert [holding.total(x) for x in ("completed", "failed", "retried")] == [10, 10, 10]
+
+
+def test_data_can_be_popped(tank: Tank) -> None:
+    data = [produce.Prepared(f"a-{n:02}", "+0", 9, encode_item(n)) for n in range(20)]
+    tank.client.run(produce.enqueue(KEYS, data))
+    tank.fill()
+    popped = tank.client.run(consume.pop(KEYS, "c", 1, 20, 0))
+    assert popped.bodies == [encode_item(n) for n in range(20)]
+    assert tank.client.run(consume.pop(KEYS, "c", 2, 5, 0)).refused == 5
+    assert assert_legal(tank.direct, "mail").total("completed") == 20
 
 
 def test_what_waits_can_be_moved_cancelled_deleted_and_emptied(tank: Tank) -> None:

@@ -164,3 +164,7 @@ async def deaf() -> None:
     while not gate.is_set():
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0.05)
+
+
+def half_way() -> None:
+    bide.current_job().progress(0.5, "half way")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from bide import Queue
+from bide import DelayQueue, Queue
 from tests.integration.console import at_terminal, bide, error_of, said
 
 HOSTILE = "\x1b[2Jgone\r\nforged [bold]x[/bold] \u202egnp \x07"
@@ -36,6 +36,29 @@ def ids(done: str) -> list[str]:
 def read(home: Path, url: str, *args: str) -> list[dict[str, Any]]:
     jobs: list[dict[str, Any]] = json.loads(said(bide(home, *args, "--json", url=url)))["jobs"]
     return jobs
+
+
+# -- items of data
+
+
+def test_items_of_data_are_shown_with_their_data(home: Path, one_url: str) -> None:
+    pile = DelayQueue("orders", url=one_url)
+    pile.push({"user": 1}, id="soon", delay="1h")
+    pile.push("bad", id="bad")
+    with pile.take() as items:
+        items[0].fail("no such user")
+    pile.close()
+    listed = said(bide(home, "jobs", "ls", url=one_url))
+    assert '(data)  {"user": 1}' in listed
+    assert "bide.Fail: no such user" in listed
+    shown = said(bide(home, "jobs", "show", "soon", url=one_url))
+    assert 'data      {"user": 1}' in shown
+    assert "task" not in shown
+    assert '{"user": 1}' in said(bide(home, "upcoming", url=one_url))
+    (soon,) = read(home, one_url, "jobs", "show", "soon")
+    assert (soon["data"], soon["state"], soon["unreadable"]) == ({"user": 1}, "delayed", [])
+    assert said(bide(home, "jobs", "retry", "bad", "--yes", url=one_url)) is not None
+    assert "(data)" in said(bide(home, "jobs", "ls", "-s", "waiting", url=one_url))
 
 
 # -- ls

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -122,3 +123,90 @@ def test_its_title_says_what_runs(home: Path, one_url: str) -> None:
     bide(home, "worker", "shop", "-q", "mail", "-q", "low", "--burst", url=one_url)
     assert job.refresh().result == "bide worker mail, low: shop:read_title"
     queue.close()
+
+
+NAMES = """
+import bide
+high, low = bide.Queue("high"), bide.Queue("low")
+@low.task(name="say")
+def say(text):
+    print("ran", text, flush=True)
+"""
+
+
+def ran(done: Any) -> list[str]:
+    return [line.removeprefix("ran ") for line in done.stdout.splitlines()]
+
+
+@pytest.fixture
+def desk(home: Path, one_url: str) -> Path:
+    """Queues with three jobs each, by a task that goes by a name."""
+    (home / "desk.py").write_text(NAMES)
+    for name in ("low", "high"):
+        queue = Queue(name, url=one_url)
+        for _ in range(3):
+            queue.enqueue("say", name)
+        queue.close()
+    return home
+
+
+@pytest.mark.parametrize(
+    ("order", "runs"),
+    [
+        ([], ["high"] * 3 + ["low"] * 3),
+        (["--order", "strict"], ["high"] * 3 + ["low"] * 3),
+        (["--order", "fair"], ["high", "low"] * 3),
+        (["--order", "low=1,high=2"], ["high", "low", "high", "high", "low", "low"]),
+    ],
+)
+def test_the_order_of_queues_is_typed(
+    desk: Path, one_url: str, order: list[str], runs: list[str]
+) -> None:
+    told = ["worker", "desk", "-q", "high", "-q", "low", "-c", "1", "--burst", *order]
+    assert ran(bide(desk, *told, url=one_url)) == runs
+
+
+@pytest.mark.parametrize(
+    ("order", "text"),
+    [
+        ("unfair", "write strict, fair, or a weight for each queue"),
+        ("high=6", "gives no weight to 'low'"),
+        ("high=6,lwo=1", "'lwo', which is none of the worker's queues (high, low)"),
+        ("high=6,low=0", "whole number from 1"),
+        ("high=6,low=-1", "whole number from 1"),
+    ],
+)
+def test_one_that_cannot_be_meant_is_one_sentence(desk: Path, order: str, text: str) -> None:
+    done = bide(desk, "worker", "desk", "-q", "high", "-q", "low", "--order", order)
+    assert text in error_of(done, 2)
+
+
+@pytest.mark.parametrize(
+    ("file", "runs"),
+    [
+        ('"fair"', ["high", "low"] * 3),
+        ('"high=2,low=1"', ["high", "low", "high", "high", "low", "low"]),
+        ("{high = 2, low = 1}", ["high", "low", "high", "high", "low", "low"]),
+    ],
+)
+def test_or_stands_in_the_file(desk: Path, one_url: str, file: str, runs: list[str]) -> None:
+    (desk / "pyproject.toml").write_text(
+        f'[tool.bide.worker]\nmodules = ["desk"]\nqueues = ["high", "low"]\norder = {file}\n'
+    )
+    assert ran(bide(desk, "worker", "-c", "1", "--burst", url=one_url)) == runs
+
+
+def test_a_task_is_enqueued_by_its_name(desk: Path, one_url: str) -> None:
+    unknown = error_of(bide(desk, "enqueue", "say", "hello", url=one_url), 1)
+    assert "No task is named 'say' in the modules of [tool.bide.worker] (none)" in unknown
+    (desk / "pyproject.toml").write_text('[tool.bide.worker]\nmodules = ["desk"]\n')
+    done = bide(desk, "enqueue", "say", "hello", url=one_url)
+    assert " on low: say, due " in said(done)
+    assert "'b'" in error_of(bide(desk, "enqueue", "say", "hello", "b=1", url=one_url), 2)
+    assert "'shout'" in error_of(bide(desk, "enqueue", "shout", url=one_url), 1)
+    done = bide(desk, "enqueue", "shout", "--no-check", "-q", "low", url=one_url)
+    assert " on low: shout, due " in said(done)
+    done = bide(desk, "worker", "-q", "low", "-c", "1", "--burst", url=one_url)
+    assert ran(done) == ["low"] * 3 + ["hello"]
+    assert "No task is named 'shout' here (there are: say)" in done.stderr
+    assert done.returncode == 0

@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bide.clock import from_us
 from bide.command import Command
-from bide.ops import consume, inspect, manage, produce
+from bide.events import Event, read_event
+from bide.ops import consume, inspect, listen, manage, produce
 from bide.ops.consume import Said, Settle
 from bide.ops.produce import Prepared
 from bide.payload.codec import Body, encode_body
+from bide.payload.items import encode_item
 from bide.retention import Retention
 from bide.states import State
 from tests.faults.legal import assert_legal
+from tests.model.events import Fold
 from tests.model.reference import Queue
 from tests.model.server import KEYS, QUEUE, SECOND, Server, expected
 from tests.model.store import DUE, Job
 
 ERROR = b'{"type":"E","message":"no"}'
 LEASE = 10 * SECOND
+HAVE_DATA = ("complete", "fail", "retry", "crash")
 LONG_TEXT = b'"' + b"x" * 14_000 + b'"'
 """Two of these fit into the notes of a kind, three do not."""
 
@@ -32,17 +37,22 @@ class Driver:
 
     def __init__(self, server: Server) -> None:
         server.raw.flushdb()
+        server.ear.heard()  # of an example that ended in the middle
         self.server = server
         self.model = Queue()
         self._began: int = server.reply(inspect.counts(KEYS))[1]
         self._bodies = 0
         self._seq: dict[str, int] = {}
+        self._latest: dict[str, str] = {}
         self._held: list[tuple[str, int]] = [("job-a", 1)]
         self._ended: dict[tuple[str, int], str] = {}
         self._tokens: dict[str, tuple[Job, int]] = {}
         self._enqueued: list[Prepared] = []
         self._settled: list[Settle] = []
         self._retried: Command[Any] | None = None
+        # For longer than any example takes.
+        self._heard = 0
+        self.told = Fold(server.run(listen.listen(KEYS, "model", "-", 10**12)).after)
 
     def when(self, text: str) -> str:
         return text if text[0] == "+" else f"={self._began + int(text[1:]) * SECOND}"
@@ -60,7 +70,10 @@ class Driver:
         self._enqueued = []
         for id, when, priority in jobs:
             self._bodies += 1
+            is_data = self._bodies % 3 == 0
             body = encode_body(Body("app.tasks:send", [self._bodies]))
+            if is_data:
+                body = encode_item(self._bodies)
             self._enqueued.append(Prepared(id, self.when(when), priority, body))
         self.enqueue_again()
 
@@ -72,22 +85,40 @@ class Driver:
 
     # -- consuming
 
-    def claim(self, worker: str, count: int, lease: int = LEASE, busy: int = 0) -> None:
+    def claim(
+        self, worker: str, count: int, lease: int = LEASE, busy: int = 0, arm: int = 2
+    ) -> None:
         self._seq[worker] = self._seq.get(worker, 0) + 1
-        self._claim(worker, self._seq[worker], count, lease, busy)
+        self._latest[worker] = "claim"
+        self._claim(worker, self._seq[worker], count, lease, busy, arm)
 
     def claim_again(self, worker: str, lease: int = LEASE) -> None:
+        if self._latest.get(worker) == "pop":
+            self._pop(worker, self._seq[worker], 2, 0)
+            return
         self._claim(worker, self._seq.setdefault(worker, 1), 2, lease, 0)
 
     def claim_late(self, worker: str) -> None:
         self._claim(worker, max(0, self._seq.get(worker, 0) - 1), 2, LEASE, 0)
 
-    def _claim(self, worker: str, seq: int, count: int, lease: int, busy: int) -> None:
-        reply = self.server.reply(consume.claim(KEYS, worker, seq, count, lease, busy))
+    def pop(self, consumer: str, count: int, previous: int) -> None:
+        self._seq[consumer] = self._seq.get(consumer, 0) + 1
+        self._latest[consumer] = "pop"
+        self._pop(consumer, self._seq[consumer], count, previous)
+
+    def _pop(self, consumer: str, seq: int, count: int, previous: int) -> None:
+        reply = self.server.reply(consume.pop(KEYS, consumer, seq, count, previous * SECOND))
+        now = int(self.server.stored()["meta"]["clock"]) if reply == [b"stale"] else reply[1]
+        assert reply == self.model.pop(now, consumer, seq, count, previous * SECOND)
+
+    def _claim(
+        self, worker: str, seq: int, count: int, lease: int, busy: int, arm: int = 2
+    ) -> None:
+        reply = self.server.reply(consume.claim(KEYS, worker, seq, count, lease, busy, arm))
         stale = reply == [b"stale"]
         # A stale claim names no time; but it marked the clock, if it was time to.
         now = int(self.server.stored()["meta"]["clock"]) if stale else reply[1]
-        assert reply == self.model.claim(now, worker, seq, count, lease, busy)
+        assert reply == self.model.claim(now, worker, seq, count, lease, busy, arm)
         if stale:
             return
         for job in consume.claim(KEYS, worker, seq, count, lease, busy).parse(reply).jobs:
@@ -104,8 +135,9 @@ class Driver:
         for pick, outcome, when, has_data in picks:
             id, token = self.held(pick)
             result = b"42" if outcome == "complete" else ERROR
-            data = result if has_data and outcome in ("complete", "fail", "retry") else b""
-            if outcome in ("complete", "fail") and (when == "+0" or when[0] == "@"):
+            data = result if has_data and outcome in HAVE_DATA else b""
+            none = outcome in ("complete", "fail") and (when == "+0" or when[0] == "@")
+            if none or outcome == "crash":
                 self._settled.append(Settle(id, token, outcome, "", data))
             else:
                 self._settled.append(Settle(id, token, outcome, self.when(when), data))
@@ -154,6 +186,7 @@ class Driver:
     def leave(self, worker: str) -> None:
         assert self.server.reply(consume.leave(KEYS, worker)) == self.model.leave(worker)
         self._seq.pop(worker, None)
+        self._latest.pop(worker, None)
 
     def hear(self) -> None:
         """A woken worker takes the hint."""
@@ -258,10 +291,27 @@ class Driver:
     def compare(self) -> None:
         """Everything that is stored is as the model says."""
         stored = self.server.stored()
-        stored["meta"].pop("test_offset_us", None)
+        for field in ("test_offset_us", "listened", "told"):
+            stored["meta"].pop(field, None)
+        events = [read_event(id.decode(), line[b"e"]) for id, line in stored.pop("events")]
+        del stored["listeners"]
         assert stored == expected(self.model)
         said, self.model.said = self.model.said, []
         assert self.server.ear.heard() == said
+        self._compare_with_told(events)
+
+    def _compare_with_told(self, events: list[Event]) -> None:
+        """Who only listens knows the state of every job, and the totals."""
+        new = [event for event in events if int(event.id.partition("-")[2]) > self._heard]
+        self._heard += len(new)
+        self.told.take(new)
+        there = {id: job for id, job in self.model.jobs.items() if "trash" not in job.place}
+        self.told.forget(there)
+        assert self.told.places == {id: j.place.partition(":")[0] for id, j in there.items()}
+        due = {job.id: from_us(job.score) for job in self.model.due_jobs()}
+        assert {id: self.told.due[id] for id in due} == due
+        for total in ("completed", "failed", "cancelled", "retried", "reclaimed"):
+            assert self.told.totals[total] == self.model.meta.get(total, 0)
 
     def check(self) -> None:
         """What holds whatever the model says."""

@@ -17,6 +17,11 @@ GRACE, HORIZON, LONGEST = 50_000, 2_000_000, 10_000_000
 RECLAIMS, CRASHES, MANY_STRIKES = 10, 3, 10
 PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10_000_000, 60_000_000, 30_000_000
 SWEEP = TRIM = 100
+MARK, BYTES = 3, 4_000_000
+REFUSAL = (
+    b'{"type":"bide.PayloadError","message":"This is a job, not data: a DelayQueue met it and '
+    b'cannot run it; have a Worker serve this queue, and retry the job."}'
+)
 
 
 class Queue(Managed):
@@ -99,6 +104,8 @@ class Queue(Managed):
             self.finish(job, "failed", now, at)
         elif outcome == "cancel" or asked:
             self.finish(job, "cancelled", now)
+        elif outcome == "crash":
+            self._crash(job, now)
         else:
             self.count("retried", int(outcome == "retry"))
             run.alone = 0
@@ -112,6 +119,18 @@ class Queue(Managed):
             assert at is not None
             job.again(max(at, now))
 
+    def _crash(self, job: Job, now: int) -> None:
+        run = job.run
+        assert run
+        self.count("reclaimed")
+        run.alone = 0
+        run.attempt -= 1
+        run.crashes += 1
+        if run.crashes >= CRASHES:
+            self.finish(job, "failed", now)
+        else:
+            job.again(min(run.due, now))
+
     def claim(
         self,
         now: int,
@@ -120,6 +139,7 @@ class Queue(Managed):
         count: int,
         lease: int,
         busy: int,
+        arm: int,
     ) -> Reply:
         self.keep.pop(worker, None)
         self.park.pop(worker, None)
@@ -137,12 +157,9 @@ class Queue(Managed):
             if last == seq:
                 return self._repeat(now, worker, then, ids, lease)
 
-        more = self._reclaim(now, now if now >= calm_until else self.meta["calm_from"])
+        more = self._reclaim(now, now if now >= calm_until else self.meta["calm_from"]) == RECLAIMS
         if rewound:
-            far = [job for job in self.at("active") if job.score > now + longest][-RECLAIMS:]
-            for job in far:
-                job.score = now + longest
-            more = more or len(far) == RECLAIMS
+            more = self._clamp(now + longest) or more
         if trash:
             self.sweep(SWEEP)
         if marked:
@@ -190,8 +207,65 @@ class Queue(Managed):
         elif leases:
             more = True
         deadline = min(deadlines, default=None)
-        until = self._wait(now, worker, count > len(taken), deadline, overdue or more)
+        free = count > len(taken)
+        stays = arm == 2 or (arm == 1 and not taken)
+        until = self._wait(now, worker, free, stays, deadline, overdue or more)
         return [b"ok", now, until, deadline or 0, int(more), int(alone), int(drain), *told]
+
+    def pop(self, now: int, consumer: str, seq: int, count: int, previous: int) -> Reply:
+        self.keep.pop(consumer, None)
+        self.park.pop(consumer, None)
+        rewound = self.meta.get("rewound_until", 0) > now
+        trash = "trash" in self.meta
+        longest = self.meta.get("lease_us", 0)
+        marked = self.observe(now, longest)
+        calm_until = self.meta.get("calm_until", 0)
+        if consumer in self.claims:
+            then, last, ids = self.claims[consumer]
+            if last > seq:
+                return [b"stale"]
+            if last == seq:
+                popped = [self.jobs[id] for id in ids if id in self.jobs]
+                return [b"ok", now, 1, 0, *(j.body for j in popped if j.was_popped(consumer, then))]
+        reclaimed = self._reclaim(now, now if now >= calm_until else self.meta["calm_from"])
+        if rewound:
+            self._clamp(now + longest)
+        if trash:
+            self.sweep(SWEEP)
+        paused = "paused" in self.meta
+        ripe = [] if paused else [j for j in self.due_jobs() if j.score <= now - previous]
+        looked = ripe[:count]
+        taken, refused = [], []
+        for job in looked:
+            self._take(job, now, consumer, 0, False)
+            assert job.run
+            if job.body[0] == MARK:
+                job.run.settled = "C"
+                self.finish(job, "completed", now)
+                taken.append(job)
+            else:
+                job.run.settled = "F"
+                job.note_attempt("E", now, REFUSAL)
+                self.finish(job, "failed", now)
+                refused.append(job)
+        self.claims[consumer] = (now, seq, [job.id for job in taken])
+        self.tell(now, [job.id for job in taken])
+        self.tell(now, [job.id for job in refused])
+        self.retain("completed", now, len(taken) + 64)
+        if marked:
+            self.retain("failed", now, TRIM)
+            self.retain("cancelled", now, TRIM)
+        if reclaimed:
+            self.push()
+        may_be_more = reclaimed == RECLAIMS or len(looked) == count
+        more = len(taken) < count and may_be_more
+        return [b"ok", now, int(more), len(refused), *(job.body for job in taken)]
+
+    def _clamp(self, longest: int) -> bool:
+        far = [job for job in self.at("active") if job.score > longest][-RECLAIMS:]
+        for job in far:
+            job.score = longest
+        return len(far) == RECLAIMS
 
     def _repeat(self, now: int, worker: str, then: int, ids: list[str], lease: int) -> Reply:
         held = []
@@ -212,7 +286,7 @@ class Queue(Managed):
         told = run.attempt if is_first else tries.encode()
         return [job.id.encode(), job.body, run.token, told, run.due]
 
-    def _reclaim(self, now: int, ended_by: int) -> bool:
+    def _reclaim(self, now: int, ended_by: int) -> int:
         expired = [job for job in self.at("active") if job.score <= ended_by][:RECLAIMS]
         for job in expired:
             run = job.run
@@ -240,7 +314,7 @@ class Queue(Managed):
             job.note_attempt("E" if error else "C", now, error)
             run.attempt -= 1
         self.tell(now, [job.id for job in expired if job.place in FINISHED])
-        return len(expired) == RECLAIMS
+        return len(expired)
 
     def _take(self, job: Job, now: int, worker: str, lease: int, alone: bool) -> None:
         if job.run is None:
@@ -254,7 +328,9 @@ class Queue(Managed):
         job.run.due = job.score
         job.place, job.score = "active", now + lease
 
-    def _wait(self, now: int, worker: str, free: bool, deadline: int | None, left: bool) -> int:
+    def _wait(
+        self, now: int, worker: str, free: bool, stays: bool, deadline: int | None, left: bool
+    ) -> int:
         """Who keeps the time, who sleeps; until when this worker waits, 0 for not at all."""
         due_by = min(deadline or now + HORIZON, now + HORIZON)
         self.keep = {w: until for w, until in self.keep.items() if until >= now - GRACE}
@@ -266,6 +342,7 @@ class Queue(Managed):
         until = 0
         if free:
             self.hint = self.hint if left else ""
+        if free and stays:
             if all(until > due_by for until in self.keep.values()):
                 until = self.keep[worker] = due_by
             elif near() < 2:

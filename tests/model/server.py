@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 
@@ -12,6 +12,8 @@ from bide.keys import LAYOUT, keys_of
 from bide.script import TEST_CLOCK
 from tests.faults.ear import Ear
 from tests.model.store import DUE, FINISHED, Store, by_score
+
+T = TypeVar("T")
 
 SECOND = 1_000_000
 QUEUE = "mail"
@@ -31,6 +33,9 @@ class Server:
         self._client.close()
         self.raw.close()
 
+    def run(self, command: Command[T]) -> T:
+        return self._client.run(command)
+
     def reply(self, command: Command[Any]) -> list[Any]:
         return self._client.run(command._replace(parse=list))
 
@@ -45,6 +50,7 @@ class Server:
             "zset": lambda key: pipe.zrange(key, 0, -1, withscores=True),
             "hash": pipe.hgetall,
             "list": lambda key: pipe.lrange(key, 0, -1),
+            "stream": pipe.xrange,
         }
         for name, key in names:
             read[LAYOUT[name].type](key)

@@ -20,6 +20,7 @@ STAMPS = {
     "snooze": "S",
     "release": "L",
     "cancel": "X",
+    "crash": "K",
 }
 NOTES = {"E": (10, 49152), "C": (10, 4096), "L": (100, 32768), "P": (1, 4096)}
 """Kind of note -> how many lines of it are kept, and how many bytes."""
@@ -96,6 +97,11 @@ class Job:
         assert run
         told = f"{kind} {run.attempt} {run.started} {now} {run.worker}".encode()
         self.note(told + b" " + data if data else told)
+
+    def was_popped(self, consumer: str, then: int) -> bool:
+        """Whether this consumer popped it then, and nothing has happened to it since."""
+        mine = self.run and (self.run.worker, self.run.started) == (consumer, then)
+        return bool(mine) and self.place == "completed"
 
     def again(self, at: int) -> None:
         """Due again then, where its record says."""
@@ -202,7 +208,9 @@ class Store:
             if job.score > now - SPARE or not (aged or len(found) < excess):
                 break
             found.append(job)
-        long = [job for job in jobs if job.score > now]
+        # Without any that is to be kept for long, what ended later than now did so before the clock
+        # was set back, and is left alone.
+        long = [job for job in jobs if job.score > now and "own" in self.meta]
         found += long[: max(0, excess - len(found))]
         for job in found:
             if not (job.run and job.run.ended > now - SPARE):

@@ -37,7 +37,9 @@ WHENS = st.sampled_from(["+0"] * 6 + ["+1000000", "+4000000", "+25000000", "@-60
 JOBS = st.lists(st.tuples(IDS, WHENS, st.sampled_from([5, 5, 0, 9])), min_size=1, max_size=4)
 SOME_IDS = st.lists(IDS, min_size=1, max_size=3)
 LEASES = st.sampled_from([LEASE, LEASE, 25_000_000])
-OUTCOMES = st.sampled_from(["complete", "complete", "retry", "fail", "snooze", "release", "cancel"])
+OUTCOMES = st.sampled_from(
+    ["complete", "complete", "retry", "fail", "snooze", "release", "cancel", "crash", "crash"]
+)
 PICKS = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 4, 5])
 KEEPS = st.sampled_from([Retention(), Retention(16, 16, 16, 1), Retention(0, 16, 70, 2)])
 """To keep everything, or so little that jobs are removed within an example."""
@@ -68,6 +70,15 @@ class Machine(RuleBasedStateMachine):
     @rule(worker=WORKERS, count=st.sampled_from([0, 1, 3]), busy=st.sampled_from([1, 2]))
     def claim_while_busy(self, worker: str, count: int, busy: int) -> None:
         self.queue.claim(worker, count, busy=busy)
+
+    @rule(worker=WORKERS, count=st.sampled_from([1, 2]), arm=st.sampled_from([0, 1, 1]))
+    def take(self, worker: str, count: int, arm: int) -> None:
+        """A claim of one that goes when it has something."""
+        self.queue.claim(worker, count, arm=arm)
+
+    @rule(worker=WORKERS, count=st.sampled_from([1, 2, 5]), previous=st.sampled_from([0, 0, 3]))
+    def pop(self, worker: str, count: int, previous: int) -> None:
+        self.queue.pop(worker, count, previous)
 
     @rule(picks=st.lists(st.tuples(PICKS, OUTCOMES, WHENS, st.booleans()), min_size=1, max_size=3))
     def settle(self, picks: list[tuple[int, Any, str, bool]]) -> None:

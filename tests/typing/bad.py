@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bide import AsyncQueue, Queue, RetryLater
+from bide import AsyncQueue, Queue, RetryLater, Worker
 
 queue = Queue("mail")
 async_queue = AsyncQueue("mail")
@@ -30,6 +30,10 @@ add.options(priority="9").enqueue(1)  # refused
 add.options(queue=async_queue)  # refused
 add.prepare("x")  # refused
 queue.task(tmieout=3)  # refused
+queue.task(name=5)  # refused
+add.options(name="x")  # refused
+Worker(queue, order="random")  # refused
+Worker(queue, order={"mail": "6"})  # refused
 queue.enqueue_call(add, (1,), on_crash="ignore")  # refused
 queue.enqueue(add, 1, priority="high")  # refused
 RetryLater(3)  # refused

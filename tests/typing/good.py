@@ -38,6 +38,16 @@ def crunch(numbers: list[float]) -> float:
     return sum(numbers)
 
 
+@queue.task(name="send_email", timeout=3)
+def send_email(to: str) -> bool:
+    return True
+
+
+@async_queue.task(name="send_later")
+async def send_later(to: str) -> bool:
+    return True
+
+
 # Still plain functions.
 assert_type(add(1), int)
 assert_type(greet("x", loud=True), str)
@@ -48,6 +58,7 @@ assert_type(crunch([1.0]), float)
 assert_type(add.enqueue(1, b=3), Job[int])
 assert_type(greet.enqueue("x", loud=True), Job[str])
 assert_type(fetch.enqueue("x"), Job[bytes])
+assert_type(send_email.enqueue("x"), Job[bool])
 assert_type(add.later("30m").enqueue(1), Job[int])
 assert_type(add.later(datetime.now(UTC)).enqueue(1), Job[int])
 assert_type(add.later(timedelta(hours=1)).options(priority=9, job_id="x").enqueue(1), Job[int])

@@ -79,7 +79,13 @@ def test_everything_that_a_file_may_say(home: Path) -> None:
         [tool.bide.worker]
         modules = ["shop.tasks", "shop.mail"]
         queues = "mail"
+        order = "fair"
         concurrency = 7
+        executor = "process"
+        workers = 3
+        max-jobs = 1000
+        max-rss = "1.5GB"
+        max-idle = 60
         lease = "1m"
         grace = 2.5
         """,
@@ -88,7 +94,19 @@ def test_everything_that_a_file_may_say(home: Path) -> None:
         url="unix:///run/v.sock",
         prefix="shop",
         log_format="json",
-        worker=WorkerSettings(("shop.tasks", "shop.mail"), ("mail",), 7, "1m", 2.5),
+        worker=WorkerSettings(
+            modules=("shop.tasks", "shop.mail"),
+            queues=("mail",),
+            order="fair",
+            concurrency=7,
+            executor="process",
+            workers=3,
+            max_jobs=1000,
+            max_rss=1_500_000_000,
+            max_idle=60,
+            lease="1m",
+            grace=2.5,
+        ),
         file=file,
     )
 
@@ -162,6 +180,10 @@ def test_a_file_that_another_user_may_have_planted_is_not_read(
         ("[tool.bide]\nlog-format = 'xml'", "log-format in [tool.bide] of {file} must be one of"),
         ("[tool.bide.worker]\nqueues = [1]", "queues in [tool.bide.worker] of {file} must be a li"),
         ("[tool.bide.worker]\nmodules = ['']", "modules in [tool.bide.worker] of {file} must be a"),
+        ("[tool.bide.worker]\norder = 5", 'order in [tool.bide.worker] of {file} must be "strict"'),
+        ("[tool.bide.worker]\norder = {}", "such as {{mail = 6, low = 1}}"),
+        ("[tool.bide.worker]\norder = {high = 0}", "high of order in [tool.bide.worker] of {file}"),
+        ("[tool.bide.worker]\norder = {high = 0.5}", "whole number, 1 or more, not 0.5"),
         ("[tool.bide.worker]\nconcurrency = 0", "concurrency in [tool.bide.worker] of {file} must"),
         ("[tool.bide.worker]\nconcurrency = true", "1 or more, not True"),
         ("[tool.bide.worker]\nlease = 'soon'", "[tool.bide.worker] of {file}: lease='soon' is not"),

@@ -20,7 +20,7 @@ from bide import sync
 from bide.command import Command
 from bide.errors import ScriptBug
 from bide.keys import GLOBAL, LAYOUT, Keys, keys_of
-from bide.ops import consume, inspect, manage, produce, registry
+from bide.ops import consume, inspect, listen, manage, produce, registry
 from bide.ops.consume import Said, Settle
 from bide.ops.produce import Prepared
 from bide.ops.registry import About
@@ -190,10 +190,11 @@ def test_a_body_is_never_decoded_on_the_server(name: str) -> None:
 
 
 BOUNDED = """
-TIME LLEN LPUSH DEL RENAME EXISTS PUBLISH
+TIME LLEN LPUSH DEL RENAME EXISTS PUBLISH PEXPIRE
 HGET HSET HSETNX HDEL HMGET HLEN HEXISTS HINCRBY HRANDFIELD
 ZADD ZREM ZCARD ZCOUNT ZSCORE ZMSCORE ZPOPMIN ZRANGE ZRANGEBYSCORE ZREVRANGEBYSCORE
 ZREVRANGE ZREMRANGEBYSCORE ZRANDMEMBER
+XADD XRANGE
 """
 """Commands of Redis 6.2 whose work the call itself bounds, or that look at what is small."""
 
@@ -208,16 +209,20 @@ def test_no_script_grows_with_the_queue(name: str) -> None:
         else:
             assert call.command in BOUNDED.split(), call
     assert not re.search(r"'Z(REV)?RANGE', [\w\[\]]+, 0, -1", text)
+    for adds in re.findall(r"'XADD',[^)]*", text):
+        assert "'MAXLEN', '~', COUNT" in adds, adds
+    for by_id in re.findall(r"'XRANGE',[^)]*", text):
+        assert by_id.endswith("'COUNT', 1"), by_id
     for by_score in re.findall(r"'Z(?:REV)?RANGEBYSCORE',[^)]*\)[^)]*\)?", text):
         assert "'LIMIT'" in by_score, by_score
 
 
 @every_script
-def test_whoever_removes_from_the_sleepers_or_keepers_removes_what_has_passed(name: str) -> None:
-    """ZREMRANGEBYSCORE is bounded by the number of workers, and by nothing else."""
+def test_whoever_removes_by_score_removes_what_has_passed_of_few(name: str) -> None:
+    """ZREMRANGEBYSCORE is bounded by the number of workers or listeners, and by nothing else."""
     for call in calls(load(name).text):
         if call.command == "ZREMRANGEBYSCORE":
-            assert call.root in ("keep", "park")
+            assert call.root in ("keep", "park", "listeners")
 
 
 # -- operations
@@ -232,6 +237,7 @@ JOB = Prepared("a", "+0", 5, b"{}")
 OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "produce.enqueue": [(n, produce.enqueue(MAIL, [JOB] * n)) for n in (1, 3)],
     "consume.claim": [(0, consume.claim(MAIL, "w1", 1, 10, 1_000_000, 0))],
+    "consume.pop": [(0, consume.pop(MAIL, "c1", 1, 10, 0))],
     "consume.settle": [(n, consume.settle(MAIL, [SETTLE] * n)) for n in (1, 3)],
     "consume.extend": [(n, consume.extend(MAIL, 1, [("a", 1)] * n)) for n in (1, 3)],
     "consume.note": [(n, consume.note(MAIL, [SAID] * n)) for n in (1, 3)],
@@ -245,6 +251,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "manage.resume": [(0, manage.resume(MAIL))],
     "manage.configure": [(0, manage.configure(MAIL, Retention()))],
     "manage.empty": [(0, manage.empty(MAIL, "this")), (0, manage.empty(MAIL, None))],
+    "listen.listen": [(0, listen.listen(MAIL, "audit", "1-1"))],
     "inspect.fetch": [(n, inspect.fetch(MAIL, ["a"] * n)) for n in (1, 3)],
     "inspect.counts": [(0, inspect.counts(MAIL))],
     "inspect.upcoming": [(0, inspect.upcoming(MAIL, 0, 10))],
@@ -255,6 +262,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
         (0, registry.heartbeat(GLOBALS, "w1", ABOUT)),
         (0, registry.heartbeat(GLOBALS, "w1", None)),
     ],
+    "registry.stop": [(n, registry.stop(GLOBALS, ["w1"] * n)) for n in (1, 3)],
     "registry.workers": [(0, registry.workers(GLOBALS))],
     "registry.queues": [(0, registry.queues(GLOBALS))],
 }
@@ -268,7 +276,7 @@ COMMANDS = [
 
 
 def test_every_operation_is_in_the_table_and_every_script_is_called_by_one() -> None:
-    modules: list[ModuleType] = [consume, inspect, manage, produce, registry]
+    modules: list[ModuleType] = [consume, inspect, listen, manage, produce, registry]
     operations = {
         f"{module.__name__.rpartition('.')[2]}.{name}"
         for module in modules

@@ -117,7 +117,9 @@ def test_a_method_goes_by_the_class_of_its_instance_which_travels_with_the_argum
         assert with_owner(alone, [1]) == [1]
 
 
-@pytest.mark.parametrize("name", ["app.tasks:send", "a:b", "a.b.c:Mailer.push", "größe:f"])
+@pytest.mark.parametrize(
+    "name", ["app.tasks:send", "a:b", "a.b.c:Mailer.push", "größe:f", "send_email", "send-email"]
+)
 def test_a_name_is_taken_as_it_is(name: str) -> None:
     assert task_name(name) == name
 
@@ -126,8 +128,11 @@ def test_a_name_is_taken_as_it_is(name: str) -> None:
     "name",
     [
         "",
-        "send",
         "app.tasks.send",
+        "send email",
+        "send/email",
+        "1st",
+        "send\n",
         "app.tasks:",
         ":send",
         "app..tasks:send",
@@ -226,7 +231,7 @@ def test_and_nothing_that_the_module_only_imported_hides_or_lacks(app: str, what
 
 
 @pytest.mark.parametrize(
-    "name", ["os:system", "builtins:eval", "subprocess:run", "shop_for_tests.other:send", "x"]
+    "name", ["os:system", "builtins:eval", "subprocess:run", "shop_for_tests.other:send", "x:y"]
 )
 def test_a_module_that_is_not_served_is_not_touched_and_the_error_says_how(
     app: str, name: str
@@ -287,7 +292,7 @@ def told(job: object, value: object) -> None: ...
     [
         ({"on_success": 42}, "42 is neither a function nor a name"),
         ({"on_failure": lambda job, error: 0}, "define the function at the top level"),
-        ({"on_success": "nonsense"}, "'nonsense' is not a task's name"),
+        ({"on_success": "non.sense"}, "'non.sense' is not a task's name"),
         ({"on_failure": functools.partial(told, None)}, "A partial has no name"),
         ({"retry": Retry(3, lambda attempt, error: 1.0)}, "Retry.*cannot be stored with a job"),
     ],

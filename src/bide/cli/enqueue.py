@@ -15,13 +15,14 @@ from bide.cli.options import (
     server_options,
 )
 from bide.cli.screen import echo, echo_json, moment_exactly, moment_json
+from bide.config import settings
 from bide.errors import UsageError
 from bide.queue import AsyncTask, Queue, Task
 from bide.task import import_task, signature_of, task_name
 
 
 @click.command()
-@click.argument("task", metavar="MODULE:FUNCTION")
+@click.argument("task", metavar="TASK")
 @click.argument("args", nargs=-1)
 @click.option(
     "-q", "--queue", shell_complete=complete_queues, help="[default: the task's own, or default]"
@@ -60,16 +61,17 @@ def enqueue(
     prefix: str | None,
     as_json: bool,
 ) -> None:
-    """Add a job that calls MODULE:FUNCTION with ARGS.
+    """Add a job that calls TASK with ARGS.
 
-    An argument is read as JSON where it is JSON (42, true, '[1, 2]'), else as text; NAME=VALUE
-    passes a keyword argument.
+    TASK is MODULE:FUNCTION, or the name that a task was given; that one is looked for in the
+    modules of [tool.bide.worker]. An argument is read as JSON where it is JSON (42, true,
+    '[1, 2]'), else as text; NAME=VALUE passes a keyword argument.
     """
     name = task_name(task)
     positional, named = split(args)
     if not no_check:
         import_from_here()
-        function = import_task(name)
+        function = import_task(name, settings().worker.modules)
         queue = queue or _queue_of(function)
         signature = signature_of(function, name)
         if signature is not None:  # a worker would refuse the same, later

@@ -14,12 +14,15 @@ from bide.cli.completion import completion
 from bide.cli.demo import demo
 from bide.cli.doctor import doctor
 from bide.cli.enqueue import enqueue
+from bide.cli.events import events
 from bide.cli.group import Group, PipeClosed
 from bide.cli.health import health
 from bide.cli.info import info
 from bide.cli.jobs import jobs
 from bide.cli.options import server_options
 from bide.cli.queues import queues
+from bide.cli.rq_timer import rq_timer
+from bide.cli.script import script
 from bide.cli.site import NotFound
 from bide.cli.upcoming import upcoming
 from bide.cli.worker import worker
@@ -57,10 +60,13 @@ for command in (
     info,
     jobs,
     upcoming,
+    events,
     queues,
     workers,
     health,
     doctor,
+    rq_timer,
+    script,
     completion,
 ):
     group.add_command(command)

@@ -17,22 +17,26 @@ from bide.errors import UsageError
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def server_options(function: F) -> F:
-    """`--url` and `--prefix`; also given before the command's name, where the nearer one wins."""
-    url = click.option(
+def url_option(function: F) -> F:
+    """`--url`; also given before the command's name, where the nearer one wins."""
+    return click.option(
         "-u",
         "--url",
         metavar="URL",
         callback=_inherit,
         help="The server; else $BIDE_URL, else [tool.bide], else redis://127.0.0.1:6379/0.",
-    )
+    )(function)
+
+
+def server_options(function: F) -> F:
+    """`--url` and `--prefix`; also given before the command's name, where the nearer one wins."""
     prefix = click.option(
         "--prefix",
         metavar="PREFIX",
         callback=_inherit,
         help="Of all keys; else $BIDE_PREFIX, else [tool.bide], else bide.",
     )
-    return url(prefix(function))
+    return url_option(prefix(function))
 
 
 def json_option(function: F) -> F:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from bide.cli.jobs.find import look_up
+from bide.cli.jobs.look import data_line
 from bide.cli.options import json_option, queues_option, server_options
 from bide.cli.screen import Column, aside, count, echo_json, moment, moment_json, relative, table
 from bide.cli.site import Site
@@ -84,7 +85,7 @@ def upcoming(
                 relative(-seen.ago).removeprefix("in "),
                 moment(from_us(seen.snapshot.due_us)),
                 seen.queue,
-                seen.snapshot.task,
+                data_line(seen) or seen.snapshot.task,
                 seen.id,
             ]
             for seen in found

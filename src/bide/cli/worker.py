@@ -18,12 +18,18 @@ from bide.errors import UsageError
 from bide.supervisor import Supervisor
 from bide.supervisor.plan import Plan
 from bide.worker import Worker
+from bide.worker.order import read_order
 from bide.worker.worker import CONCURRENCY, EXECUTORS, GRACE, LEASE, Executor
 
 
 @click.command()
 @click.argument("modules", nargs=-1, metavar="[MODULE]...")
 @queues_option("Again for more.  [default: default]")
+@click.option(
+    "--order",
+    metavar="ORDER",
+    help="Which queue first: strict, fair, or weights as high=6,low=1.  [default: strict]",
+)
 @click.option(
     "-c",
     "--concurrency",
@@ -75,6 +81,7 @@ from bide.worker.worker import CONCURRENCY, EXECUTORS, GRACE, LEASE, Executor
 def worker(
     modules: tuple[str, ...],
     queues: tuple[str, ...],
+    order: str | None,
     concurrency: int | None,
     executor: Executor | None,
     workers: int | None,
@@ -112,6 +119,7 @@ def worker(
     logs.setup(*log)
     import_from_here()
     given: dict[str, Any] = {
+        "order": order,
         "concurrency": concurrency,
         "executor": executor,
         "max_jobs": max_jobs,
@@ -132,6 +140,8 @@ def worker(
         value = getattr(told.worker, option) if value is None else value
         if value is not None:
             options[option] = value
+    if isinstance(options.get("order"), str):
+        options["order"] = read_order(options["order"])
     health = read_address(health_port) if health_port is not None else None
     workers = workers or told.worker.workers
     if workers is None and health is None and not os.environ.get("NOTIFY_SOCKET"):

@@ -11,10 +11,11 @@
 -- @key   cancelled  adds, trims
 -- @key   asked      adds running jobs, tells their workers
 -- @key   waiters    tells and forgets those who wait for a job's end
+-- @key   events     tells listeners
 -- @arg   running    integer  1 to ask running jobs to end, 0 to leave them alone
 -- @rest  id
 -- @reply ok now, then per job: ok | asked | cancelled | active | completed | failed | gone
--- @include clock find record retain ended
+-- @include clock find record retain ended event
 
 local now = clock.now(meta)
 local reply, done = {'ok', now}, {}
@@ -42,7 +43,13 @@ for i = rest, #ARGV do
 end
 if #done > 0 then
   redis.call('HINCRBY', meta, 'cancelled', #done)
-  retain.trim(cancelled, {jobs, run, results, notes}, now, retain.limits(meta), 3, #done + 64)
+  local limits = retain.limits(meta)
+  retain.trim(cancelled, {jobs, run, results, notes}, now, limits, 3, #done + 64)
   ended.tell(waiters, now, done)
+  local book = event.open(limits.listened, now)
+  if book then
+    for i = 1, #done do event.add(book, 'cancelled', 'cancel', done[i], '-', 0, 0, '') end
+    event.write(meta, events, book)
+  end
 end
 return reply

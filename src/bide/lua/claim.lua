@@ -16,19 +16,20 @@
 -- @key   claims    remembers this claim
 -- @key   results   sweeps, trims
 -- @key   trash     sweeps
+-- @key   events    tells listeners
 -- @arg   worker    text     who claims
 -- @arg   seq       integer  number of this claim; a repeat carries the same
 -- @arg   count     integer  how many jobs at most: the worker's free slots
 -- @arg   lease_us  integer  how long they are held without being extended
 -- @arg   busy      integer  how many jobs the worker runs already
+-- @arg   arm       integer  2 to wait with free slots, 1 to wait if nothing was taken, 0 not to
 -- @reply ok now until deadline more alone drain, then per job: id body token tries due
 -- @reply stale     the worker has since sent a later claim
--- @include clock record hint wait retain sweep noting ended
+-- @include clock record hint wait retain sweep noting ended event reclaim recall
 
 -- tries: the attempt; of a job that was claimed before, what `record.tries` says
-local RECLAIMS, CRASHES, STRIKES, MANY_STRIKES = 10, 3, 2, 10
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
-local SWEEP, TRIM, FORGET_AFTER, CLAIMS = 100, 100, 600000000, 64
+local SWEEP, TRIM = 100, 100
 local LEVELS, ALONE = 10, 11
 
 -- Removes before anything is added: a full server lets a script that has begun to remove go on.
@@ -38,7 +39,8 @@ redis.call('ZREM', park, worker)
 local now = clock.now(meta)
 local lease_end = now + lease_us
 local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
-  'trash', 'drain_until', 'calm_from')
+  'trash', 'drain_until', 'calm_from', 'listened')
+local book = event.open(set[9], now)
 local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now,
   lease_us)
 if not calm_until then
@@ -48,17 +50,15 @@ local rewound = (tonumber(set[4]) or 0) > now
 if lease_us > (tonumber(set[5]) or 0) then redis.call('HSET', meta, 'lease_us', lease_us) end
 
 -- The same claim again: its reply was lost. What it took and still holds, renewed.
-local last = redis.call('HGET', claims, worker)
-if last then
-  local head = string.match(last, '^%S+ %S+')
-  local then_us, last_seq = string.match(head, '^(%d+) (%d+)$')
-  if tonumber(last_seq) > seq then return {'stale'} end
-  if tonumber(last_seq) == seq then
+local then_us, last_seq, last_ids = recall.last(claims, worker)
+if last_seq then
+  if last_seq > seq then return {'stale'} end
+  if last_seq == seq then
     local reply, was_alone = {}, 0
-    for id in string.gmatch(string.sub(last, #head + 2), '%S+') do
+    for id in string.gmatch(last_ids, '%S+') do
       local line = redis.call('HGET', run, id)
       local mine = line and record.parse(line)
-      if mine and mine.worker == worker and mine.started == tonumber(then_us)
+      if mine and mine.worker == worker and mine.started == then_us
         and redis.call('ZSCORE', active, id) then
         redis.call('ZADD', active, lease_end, id)
         reply[#reply + 1] = id
@@ -73,64 +73,18 @@ if last then
     -- not armed: the worker's next claim says when to come back.
     return {'ok', now, 0, 0, 1, was_alone, 0, unpack(reply)}
   end
-elseif redis.call('HLEN', claims) > CLAIMS then
-  -- A new worker pays for some that are gone.
-  local sample = redis.call('HRANDFIELD', claims, 16, 'WITHVALUES')
-  for i = 1, #sample, 2 do
-    if now - tonumber(string.match(sample[i + 1], '^%d+')) > FORGET_AFTER then
-      redis.call('HDEL', claims, sample[i])
-    end
-  end
+else
+  recall.forget_some(claims, now)
 end
 
--- Expired leases are due again, in their old place; a job that killed its worker three times
--- while it ran alone has failed, and one whose end was asked for has found it.
 local stores = {jobs, run, results, notes}
-local given_up = {}
-
-local function reclaim(id)
-  redis.call('ZREM', active, id)
-  local f = record.parse(redis.call('HGET', run, id)) or record.unknown(record.fresh(now), now)
-  local note = noting.crash(f, now)
-  if f.alone == 1 then f.crashes = f.crashes + 1 else f.strikes = f.strikes + 1 end
-  f.alone = 0
-  redis.call('HINCRBY', meta, 'reclaimed', 1)
-  if redis.call('ZREM', asked, id) == 1 then
-    redis.call('ZADD', cancelled, now, id)
-    redis.call('HINCRBY', meta, 'cancelled', 1)
-    given_up[#given_up + 1] = id
-  elseif f.crashes >= CRASHES or f.strikes >= MANY_STRIKES then
-    redis.call('ZADD', failed, now, id)
-    redis.call('HINCRBY', meta, 'failed', 1)
-    given_up[#given_up + 1] = id
-    note = noting.error(f, now, string.format(
-      '{"type":"WorkerCrashed","message":"Its worker died or stopped %d times under'
-      .. ' this job, %d of them while it ran alone; the last was %s."}',
-      f.crashes + f.strikes, f.crashes, (string.gsub(f.worker, '["\\]', '?'))))
-  else
-    local level = LEVELS - f.priority
-    if f.strikes >= STRIKES then level = ALONE end
-    f.due = math.min(f.due, now) -- it was due, whatever the clock has been set to since
-    redis.call('ZADD', due[level], f.due, id)
-  end
-  f.attempt = f.attempt - 1
-  redis.call('HSET', run, id, record.format(f.head, f))
-  redis.call('HSET', notes, id, noting.add(redis.call('HGET', notes, id), note))
-end
-
-local paused = set[1]
-local ended_by = now >= calm_until and now or calm_from
-local expired = redis.call('ZRANGEBYSCORE', active, '-inf', ended_by, 'LIMIT', 0, RECLAIMS)
-for i = 1, #expired do reclaim(expired[i]) end
+local sets = {meta = meta, due = due, run = run, notes = notes, active = active, asked = asked,
+  failed = failed, cancelled = cancelled}
+local more, given_up = reclaim.some(sets, record, noting, event, book, now,
+  now >= calm_until and now or calm_from)
 ended.tell(waiters, now, given_up)
-local more = #expired == RECLAIMS
 if rewound then
-  -- The clock was set back: leases given before reach further than any lease may.
-  local longest = now + math.max(lease_us, tonumber(set[5]) or 0)
-  local far = redis.call('ZREVRANGEBYSCORE', active, '+inf', '(' .. string.format('%.0f', longest),
-    'LIMIT', 0, RECLAIMS)
-  for i = 1, #far do redis.call('ZADD', active, longest, far[i]) end
-  more = more or #far == RECLAIMS
+  more = reclaim.clamp(active, now + math.max(lease_us, tonumber(set[5]) or 0)) or more
 end
 if set[6] then sweep.some(meta, trash, stores, SWEEP) end
 
@@ -143,6 +97,7 @@ if marked then
 end
 
 -- Take.
+local paused = set[1]
 local reply = {'ok', now, 0, 0, 0, 0, 0}
 local alone = 0
 local taken = {}
@@ -175,6 +130,9 @@ local function take(level, picked)
       leases[#leases + 1] = lease_end
       leases[#leases + 1] = id
       taken[#taken + 1] = id
+      if book then
+        event.add(book, 'active', 'claim', id, worker, f and f.attempt or 1, tonumber(at), '')
+      end
       local n = #reply
       reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, body, token, tries
       reply[n + 5] = tonumber(at)
@@ -231,8 +189,11 @@ if not paused then
   end
 end
 
-redis.call('HSET', claims, worker,
-  string.format('%.0f %d ', now, seq) .. table.concat(taken, ' '))
+recall.note(claims, worker, now, seq, taken)
+if book then
+  if #given_up > 0 then event.drained(book, 'reclaim', active, due) end
+  event.write(meta, events, book)
+end
 
 -- Wait.
 local lease = redis.call('ZRANGE', active, 0, 0, 'WITHSCORES')
@@ -244,7 +205,9 @@ local due_by = wait.due_by(deadline, now)
 wait.forget(keep, park, now)
 if count > #taken then
   if not overdue and not more then redis.call('DEL', wake) end
-  reply[3] = wait.arm(keep, park, worker, due_by, now)
+  if arm == 2 or (arm == 1 and #taken == 0) then
+    reply[3] = wait.arm(keep, park, worker, due_by, now)
+  end
 end
 if overdue or more then
   hint.push(wake, '-')

@@ -1,4 +1,5 @@
 -- delete: remove every trace of jobs that no worker holds.
+-- @key   meta       reads whether someone listens
 -- @key   due        removes
 -- @key   jobs       removes
 -- @key   run        removes
@@ -8,9 +9,10 @@
 -- @key   completed  removes
 -- @key   failed     removes
 -- @key   cancelled  removes
+-- @key   events     tells listeners
 -- @rest  id
 -- @reply ok, then per job: ok | active | gone
--- @include find retain
+-- @include clock find retain event
 
 local reply, done = {'ok'}, {}
 for i = rest, #ARGV do
@@ -26,5 +28,11 @@ for i = rest, #ARGV do
   end
   reply[#reply + 1] = word
 end
-if #done > 0 then retain.forget({jobs, run, results, notes}, done) end
+if #done == 0 then return reply end
+retain.forget({jobs, run, results, notes}, done)
+local book = event.book(meta, clock.now(meta))
+if book then
+  for i = 1, #done do event.add(book, 'deleted', 'delete', done[i], '-', 0, 0, '') end
+  event.write(meta, events, book)
+end
 return reply

@@ -1,16 +1,17 @@
 -- empty: set all delayed and waiting jobs aside, then delete them in bounded pieces.
--- @key   meta     notes that a trash is left
+-- @key   meta     notes that a trash is left, reads whether someone listens
 -- @key   due      renamed
 -- @key   jobs     sweeps
 -- @key   run      sweeps
 -- @key   results  sweeps
 -- @key   notes    sweeps
 -- @key   trash    receives the renamed sets, sweeps
+-- @key   events   tells listeners
 -- @arg   begin    text     names this emptying, to set aside; - to go on deleting
 -- @arg   limit    integer  how many jobs to delete in this call
 -- @reply ok aside more    how many this emptying has set aside; whether to go on
 -- @reply busy             an earlier trash is left: begin again
--- @include sweep
+-- @include clock sweep event
 
 -- A trash that a dead caller left is swept first; claims sweep it too.
 if begin == '-' then
@@ -30,5 +31,11 @@ for i = 1, #due do
     aside = aside + size
   end
 end
-if aside > 0 then redis.call('HSET', meta, 'trash', 1, 'emptied', begin .. ' ' .. aside) end
-return {'ok', aside, aside > 0 and 1 or 0}
+if aside == 0 then return {'ok', 0, 0} end
+redis.call('HSET', meta, 'trash', 1, 'emptied', begin .. ' ' .. aside)
+local book = event.book(meta, clock.now(meta))
+if book then
+  event.add(book, 'emptied', 'empty', '-', '-', 0, 0, string.format('%d', aside))
+  event.write(meta, events, book)
+end
+return {'ok', aside, 1}

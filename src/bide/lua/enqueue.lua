@@ -1,5 +1,5 @@
 -- enqueue: add jobs, each due at its own time; an id that exists changes nothing.
--- @key   meta    reads whether a trash is left
+-- @key   meta    reads whether a trash is left, and whether someone listens
 -- @key   due     adds
 -- @key   jobs    adds the bodies
 -- @key   run     removes what a trashed namesake left
@@ -7,9 +7,10 @@
 -- @key   wake    hints when a job is the earliest
 -- @key   keep    reads the earliest promise
 -- @key   trash   removes namesakes
+-- @key   events  tells listeners
 -- @rest  id when priority body
 -- @reply ok now, then per job: new due | exists 0
--- @include clock when hint sweep
+-- @include clock when hint sweep event
 
 -- Adds first, so that a full server refuses the whole call and nothing of it.
 for i = rest, #ARGV, 4 do
@@ -35,6 +36,7 @@ if #known > 0 and redis.call('HEXISTS', meta, 'trash') == 1 then
   freed = sweep.take(trash, run, notes, known)
 end
 
+local book = event.book(meta, now)
 local reply = {'ok', now}
 local earliest
 local adds = {}
@@ -56,6 +58,7 @@ for i = rest, #ARGV, 4 do
     add[#add + 1] = at
     add[#add + 1] = id
     if not earliest or at < earliest then earliest = at end
+    if book then event.add(book, 'added', 'enqueue', ARGV[i], '-', 0, at, '') end
     reply[#reply + 1] = 'new'
     reply[#reply + 1] = at
   else
@@ -67,5 +70,6 @@ end
 for set, add in pairs(adds) do
   redis.call('ZADD', set, unpack(add))
 end
+if book then event.write(meta, events, book) end
 if earliest then hint.due(wake, keep, earliest, now) end
 return reply

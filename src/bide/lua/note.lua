@@ -1,10 +1,11 @@
 -- note: what running jobs say of themselves, added to their notes.
--- @key   meta    reads the clock's offset under test
+-- @key   meta    reads whether someone listens
 -- @key   run     reads tokens
 -- @key   notes   adds
+-- @key   events  tells listeners
 -- @rest  id token kind text
 -- @reply ok now, then per note: ok | lost (the job is gone, or another has claimed it since)
--- @include clock record noting
+-- @include clock record noting event
 
 -- kind: L (a log line) | P (progress); text: JSON, without line breaks
 for i = rest, #ARGV, 4 do
@@ -14,7 +15,7 @@ for i = rest, #ARGV, 4 do
 end
 
 local now = clock.now(meta)
-local reply, ids, lines = {'ok', now}, {}, {}
+local reply, ids, lines, latest, book = {'ok', now}, {}, {}, {}, nil
 for i = rest, #ARGV, 4 do
   local id = ARGV[i]
   local line = redis.call('HGET', run, id)
@@ -26,6 +27,10 @@ for i = rest, #ARGV, 4 do
     end
     local add = lines[id]
     add[#add + 1] = string.format('%s %.0f ', ARGV[i + 2], now) .. ARGV[i + 3]
+    if ARGV[i + 2] == 'P' then
+      latest[id] = {line, ARGV[i + 3]}
+      if book == nil then book = event.book(meta, now) or false end
+    end
   end
   reply[#reply + 1] = mine and 'ok' or 'lost'
 end
@@ -33,5 +38,14 @@ for i = 1, #ids do
   local id = ids[i]
   local old = redis.call('HGET', notes, id)
   redis.call('HSET', notes, id, noting.add(old, table.concat(lines[id], '\n')))
+  if book and latest[id] then
+    local line, progress = unpack(latest[id])
+    -- One that is noted already is no news: the reply was lost, and the call came again.
+    if not (old and string.find(old .. '\n', ' ' .. progress .. '\n', 1, true)) then
+      local f = record.parse(line) or record.unknown('', now)
+      event.add(book, 'progress', 'note', id, f.worker, f.attempt, 0, progress)
+    end
+  end
 end
+if book then event.write(meta, events, book) end
 return reply

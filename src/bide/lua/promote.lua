@@ -1,5 +1,5 @@
 -- promote: make delayed jobs due now; one that waits already keeps its place.
--- @key   meta       reads the clock's offset under test
+-- @key   meta       reads whether someone listens
 -- @key   due        moves the due time
 -- @key   active     looks
 -- @key   completed  looks
@@ -7,12 +7,13 @@
 -- @key   cancelled  looks
 -- @key   wake       hints
 -- @key   keep       reads the earliest promise
+-- @key   events     tells listeners
 -- @rest  id
 -- @reply ok now, then per job: ok due | active 0 | completed 0 | failed 0 | cancelled 0 | gone 0
--- @include clock find hint
+-- @include clock find hint event
 
 local now = clock.now(meta)
-local reply, moved = {'ok', now}, false
+local reply, moved = {'ok', now}, {}
 for i = rest, #ARGV do
   local id = ARGV[i]
   local level, at = find.due(due, id)
@@ -22,10 +23,19 @@ for i = rest, #ARGV do
   elseif at > now then
     redis.call('ZREM', due[level], id)
     redis.call('ZADD', due[level], now, id)
-    at, moved = now, true
+    at = now
+    moved[#moved + 1] = id
   end
   reply[#reply + 1] = word
   reply[#reply + 1] = at
 end
-if moved then hint.due(wake, keep, now, now) end
+if #moved == 0 then return reply end
+local book = event.book(meta, now)
+if book then
+  for i = 1, #moved do
+    event.add(book, 'rescheduled', 'promote', moved[i], '-', 0, now, '')
+  end
+  event.write(meta, events, book)
+end
+hint.due(wake, keep, now, now)
 return reply

@@ -1,5 +1,5 @@
 -- reschedule: give jobs that have not been taken another due time.
--- @key   meta       reads the clock's offset under test
+-- @key   meta       reads whether someone listens
 -- @key   due        moves the due time
 -- @key   active     looks
 -- @key   completed  looks
@@ -7,20 +7,23 @@
 -- @key   cancelled  looks
 -- @key   wake       hints when one is now the earliest
 -- @key   keep       reads the earliest promise
+-- @key   events     tells listeners
 -- @arg   at         text     +N microseconds from now, or =N
 -- @rest  id
 -- @reply ok now, then per job: ok due | active 0 | completed 0 | failed 0 | cancelled 0 | gone 0
--- @include clock find when hint
+-- @include clock find when hint event
 
 if not when.valid(at) then return redis.error_reply('BADARG reschedule at') end
 local now = clock.now(meta)
 local us = when.us(at, now)
-local reply, moved = {'ok', now}, false
+local reply, moved, changed = {'ok', now}, false, {}
 for i = rest, #ARGV do
   local id = ARGV[i]
-  local level = find.take_due(due, id)
+  local level, was = find.due(due, id)
   if level then
+    redis.call('ZREM', due[level], id)
     redis.call('ZADD', due[level], us, id)
+    if was ~= us then changed[#changed + 1] = id end
     moved = true
     reply[#reply + 1] = 'ok'
     reply[#reply + 1] = us
@@ -28,6 +31,13 @@ for i = rest, #ARGV do
     reply[#reply + 1] = (find.elsewhere(active, completed, failed, cancelled, id))
     reply[#reply + 1] = 0
   end
+end
+local book = #changed > 0 and event.book(meta, now)
+if book then
+  for i = 1, #changed do
+    event.add(book, 'rescheduled', 'reschedule', changed[i], '-', 0, us, '')
+  end
+  event.write(meta, events, book)
 end
 if moved then hint.due(wake, keep, us, now) end
 return reply

@@ -1,5 +1,5 @@
 -- retry: run jobs that have ended once more, with all their attempts before them.
--- @key   meta       reads the clock's offset under test
+-- @key   meta       reads whether someone listens
 -- @key   due        adds
 -- @key   jobs       looks
 -- @key   run        counts from the beginning; the tokens go on growing
@@ -10,17 +10,18 @@
 -- @key   cancelled  removes
 -- @key   wake       hints when one is now the earliest
 -- @key   keep       reads the earliest promise
+-- @key   events     tells listeners
 -- @arg   name       text     of this call; its repeat carries the same, and runs nothing twice
 -- @arg   at         text     +N microseconds from now, or =N
 -- @rest  id
 -- @reply ok now, then per job: ok due | active 0 | delayed 0 | waiting 0 | gone 0
--- @include clock find when record hint
+-- @include clock find when record hint event
 
 if not when.valid(at) then return redis.error_reply('BADARG retry at') end
 if not string.find(name, '^%w+$') then return redis.error_reply('BADARG retry name') end
 local now = clock.now(meta)
 local us = when.us(at, now)
-local reply, moved = {'ok', now}, false
+local reply, moved = {'ok', now}, {}
 
 local function revive(id, f)
   local level = 5
@@ -31,7 +32,7 @@ local function revive(id, f)
   end
   redis.call('HDEL', results, id)
   redis.call('ZADD', due[level], us, id)
-  moved = true
+  moved[#moved + 1] = id
 end
 
 for i = rest, #ARGV do
@@ -58,5 +59,11 @@ for i = rest, #ARGV do
   reply[#reply + 1] = word
   reply[#reply + 1] = at_us
 end
-if moved then hint.due(wake, keep, us, now) end
+if #moved == 0 then return reply end
+local book = event.book(meta, now)
+if book then
+  for i = 1, #moved do event.add(book, 'retried', 'revive', moved[i], '-', 0, us, '') end
+  event.write(meta, events, book)
+end
+hint.due(wake, keep, us, now)
 return reply

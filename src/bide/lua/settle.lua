@@ -13,9 +13,10 @@
 -- @key   waiters    tells and forgets those who wait for a job's end
 -- @key   wake       hints when a job is to run again before any promise
 -- @key   keep       reads the earliest promise
+-- @key   events     tells listeners
 -- @rest  id token outcome when data
 -- @reply ok now, then per job: ok | lost | gone
--- @include clock when record hint retain noting ended
+-- @include clock when record hint retain noting ended event
 
 -- outcome: complete (when: how long to keep it, or nothing; data: result)
 --        | retry (when; data: error) | fail (when: how long to keep it, or nothing; data: error)
@@ -25,6 +26,8 @@
 local STAMP = {complete = 'C', retry = 'R', fail = 'F', snooze = 'S', release = 'L', cancel = 'X',
   crash = 'K'}
 local AGAIN = {retry = true, snooze = true, release = true, crash = true}
+local KIND = {complete = 'completed', retry = 'retried', fail = 'failed', snooze = 'rescheduled',
+  release = 'rescheduled', cancel = 'cancelled', crash = 'reclaimed'}
 local CRASHES = 3
 
 local ids, n = {}, 0
@@ -44,6 +47,7 @@ local lines = redis.call('HMGET', run, unpack(ids))
 local leases = redis.call('ZMSCORE', active, unpack(ids))
 local asks = redis.call('EXISTS', asked) == 1 and redis.call('ZMSCORE', asked, unpack(ids))
 local limits = retain.limits(meta)
+local book = event.open(limits.listened, now)
 local reply = {'ok', now}
 local gone_active, records, results_add, notes_add = {}, {}, {}, {}
 local completed_add, failed_add, cancelled_add, due_add = {}, {}, {}, {}
@@ -64,11 +68,13 @@ local function again(f, id, at)
   if not earliest or at < earliest then earliest = at end
 end
 
-local function apply(id, line, stamp, outcome, at, data)
+local function apply(k, stamp, outcome, at, data)
+  local id, line, verb = ids[k], lines[k], outcome
   gone_active[#gone_active + 1] = id
   counts[outcome] = counts[outcome] + 1
   line = record.settled(line, stamp)
   local f
+  local due_us = 0
   if data ~= '' and outcome ~= 'complete' then
     f = record.parse(line) or record.unknown(string.sub(line, 1, 34), now)
     notes_add[#notes_add + 1] = id
@@ -84,17 +90,19 @@ local function apply(id, line, stamp, outcome, at, data)
     end
   end
   if outcome == 'crash' then
-    again(f, id, math.min(f.due, now))
+    due_us = math.min(f.due, now)
+    again(f, id, due_us)
   elseif AGAIN[outcome] then
     f = f or record.parse(line) or record.unknown(string.sub(line, 1, 34), now)
     f.alone = 0
     if outcome ~= 'retry' then f.attempt = f.attempt - 1 end
     if outcome == 'release' then
-      again(f, id, math.min(f.due, now))
+      due_us = math.min(f.due, now)
     else
       f.strikes, f.crashes, f.first = 0, 0, f.first or f.due
-      again(f, id, when.us(at, now))
+      due_us = when.us(at, now)
     end
+    again(f, id, due_us)
     line = record.format(f.head, f)
   else
     finished[#finished + 1] = id
@@ -121,6 +129,11 @@ local function apply(id, line, stamp, outcome, at, data)
   end
   records[#records + 1] = id
   records[#records + 1] = line
+  if book then
+    local was = record.parse(lines[k]) or record.unknown('', now)
+    event.add(book, KIND[outcome], verb, id, was.worker, was.attempt, due_us,
+      outcome == 'complete' and '' or data)
+  end
 end
 
 for k = 1, n do
@@ -134,7 +147,7 @@ for k = 1, n do
   elseif not settled[id] and leases[k] and record.stamp(line) == token .. '-' then
     settled[id] = token .. outcome
     local effect = asks and asks[k] and AGAIN[outcome] and 'cancel' or outcome
-    apply(id, line, STAMP[outcome], effect, ARGV[i + 3], ARGV[i + 4])
+    apply(k, STAMP[outcome], effect, ARGV[i + 3], ARGV[i + 4])
     word = 'ok'
   end
   reply[k + 2] = word
@@ -172,5 +185,9 @@ if counts.cancel > 0 then
   retain.trim(cancelled, stores, now, limits, 3, limit)
 end
 ended.tell(waiters, now, finished)
+if book then
+  event.drained(book, 'settle', active, due)
+  event.write(meta, events, book)
+end
 if earliest then hint.due(wake, keep, earliest, now) end
 return reply

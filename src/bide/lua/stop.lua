@@ -1,6 +1,5 @@
 -- stop: ask workers to stop, as a signal would.
--- @key   workers   looks
--- @key   stopping  adds, tells the workers
+-- @key   workers  looks, adds that they are asked, tells them
 -- @rest  worker
 -- @reply ok now, then per worker: ok | gone
 
@@ -10,8 +9,8 @@ local reply = {'ok', now}
 for i = rest, #ARGV do
   local known = redis.call('HEXISTS', workers, ARGV[i]) == 1
   if known then
-    redis.call('ZADD', stopping, now, ARGV[i])
-    redis.pcall('PUBLISH', stopping, ARGV[i]) -- a hint: the next heartbeat says the same
+    redis.call('HSET', workers, ARGV[i] .. ' stop', now)
+    redis.pcall('PUBLISH', workers, ARGV[i]) -- a hint: the next heartbeat says the same
   end
   reply[#reply + 1] = known and 'ok' or 'gone'
 end

@@ -13,10 +13,13 @@ from typing import Any, Final, Literal, NamedTuple
 from bide.command import Arg, Command, command
 from bide.job import Claimed
 from bide.keys import Keys
-from bide.ops.reply import groups, words
+from bide.ops.reply import groups, raw, text, words
 
 MAX_CLAIM: Final = 250
 """Jobs per claim at most: bounds the time one call may take on the server."""
+
+MAX_POP: Final = 250
+"""The same of a pop."""
 
 MAX_SETTLES: Final = 250
 MAX_SETTLE_BYTES: Final = 4_000_000
@@ -50,6 +53,18 @@ class Claim(NamedTuple):
     """The server has seen a later claim of this worker."""
 
 
+class Popped(NamedTuple):
+    """What a pop brought."""
+
+    bodies: list[bytes]
+    more: bool
+    """Fewer than were asked for, though there may be more: pop again."""
+    refused: int
+    """How many jobs were met that are no data; they have failed by this."""
+    stale: bool = False
+    """The server has seen a later call of this consumer."""
+
+
 class Settle(NamedTuple):
     """How one claimed job ended."""
 
@@ -78,17 +93,35 @@ def claim(
     count: int,
     lease_us: int,
     busy: int,
+    arm: int = 2,
 ) -> Command[Claim]:
-    """Take up to `count` due jobs; `busy` is the number of jobs the worker runs already."""
-    args = (worker, seq, min(count, MAX_CLAIM), lease_us, busy)
+    """Take up to `count` due jobs.
+
+    Args:
+        keys: of the queue.
+        worker: who claims.
+        seq: the number of this claim; a repeat carries the same.
+        count: how many at most.
+        lease_us: how long they are held without being extended.
+        busy: how many jobs the worker runs already.
+        arm: 2: with free slots left it waits for what is due next; 1: it does if nothing was
+            taken; 0: it does not, and another is called to keep the time.
+    """
+    args = (worker, seq, min(count, MAX_CLAIM), lease_us, busy, arm)
     return command("claim", keys, args, _read_claim)
+
+
+def pop(keys: Keys, consumer: str, seq: int, count: int, previous_us: int) -> Command[Popped]:
+    """Take up to `count` items off the queue that were due `previous_us` ago, for good."""
+    args = (consumer, seq, min(count, MAX_POP), previous_us)
+    return command("pop", keys, args, _read_popped)
 
 
 def settle(keys: Keys, settles: Sequence[Settle]) -> Command[list[Verdict]]:
     """Apply outcomes; one verdict for each."""
     args: list[Arg] = []
     for id, token, outcome, when, data in settles:
-        args += (id, f"{token:016d}", outcome, when, data)
+        args += (raw(id), f"{token:016d}", outcome, when, data)
     return command("settle", keys, args, _read_verdicts)
 
 
@@ -107,15 +140,15 @@ def extend(keys: Keys, lease_us: int, held: Sequence[tuple[str, int]]) -> Comman
     """Renew leases; `held` is (id, token) of each job."""
     args: list[Arg] = [lease_us]
     for id, token in held:
-        args += (id, f"{token:016d}")
+        args += (raw(id), f"{token:016d}")
     return command("extend", keys, args, lambda reply: words(reply, 2))  # type: ignore[arg-type, return-value]
 
 
 def note(keys: Keys, said: Sequence[Said]) -> Command[None]:
     """Add what jobs say of themselves to their notes; not of one that another has claimed since."""
     args: list[Arg] = []
-    for id, token, kind, text in said:
-        args += (id, f"{token:016d}", kind, text)
+    for id, token, kind, told in said:
+        args += (raw(id), f"{token:016d}", kind, told)
     return command("note", keys, args, lambda reply: None)
 
 
@@ -132,11 +165,17 @@ def _read_claim(reply: list[Any]) -> Claim:
     return Claim(now_us, until_us, deadline_us, bool(more), bool(alone), bool(drain), jobs)
 
 
+def _read_popped(reply: list[Any]) -> Popped:
+    if reply[0] == b"stale":
+        return Popped([], False, 0, stale=True)
+    return Popped(reply[4:], bool(reply[2]), reply[3])
+
+
 def _read_claimed(id: bytes, body: bytes, token: int, tries: int | bytes, due_us: int) -> Claimed:
     if isinstance(tries, int):
-        return Claimed(id.decode(), body, token, tries, 0, due_us, due_us)
+        return Claimed(text(id), body, token, tries, 0, due_us, due_us)
     attempt, reclaims, first_us = map(int, tries.split())
-    return Claimed(id.decode(), body, token, attempt, reclaims, first_us, due_us)
+    return Claimed(text(id), body, token, attempt, reclaims, first_us, due_us)
 
 
 def _read_verdicts(reply: list[Any]) -> list[Verdict]:

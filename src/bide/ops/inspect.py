@@ -11,7 +11,7 @@ from bide.command import Command, command
 from bide.errors import UsageError
 from bide.job import RunRecord, Snapshot
 from bide.keys import Keys
-from bide.ops.reply import groups, pairs, words
+from bide.ops.reply import groups, pairs, raw, text, words
 from bide.retention import Retention
 from bide.states import LISTABLE, State
 
@@ -69,7 +69,7 @@ def fetch(keys: Keys, ids: Sequence[str]) -> Command[list[Snapshot | None]]:
         now_us = reply[1]
         return [_snapshot(id, now_us, item) for id, item in zip(ids, reply[2:], strict=True)]
 
-    return command("fetch", keys, ids, parse)
+    return command("fetch", keys, [raw(id) for id in ids], parse)
 
 
 def fetch_many(keys: Keys, ids: Sequence[str]) -> list[Command[list[Snapshot | None]]]:
@@ -96,7 +96,7 @@ def upcoming(keys: Keys, within_us: int, count: int) -> Command[list[tuple[str, 
     check_count(count, MAX_UPCOMING)
 
     def parse(reply: list[Any]) -> list[tuple[str, int]]:
-        found = [(id.decode(), due_us) for id, due_us in groups(reply, 2, 2)]
+        found = [(text(id), due_us) for id, due_us in groups(reply, 2, 2)]
         return sorted(found, key=lambda job: (job[1], job[0]))[:count]
 
     return command("upcoming", keys, (within_us, count), parse)

@@ -9,7 +9,7 @@ from bide.command import Command, command
 from bide.errors import UsageError
 from bide.ids import new_id
 from bide.keys import Keys
-from bide.ops.reply import groups, words
+from bide.ops.reply import groups, raw, words
 from bide.retention import Retention
 
 CHUNK: Final = 100
@@ -44,19 +44,19 @@ def cancel(keys: Keys, ids: Sequence[str], running: bool = True) -> Command[list
     For each `ok`, `asked` (it runs, and was asked to end), or the state that it is in instead.
     """
     _check_few(ids)
-    return command("cancel", keys, (int(running), *ids), lambda reply: words(reply, 2))
+    return command("cancel", keys, (int(running), *map(raw, ids)), lambda reply: words(reply, 2))
 
 
 def reschedule(keys: Keys, ids: Sequence[str], when: str) -> Command[list[Moved]]:
     """Give up to `CHUNK` jobs another due time, `when` as `ops.produce.when` writes it."""
     _check_few(ids)
-    return command("reschedule", keys, (when, *ids), _read_moved)
+    return command("reschedule", keys, (when, *map(raw, ids)), _read_moved)
 
 
 def promote(keys: Keys, ids: Sequence[str]) -> Command[list[Moved]]:
     """Make up to `CHUNK` jobs due now."""
     _check_few(ids)
-    return command("promote", keys, ids, _read_moved)
+    return command("promote", keys, [*map(raw, ids)], _read_moved)
 
 
 def retry(keys: Keys, ids: Sequence[str], when: str) -> Command[list[Moved]]:
@@ -66,13 +66,13 @@ def retry(keys: Keys, ids: Sequence[str], when: str) -> Command[list[Moved]]:
     again, though they may have ended meanwhile.
     """
     _check_few(ids)
-    return command("retry", keys, (new_id(), when, *ids), _read_moved)
+    return command("retry", keys, (new_id(), when, *map(raw, ids)), _read_moved)
 
 
 def delete(keys: Keys, ids: Sequence[str]) -> Command[list[str]]:
     """Remove up to `CHUNK` jobs; for each `ok`, `active` (nothing removed) or `gone`."""
     _check_few(ids)
-    return command("delete", keys, ids, lambda reply: words(reply, 1))
+    return command("delete", keys, [*map(raw, ids)], lambda reply: words(reply, 1))
 
 
 def pause(keys: Keys) -> Command[None]:
@@ -85,15 +85,15 @@ def resume(keys: Keys) -> Command[None]:
     return command("resume", keys, (), lambda reply: None)
 
 
-def configure(keys: Keys, retention: Retention) -> Command[None]:
-    """Set what the queue keeps of finished jobs.
+def configure(keys: Keys, retention: Retention, only_new: bool = False) -> Command[None]:
+    """Set what the queue keeps of finished jobs; with `only_new`, if it is new to the server.
 
     Raises:
         UsageError: it is no `Retention`, or an age or the count cannot be meant.
     """
     if not isinstance(retention, Retention):
         raise UsageError(f"retention must be a bide.Retention, not {retention!r}.")
-    return command("configure", keys, (retention.stored(),), lambda reply: None)
+    return command("configure", keys, (retention.stored(), int(only_new)), lambda reply: None)
 
 
 def empty(keys: Keys, begin: str | None) -> Command[Emptied]:

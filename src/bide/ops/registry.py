@@ -105,6 +105,8 @@ def queues(keys: Keys) -> Command[list[str]]:
 def _read_workers(reply: list[Any]) -> list[WorkerSeen]:
     seen = []
     for name, value in pairs(reply[2]).items():
+        if " " in name:  # who was asked to stop
+            continue
         at_us, _, text = value.partition(b" ")
         ago = (reply[1] - int(at_us)) / 1e6
         if ago <= SILENT:

@@ -1,4 +1,8 @@
-"""Reading replies: tagged words, then numbers and bytes."""
+"""Reading replies: tagged words, then numbers and bytes.
+
+Ids are text in UTF-8. Where another program enqueued one that is not, its odd bytes travel as what
+Python calls surrogate escapes: such a job can be seen, failed and deleted, and holds up no other.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,17 @@ from typing import Any
 
 def words(reply: Iterable[Any], start: int) -> list[str]:
     """The words from `start` on."""
-    return [word.decode() for word in islice(reply, start, None)]
+    return [text(word) for word in islice(reply, start, None)]
+
+
+def text(word: bytes) -> str:
+    """A word, or an id, of whichever bytes."""
+    return word.decode("utf-8", "surrogateescape")
+
+
+def raw(id: str) -> str | bytes:
+    """An id as it is sent; the one it was, if `text` read it."""
+    return id if id.isascii() else id.encode("utf-8", "surrogateescape")
 
 
 def groups(reply: list[Any], start: int, size: int) -> Iterator[tuple[Any, ...]]:

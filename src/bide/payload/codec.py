@@ -23,6 +23,7 @@ import msgspec
 
 from bide.clock import LONGEST_US
 from bide.errors import BideError, PayloadError
+from bide.payload.items import is_item
 from bide.payload.serializers import Codec, check_finite, pack, reason, simplify, unpack
 from bide.retry import Retry
 
@@ -41,12 +42,12 @@ _MARKS: Final[dict[Codec, bytes]] = {"msgpack": b"\x01", "pickle": b"\x02"}
 _MARKED: Final[dict[int, Codec]] = {mark[0]: codec for codec, mark in _MARKS.items()}
 
 
-class Body(msgspec.Struct, frozen=True, omit_defaults=True):
+class Body(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Task, arguments and options of one job, as they are stored.
 
     An option that is None is as the task's own default has it, else as bide's. What a body says is
-    bounded where it is read, for whoever may write to the server may write one: a number that no
-    producer of bide's writes is refused there, and gets no further.
+    bounded where it is read, for whoever may write to the server may write one: a number or a field
+    that no producer of bide's writes is refused there, and gets no further.
     """
 
     task: str
@@ -129,17 +130,38 @@ def encode_body(body: Body, names: Sequence[str] = ()) -> bytes:
     return data
 
 
+def check_id(id: str) -> None:
+    """Refuse an id that another program has written and that is not text.
+
+    Raises:
+        PayloadError: it is not.
+    """
+    if not id.isascii() and any("\udc80" <= c <= "\udcff" for c in id):
+        raise PayloadError(
+            "The id of this job is not UTF-8; have its producer make ids of letters, digits and "
+            "'-_.:/'."
+        )
+
+
 def decode_envelope(data: bytes) -> Envelope:
     """Read the task and the options of a stored body, and its arguments if they are JSON.
 
     Raises:
-        PayloadError: it is not a body.
+        PayloadError: it is not a body, or one that is too large.
     """
+    if len(data) > MAX_BODY:
+        raise PayloadError(_too_large("The stored body", len(data), "takes"))
+    if is_item(data):
+        raise PayloadError(
+            "This is data that a DelayQueue holds, and no job: take it with pop() or take(), let "
+            "no Worker serve its queue, and give it back with the DelayQueue's retry()."
+        )
     head, newline, packed = data.partition(b"\n")
     try:
         body = _body_decoder.decode(head)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise PayloadError(f"The stored body is not one of bide's: {error}.") from None
+        lines = " (it is one line of JSON; this one has more)" if newline else ""
+        raise PayloadError(f"The stored body is not one of bide's: {error}{lines}.") from None
     if bool(newline) == (body.codec == "json"):
         raise PayloadError(
             "The stored body is not one of bide's: a newline, then the arguments, stand after "
@@ -286,8 +308,8 @@ def _values(body: Body, names: Sequence[str]) -> list[tuple[str, object, Codec]]
     return found
 
 
-def _too_large(what: str, size: int) -> str:
+def _too_large(what: str, size: int, take: str = "take") -> str:
     return (
-        f"{what} take {size:,} bytes, more than {MAX_BODY:,}; "
+        f"{what} {take} {size:,} bytes, more than {MAX_BODY:,}; "
         "store the data elsewhere and pass its id."
     )

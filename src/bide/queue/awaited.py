@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
@@ -11,6 +11,7 @@ from bide.clock import Duration, to_us
 from bide.command import Command
 from bide.dialogue import PATIENCE
 from bide.errors import BideError
+from bide.events import Event
 from bide.ids import new_id
 from bide.loops import PerLoop
 from bide.ops import inspect, manage, produce, registry
@@ -20,9 +21,11 @@ from bide.ops.produce import Prepared, Receipt
 from bide.ops.registry import WorkerSeen
 from bide.options import OnCrash, Options, TaskOptions
 from bide.payload.serializers import Codec
+from bide.queue.awaited_events import AsyncEvents, AsyncListening
 from bide.queue.awaited_job import AsyncJob
 from bide.queue.core import (
     QueueCore,
+    checked_callback,
     checked_ids,
     checked_jobs,
     chunks,
@@ -70,6 +73,7 @@ class AsyncQueue(QueueCore[aio.Client]):
             UsageError: a name or the URL cannot be meant.
         """
         super().__init__(name, url, prefix, serializer, patience)
+        self._listenings: set[AsyncListening] = set()
         self._together = PerLoop(lambda: Together(self._trip))
 
     @overload
@@ -79,18 +83,26 @@ class AsyncQueue(QueueCore[aio.Client]):
     @overload
     def task(self, function: Callable[P, R], /) -> AsyncTask[P, R, R]: ...
     @overload
-    def task(self, /, **options: Unpack[TaskOptions]) -> _Decorator: ...
-    def task(self, function: Any = None, /, **options: Unpack[TaskOptions]) -> Any:
+    def task(self, /, *, name: str | None = None, **options: Unpack[TaskOptions]) -> _Decorator: ...
+    def task(
+        self, function: Any = None, /, *, name: str | None = None, **options: Unpack[TaskOptions]
+    ) -> Any:
         """Register a function as a task of this queue, with options that its jobs have by default.
 
         Workers that import the function's module run it without being told to serve the module.
 
+        Args:
+            function: given where the decorator is used without options.
+            name: by which jobs and workers know the task, instead of `module:function`: a word,
+                such as `"send_email"`, which programs without the function can enqueue.
+
         Raises:
-            UsageError: no worker could find it by its name, or an option cannot be meant.
+            UsageError: no worker could find it by its name, or another task has the name that it
+                is given; or an option cannot be meant.
         """
         if function is None:
-            return lambda function: AsyncTask(function, self, options)
-        return AsyncTask(function, self, options)
+            return lambda function: AsyncTask(function, self, options, name)
+        return AsyncTask(function, self, options, name)
 
     async def enqueue(
         self,
@@ -276,11 +288,54 @@ class AsyncQueue(QueueCore[aio.Client]):
         """
         await self._client.run(manage.configure(self.keys, retention))
 
+    def events(
+        self,
+        *,
+        name: str | None = None,
+        after: str | None = None,
+        kinds: str | Iterable[str] | None = None,
+        job_id: str | Iterable[str] | None = None,
+        timeout: Duration | None = None,
+    ) -> AsyncEvents:
+        """What becomes of the queue's jobs, from the moment in which the context begins.
+
+            async with queue.events(kinds=("failed", "reclaimed")) as events:
+                async for event in events: ...
+
+        Arguments and errors as for `Queue.events`.
+        """
+        following = self._following(name, after, kinds, job_id, timeout)
+        place = self._here
+        return AsyncEvents(following, lambda: self._make_client(place.url, place.clock))
+
+    async def on(
+        self,
+        kinds: str | Iterable[str],
+        callback: Callable[[Event], object],
+        *,
+        name: str | None = None,
+        after: str | None = None,
+        job_id: str | Iterable[str] | None = None,
+    ) -> AsyncListening:
+        """Have a function called with the queue's events, in a task of its own, from now on.
+
+        Arguments and errors as for `Queue.on`. A coroutine function is awaited.
+        """
+        wanted = checked_callback(kinds, callback)
+        events = self.events(name=name, after=after, kinds=wanted, job_id=job_id)
+        await events.__aenter__()
+        listening = AsyncListening(events, wanted, callback, self._listenings.discard)
+        self._listenings.add(listening)
+        return listening
+
     async def close(self) -> None:
         """Close the connections of this event loop, after what is being enqueued.
 
-        The next call opens new ones.
+        What listens on it ends. The next call opens new ones.
         """
+        for listening in [*self._listenings]:
+            if listening._is_here:
+                await listening.stop()
         await self._together.here.settled()
         await self._client.close()
 
@@ -307,6 +362,8 @@ class AsyncQueue(QueueCore[aio.Client]):
         return aio.Client(url, patience=self._patience, clock=clock)
 
     def _leave(self, client: aio.Client) -> None:
+        for listening in [*self._listenings]:
+            listening.abandon()
         client.abandon()
 
     async def _run(self, command: Command[T]) -> T:

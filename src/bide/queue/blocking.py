@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
@@ -11,6 +11,7 @@ from bide.clock import Duration, to_us
 from bide.command import Command
 from bide.dialogue import PATIENCE
 from bide.errors import BideError
+from bide.events import Event
 from bide.ids import new_id
 from bide.ops import inspect, manage, produce, registry
 from bide.ops.inspect import Counts
@@ -19,9 +20,11 @@ from bide.ops.produce import Prepared, Receipt
 from bide.ops.registry import WorkerSeen
 from bide.options import OnCrash, Options, TaskOptions
 from bide.payload.serializers import Codec
+from bide.queue.blocking_events import Events, Listening
 from bide.queue.blocking_job import Job
 from bide.queue.core import (
     QueueCore,
+    checked_callback,
     checked_ids,
     checked_jobs,
     chunks,
@@ -69,6 +72,7 @@ class Queue(QueueCore[sync.Client]):
             UsageError: a name or the URL cannot be meant.
         """
         super().__init__(name, url, prefix, serializer, patience)
+        self._listenings: set[Listening] = set()
 
     @overload
     def task(
@@ -77,18 +81,26 @@ class Queue(QueueCore[sync.Client]):
     @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
     @overload
-    def task(self, /, **options: Unpack[TaskOptions]) -> _Decorator: ...
-    def task(self, function: Any = None, /, **options: Unpack[TaskOptions]) -> Any:
+    def task(self, /, *, name: str | None = None, **options: Unpack[TaskOptions]) -> _Decorator: ...
+    def task(
+        self, function: Any = None, /, *, name: str | None = None, **options: Unpack[TaskOptions]
+    ) -> Any:
         """Register a function as a task of this queue, with options that its jobs have by default.
 
         Workers that import the function's module run it without being told to serve the module.
 
+        Args:
+            function: given where the decorator is used without options.
+            name: by which jobs and workers know the task, instead of `module:function`: a word,
+                such as `"send_email"`, which programs without the function can enqueue.
+
         Raises:
-            UsageError: no worker could find it by its name, or an option cannot be meant.
+            UsageError: no worker could find it by its name, or another task has the name that it
+                is given; or an option cannot be meant.
         """
         if function is None:
-            return lambda function: Task(function, self, options)
-        return Task(function, self, options)
+            return lambda function: Task(function, self, options, name)
+        return Task(function, self, options, name)
 
     def enqueue(
         self,
@@ -280,8 +292,74 @@ class Queue(QueueCore[sync.Client]):
         """
         self._client.run(manage.configure(self.keys, retention))
 
+    def events(
+        self,
+        *,
+        name: str | None = None,
+        after: str | None = None,
+        kinds: str | Iterable[str] | None = None,
+        job_id: str | Iterable[str] | None = None,
+        timeout: Duration | None = None,
+    ) -> Events:
+        """What becomes of the queue's jobs, from the moment in which the context begins.
+
+            with queue.events(kinds=("failed", "reclaimed")) as events:
+                for event in events: ...
+
+        Events are kept only while someone listens, and 10,000 at most: whatever was lost shows as
+        an event of kind `gap`, which comes whether it was asked for or not.
+
+        Args:
+            name: of the listener: for ten minutes after its last read, events are kept for it to
+                come back to with `after=`. Without a name, they are kept while the context lasts.
+            after: the `id` of the event behind which to begin; None for what happens next.
+            kinds: one or several of `bide.states.EVENTS`; None for all.
+            job_id: of one or several jobs; None for all.
+            timeout: the iteration ends when nothing came for as long; None: never.
+
+        Raises:
+            UsageError: there is no such kind, or an id, a name or the time-out cannot be meant.
+        """
+        following = self._following(name, after, kinds, job_id, timeout)
+        place = self._here
+        return Events(following, lambda: self._make_client(place.url, place.clock))
+
+    def on(
+        self,
+        kinds: str | Iterable[str],
+        callback: Callable[[Event], object],
+        *,
+        name: str | None = None,
+        after: str | None = None,
+        job_id: str | Iterable[str] | None = None,
+    ) -> Listening:
+        """Have a function called with the queue's events, in a thread of its own, from now on.
+
+        What the function raises is logged; nothing ends the listening but `stop()` of what is
+        returned, and `close()` of the queue.
+
+        Args:
+            kinds: one or several of `bide.states.EVENTS`.
+            callback: takes the `Event`.
+            name: as for `events`, with `after` and `job_id`.
+            after: the `id` of the event behind which to begin; None for what happens next.
+            job_id: of one or several jobs; None for all.
+
+        Raises:
+            UsageError: as of `events`, or the callback is no function.
+            BideError: the server cannot be reached, or refuses.
+        """
+        wanted = checked_callback(kinds, callback)
+        events = self.events(name=name, after=after, kinds=wanted, job_id=job_id)
+        events.__enter__()
+        listening = Listening(events, wanted, callback, self._listenings.discard)
+        self._listenings.add(listening)
+        return listening
+
     def close(self) -> None:
-        """Close the connections; the next call opens new ones."""
+        """Close the connections, and end what listens; the next call opens new ones."""
+        for listening in [*self._listenings]:
+            listening.stop()
         self._client.close()
 
     def _make_client(self, url: str, clock: str) -> sync.Client:
@@ -291,6 +369,8 @@ class Queue(QueueCore[sync.Client]):
         return sync.Client(url, patience=self._patience, clock=clock)
 
     def _leave(self, client: sync.Client) -> None:
+        for listening in [*self._listenings]:
+            listening.stop()
         client.close()
 
     def _run(self, command: Command[T]) -> T:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, Final, Generic, NamedTuple, TypeVar, Unpack, cast
 from weakref import WeakSet
 
 from bide import config
-from bide.clock import to_us
+from bide.clock import Duration, to_us
 from bide.command import Command
 from bide.connection import resolve_url
 from bide.dialogue import check_patience
 from bide.errors import BideError, ServerUnavailable, UsageError
+from bide.events import Event, check_kinds
 from bide.ids import check_name
 from bide.keys import Keys
 from bide.middleware import Middleware, used
@@ -23,6 +24,7 @@ from bide.ops.produce import Prepared, Receipt
 from bide.options import Options, check_names
 from bide.payload.codec import Body
 from bide.payload.serializers import CODECS, Codec
+from bide.queue.following import Following
 from bide.queue.place import Place
 from bide.retry import as_retry
 from bide.task import (
@@ -137,6 +139,22 @@ class QueueCore(Generic[C]):
             priority = defaults.get("priority")
         names = signature.positional if signature else ()
         return produce.prepare(body, delay, at, priority, options.get("job_id"), names)
+
+    def _following(
+        self,
+        name: str | None,
+        after: str | None,
+        kinds: str | Iterable[str] | None,
+        job_id: str | Iterable[str] | None,
+        timeout: Duration | None,
+    ) -> Following:
+        """Arguments and errors as for `events`."""
+        if self._here.stand_in is not None:
+            raise UsageError(
+                "Eager mode has no server, and only that has events; test it with "
+                "`with bide.testing.start():`."
+            )
+        return Following(self.keys, name, after, kinds, job_id, timeout)
 
     def _trips(self, jobs: Sequence[Prepared]) -> Iterator[Trip]:
         """The calls that add jobs, a round trip at a time; the first makes the queue known too."""
@@ -281,6 +299,22 @@ def _checked_meta(meta: Any) -> dict[str, Any]:
     return dict(meta)
 
 
+def checked_callback(
+    kinds: str | Iterable[str], callback: Callable[[Event], object]
+) -> frozenset[str]:
+    """The kinds of events of which a function is to be told.
+
+    Raises:
+        UsageError: there is no such kind, none is given, or it is no function.
+    """
+    wanted = check_kinds(kinds)
+    if wanted is None:
+        raise UsageError("on(kinds, callback) wants at least one kind; see bide.states.EVENTS.")
+    if not callable(callback):
+        raise UsageError(f"The callback must be a function that takes an event, not {callback!r}.")
+    return wanted
+
+
 def chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
     """Ids in as many as one call takes; raises as `checked_ids` does."""
     ids = checked_ids(ids)
@@ -298,7 +332,7 @@ def checked_ids(ids: Any) -> list[str]:
         raise UsageError(f"Give a list of ids, not {_told(ids)}.")
     listed: list[str] = list(ids)
     try:
-        "".join(listed).encode()
+        "".join(listed).encode("utf-8", "surrogateescape")
     except (TypeError, UnicodeEncodeError):
         odd = next(id for id in listed if not isinstance(id, str) or not _is_unicode(id))
         raise UsageError(f"An id is text, such as job.id, not {odd!r}.") from None
@@ -328,7 +362,11 @@ def _told(ids: Any) -> str:
 
 
 def _is_unicode(text: str) -> bool:
-    return all(not "\ud800" <= c <= "\udfff" for c in text)
+    try:
+        text.encode("utf-8", "surrogateescape")  # as a listing shows ids that are no text
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def read_cancel(words: Sequence[str]) -> bool:

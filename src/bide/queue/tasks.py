@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpac
 
 from bide.clock import at_to_us, to_us
 from bide.errors import UsageError
+from bide.naming import Named, refuse_method
 from bide.options import Options, TaskOptions, check_names
-from bide.task import defaults_of, refuse_method, register
+from bide.task import defaults_of, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,17 +36,22 @@ Q = TypeVar("Q", bound="Queue | AsyncQueue")
 class Call(Generic[P, R, Q]):
     """A task with options: ready to be given its arguments."""
 
-    def __init__(self, function: Callable[P, Any], queue: Q, options: Options) -> None:
+    def __init__(
+        self, function: Callable[P, Any], queue: Q, options: Options, given: str | None
+    ) -> None:
         self.function: Final = function
         self.queue: Final = queue
         self._options: Final = options
+        self._given: Final = given
+        """The name that the task was given, if it goes by one."""
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.function.__qualname__} on {self.queue.name}>"
+        name = self._given or self.function.__qualname__
+        return f"<{type(self).__name__} {name} on {self.queue.name}>"
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> Prepared:
         """Make a job ready for `enqueue_many`."""
-        return self.queue.prepare(self.function, args, kwargs, **self._options)
+        return self.queue.prepare(self._given or self.function, args, kwargs, **self._options)
 
     def _over(self, options: Options) -> Options:
         """These options over those before; a new moment or delay replaces either."""
@@ -62,7 +68,7 @@ class BlockingCall(Call[P, R, "Queue"]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Add a job with these arguments; raises as `Queue.enqueue_call` does."""
-        return self.queue.enqueue_call(self.function, args, kwargs, **self._options)
+        return self.queue.enqueue_call(self._given or self.function, args, kwargs, **self._options)
 
     def later(self, when: float | str | timedelta | datetime) -> BlockingCall[P, R]:
         """The task, due later: after a delay, or at an aware `datetime`."""
@@ -72,7 +78,7 @@ class BlockingCall(Call[P, R, "Queue"]):
         self, *, queue: Queue | None = None, **options: Unpack[Options]
     ) -> BlockingCall[P, R]:
         """The task with other options, which never mix with the function's own arguments."""
-        return BlockingCall(self.function, queue or self.queue, self._over(options))
+        return BlockingCall(self.function, queue or self.queue, self._over(options), self._given)
 
 
 class AwaitedCall(Call[P, R, "AsyncQueue"]):
@@ -80,7 +86,9 @@ class AwaitedCall(Call[P, R, "AsyncQueue"]):
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> AsyncJob[R]:
         """Add a job with these arguments; raises as `Queue.enqueue_call` does."""
-        return await self.queue.enqueue_call(self.function, args, kwargs, **self._options)
+        return await self.queue.enqueue_call(
+            self._given or self.function, args, kwargs, **self._options
+        )
 
     def later(self, when: float | str | timedelta | datetime) -> AwaitedCall[P, R]:
         """The task, due later: after a delay, or at an aware `datetime`."""
@@ -90,25 +98,32 @@ class AwaitedCall(Call[P, R, "AsyncQueue"]):
         self, *, queue: AsyncQueue | None = None, **options: Unpack[Options]
     ) -> AwaitedCall[P, R]:
         """The task with other options, which never mix with the function's own arguments."""
-        return AwaitedCall(self.function, queue or self.queue, self._over(options))
+        return AwaitedCall(self.function, queue or self.queue, self._over(options), self._given)
 
 
-class Task(BlockingCall[P, R], Generic[P, C, R]):
+class Task(BlockingCall[P, R], Named, Generic[P, C, R]):
     """A function of a queue: called, it runs here; enqueued, it runs in a worker when it is due."""
 
-    name: Final[str]
+    name: str
+    """By which workers find it."""
 
-    def __init__(self, function: Callable[P, C], queue: Queue, options: TaskOptions) -> None:
+    def __init__(
+        self,
+        function: Callable[P, C],
+        queue: Queue,
+        options: TaskOptions,
+        name: str | None = None,
+    ) -> None:
         """Register the function; its workers run it without being told to serve its module.
 
         A task becomes one of this queue too; its options stay, unless there are others.
 
         Raises:
-            UsageError: no worker could find it by its name, it is a method, or an option cannot be
-                meant.
+            UsageError: no worker could find it by its name, or another has the name that it is
+                given; it is a method; or an option cannot be meant.
         """
-        function, self.name = _enrolled(function, options)
-        super().__init__(function, queue, Options())
+        function, self.name, given = _enrolled(function, options, name)
+        super().__init__(function, queue, Options(), given)
         _look_like(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
@@ -117,15 +132,22 @@ class Task(BlockingCall[P, R], Generic[P, C, R]):
         return result
 
 
-class AsyncTask(AwaitedCall[P, R], Generic[P, C, R]):
+class AsyncTask(AwaitedCall[P, R], Named, Generic[P, C, R]):
     """A function of a queue for code on an event loop; see `Task`."""
 
-    name: Final[str]
+    name: str
+    """By which workers find it."""
 
-    def __init__(self, function: Callable[P, C], queue: AsyncQueue, options: TaskOptions) -> None:
+    def __init__(
+        self,
+        function: Callable[P, C],
+        queue: AsyncQueue,
+        options: TaskOptions,
+        name: str | None = None,
+    ) -> None:
         """Register the function, as `Task` does."""
-        function, self.name = _enrolled(function, options)
-        super().__init__(function, queue, Options())
+        function, self.name, given = _enrolled(function, options, name)
+        super().__init__(function, queue, Options(), given)
         _look_like(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
@@ -134,15 +156,22 @@ class AsyncTask(AwaitedCall[P, R], Generic[P, C, R]):
         return result
 
 
-def _enrolled(function: Callable[P, C], options: TaskOptions) -> tuple[Callable[P, C], str]:
-    """Register a function, and what is meant by one: what a task or a static method was made of."""
+def _enrolled(
+    function: Callable[P, C], options: TaskOptions, name: str | None
+) -> tuple[Callable[P, C], str, str | None]:
+    """Register a function, and what is meant by one: what a task or a static method was made of.
+
+    Returns:
+        The function, its name, and the same name if it was given.
+    """
     if isinstance(function, Task | AsyncTask):
         options = options or defaults_of(function.name)
+        name = name or function._given
         function = function.function
     elif isinstance(function, staticmethod):
         function = function.__func__
     refuse_method(function)
-    return function, register(function, options)
+    return function, register(function, options, name), name
 
 
 def _look_like(

@@ -1,35 +1,31 @@
-"""Hearing wake hints: one blocked connection that listens while the worker has free slots."""
+"""Hearing wake hints: a connection that blocks while the worker takes a queue to be empty."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from bide import aio
-
-BLOCK: Final = 10
-"""Seconds per blocking call, so that a dead connection is noticed."""
+from bide.connection import HINT_WAIT
 
 _MARGIN: Final = 3.0
 
 
 class Ear:
-    """Listens on the wake lists of some queues."""
+    """Listens on the wake list of one queue."""
 
-    def __init__(
-        self, url: str, wake_keys: Sequence[str], heard: Callable[[str, str], None]
-    ) -> None:
+    def __init__(self, url: str, wake_key: str, heard: Callable[[str], None]) -> None:
         """Set up.
 
         Args:
             url: the server.
-            wake_keys: the lists to listen on.
-            heard: called in the loop's thread with the list that had a hint, and who pushed it.
+            wake_key: the list to listen on.
+            heard: called in the loop's thread with who pushed the hint.
         """
-        self._client = aio.Client(url, reply_timeout=BLOCK + _MARGIN)
-        self._keys = wake_keys
+        self._client = aio.Client(url, reply_timeout=_MARGIN)
+        self._key = wake_key
         self._heard = heard
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -54,10 +50,10 @@ class Ear:
         while True:
             await self._wanted.wait()
             try:
-                hint = await self._client.pop(self._keys, BLOCK)
+                hint = await self._client.pop([self._key], HINT_WAIT)
             except Exception:
                 # The claims meet the same trouble and report it; here it only costs hints.
                 await asyncio.sleep(random.uniform(0.1, 1.0))
                 continue
             if hint is not None:
-                self._heard(*hint)
+                self._heard(hint[1])

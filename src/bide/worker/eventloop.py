@@ -7,6 +7,8 @@ cancelled would keep the process for ever.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import importlib
 import logging
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
@@ -26,12 +28,13 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     try:
         return loop.run_until_complete(main)
     finally:
-        _end(loop)
+        end(loop)
         asyncio.set_event_loop(None)
         loop.close()
 
 
-def _end(loop: asyncio.AbstractEventLoop) -> None:
+def end(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel what an event loop still runs, and leave what does not end by that."""
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()
@@ -40,6 +43,12 @@ def _end(loop: asyncio.AbstractEventLoop) -> None:
         if deaf:
             log.warning("%d tasks do not end though they were cancelled; left behind", len(deaf))
     loop.run_until_complete(loop.shutdown_asyncgens())
+
+
+def preload() -> None:
+    """Import what an event loop needs, for who will fork and have many children need it."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("uvloop")
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

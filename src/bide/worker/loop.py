@@ -1,8 +1,13 @@
 """The worker's loop: what to send next, or how long to wait.
 
-One round trip is under way at a time. It carries, for one queue, the outcomes gathered so far and,
-when there are free slots and something may be due, the next claim. While it is under way jobs go
-on and outcomes gather, so a busy worker costs one round trip per batch.
+One round trip is under way at a time. It carries the outcomes gathered so far and, when there are
+free slots, the next claims: of those queues in which something may be due, as many as the order of
+queues gives each (`order`). While it is under way jobs go on and outcomes gather, so a busy worker
+costs one round trip per batch.
+
+A queue that a claim has shown to be empty is not asked again before a hint comes, or the time that
+the claim named; the worker listens for hints of such queues also when it is full. What it hears
+and has no slot for, it passes on, by a claim for no jobs: someone else may have one.
 
 With nothing to send the loop waits for whichever comes first: its own alarm at the time that the
 claim named, a wake hint, a job that ends, a request to stop.
@@ -16,13 +21,16 @@ import random
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from bide import aio
+from bide.command import Command
 from bide.errors import BideError, ScriptBug, ServerRefused
-from bide.ops.consume import Claim, Settle, Verdict
+from bide.ops.consume import MAX_SETTLE_BYTES, Claim, Settle, Verdict
 from bide.worker.alarm import make_alarm
 from bide.worker.ear import Ear
+from bide.worker.order import Order
 from bide.worker.processes.crew import Crew
 from bide.worker.running import Running
 from bide.worker.station import Station
@@ -44,6 +52,19 @@ _WARM_UP: Final = 0.0012
 """Seconds of silence after which, and before a deadline, a round trip warms the path up."""
 
 
+class _Part(NamedTuple):
+    """What a round trip carries for one queue."""
+
+    place: int
+    """Of the queue among the worker's."""
+    station: Station
+    notes: list[Command[None]]
+    """First, so that who hears of a job's end finds all that it has said."""
+    settles: list[Settle]
+    claim_for: int | None
+    """For how many jobs the claim is; None without a claim."""
+
+
 class Loop:
     """Claims, hands jobs to `Running`, settles, and sleeps."""
 
@@ -51,11 +72,13 @@ class Loop:
         self,
         client: aio.Client,
         stations: Sequence[Station],
+        order: Order,
         burst: bool,
     ) -> None:
         self._client = client
         self._stations = stations
-        self._by_wake_key = {station.keys["wake"]: station for station in stations}
+        self._order = order
+        self._no_shares = [0] * len(stations)
         self._burst = burst
         self._alone = False
         self._drain_until = 0.0
@@ -87,15 +110,20 @@ class Loop:
         """Work until stopped, or in a burst until nothing is due and nothing runs."""
         self._running = running
         self._alarm = make_alarm(asyncio.get_running_loop(), self.ring)
-        self._ear = Ear(self._client.url, list(self._by_wake_key), self._heard)
+        self._ears = [
+            Ear(self._client.url, station.keys["wake"], partial(self._heard, station))
+            for station in self._stations
+        ]
         try:
             while not self._finished():
                 self._bell.clear()
-                if not await self._exchange_all():
+                if parts := self._plan():
+                    await self._exchange(parts)
+                else:
                     await self._wait()
         finally:
             self._alarm.close()
-            await self._ear.close()
+            await asyncio.gather(*(ear.close() for ear in self._ears))
 
     def _free(self) -> int:
         """Slots that may be filled now."""
@@ -118,47 +146,92 @@ class Loop:
             return self.aborted
         return self.stopping or (self._burst and not any(s.check for s in self._stations))
 
-    async def _exchange_all(self) -> bool:
-        """Send what there is to send, queue by queue; False if there was nothing."""
-        sent = False
-        if not self._running.busy:
+    def _plan(self) -> list[_Part]:
+        """What there is to send; empty if there is nothing."""
+        busy = self._running.busy
+        if not busy:
             self._alone = False
             self._drain_until = 0.0
-        self._ear.listen(self._free() > 0 and not self._burst)
-        for station in self._stations:
+        self._listen()
+        now, free = time.monotonic(), self._free()
+        shares = self._shares(now, free)
+        parts: list[_Part] = []
+        size = 0
+        for place, station in enumerate(self._stations):
             if station.resting:
                 continue
-            free = self._free()
-            # In a burst an outcome may be what makes the next job due: a retry without delay.
-            due = station.is_due(time.monotonic()) or (self._burst and bool(station.settles))
-            claims = due and free > 0
-            # A claim without an answer is repeated when stopping too: what it took goes back.
-            passes_on = free == 0 and (station.hinted or (self.stopping and station.unanswered))
-            if station.settles or claims or passes_on or station.said.waiting:
-                await self._exchange(
-                    station, min(free, self._batch()) if claims else 0, claims or passes_on
-                )
-                sent = True
-        return sent
+            if size > MAX_SETTLE_BYTES:  # the rest goes with the next round trip
+                break
+            share = shares[place]
+            claim_for = share if share or self._asks(station, now, free) else None
+            if station.settles or claim_for is not None or station.said.waiting:
+                settles = station.take_settles()
+                size += sum(len(settle.data) for settle in settles)
+                parts.append(_Part(place, station, station.take_said(), settles, claim_for))
+        return parts
 
-    async def _exchange(self, station: Station, count: int, claims: bool) -> None:
-        """One round trip: what jobs said, the gathered outcomes, a claim of up to `count` jobs."""
-        notes = station.take_said()
-        settles = station.take_settles()
-        commands: list[Any] = [*notes]  # first, so that who hears of a job's end finds all of them
-        if settles:
-            commands.append(station.settle(settles))
-        if claims:
-            commands.append(station.claim(count, self._running.busy))
+    def _shares(self, now: float, free: int) -> list[int]:
+        """How many jobs to claim from each queue."""
+        if not free:
+            return self._no_shares
+        # In a burst an outcome may be what makes the next job due: a retry without delay.
+        ready = [
+            not station.resting and (station.is_due(now) or (self._burst and bool(station.settles)))
+            for station in self._stations
+        ]
+        if True not in ready:
+            return self._no_shares
+        shares = self._order.share(ready, min(free, self._batch()))
+        if not self._running.busy and len(shares) > 1:
+            # What an idle worker takes may be a suspect, beside which nothing is to be claimed.
+            first = next(place for place, share in enumerate(shares) if share)
+            shares = [share if place == first else 0 for place, share in enumerate(shares)]
+        return shares
+
+    def _asks(self, station: Station, now: float, free: int) -> bool:
+        """Whether to claim from a queue though it is to have no slot.
+
+        A hint, or a promise to look, is passed on. A claim without an answer is repeated, also
+        when stopping: what it took runs here, or goes back.
+        """
+        if station.unanswered and (free or self.stopping):
+            return True
+        return station.hinted or station.promised(now)
+
+    def _listen(self) -> None:
+        """Listen for hints of those queues that a claim has shown to be empty."""
+        wanted = not self.stopping and (not self._burst or len(self._stations) > 1)
+        for ear, station in zip(self._ears, self._stations, strict=True):
+            ear.listen(wanted and not station.check)
+
+    async def _exchange(self, parts: Sequence[_Part]) -> None:
+        """One round trip: what jobs said, the gathered outcomes, claims."""
+        commands: list[Any] = []
+        for _, station, notes, settles, claim_for in parts:
+            commands += notes
+            if settles:
+                commands.append(station.settle(settles))
+            if claim_for is not None:
+                commands.append(station.claim(claim_for, self._running.busy))
         sent = time.monotonic()
         self._limit = asyncio.timeout(_LAST_ROUND_TRIP if self.aborted else None)
         try:
             async with self._limit:
                 replies = await self._client.attempt_many(commands)
         except (BideError, TimeoutError) as error:
-            station.settles = settles + station.settles
-            self._back_off(station, error)
+            for part in parts:
+                part.station.settles = part.settles + part.station.settles
+                self._back_off(part.station, error)
             return
+        at = 0
+        for part in parts:
+            end = at + len(part.notes) + bool(part.settles) + (part.claim_for is not None)
+            self._read(part, replies[at:end], sent)
+            at = end
+
+    def _read(self, part: _Part, replies: Sequence[Any], sent: float) -> None:
+        """Act upon the replies for one queue."""
+        _, station, notes, settles, claim_for = part
         said, replies = replies[: len(notes)], replies[len(notes) :]
         refused = next((reply for reply in said if isinstance(reply, BideError)), None)
         if refused is not None:
@@ -171,7 +244,8 @@ class Loop:
             station.failures = 0
             if settles:
                 self._note_verdicts(settles, replies[0])
-        if claims and not isinstance(replies[-1], BideError):
+        if claim_for is not None and not isinstance(replies[-1], BideError):
+            self._order.took(part.place, len(replies[-1].jobs))
             self._take(station, replies[-1], sent)
             if replies[-1].stale:
                 failed = ServerRefused("The server has seen a later claim of this worker.")
@@ -228,9 +302,9 @@ class Loop:
         """Sleep until the alarm, a hint, the end of a job, or a request to stop."""
         if self._finished():
             return
-        sound = [station for station in self._stations if not station.resting]
-        if sound and self._free() > 0:
-            await self._set_alarm(min(sound, key=lambda station: station.until))
+        empty = [s for s in self._stations if not s.resting and not s.check]
+        if empty:
+            await self._set_alarm(min(empty, key=lambda station: station.until))
         await self._bell.wait()
 
     async def _set_alarm(self, first: Station) -> None:
@@ -240,6 +314,9 @@ class Loop:
         round trip that means nothing goes ahead of a deadline, to wake caches, socket and server.
         """
         ahead = first.until - time.monotonic()
+        if not self._free():  # it will be passed on, and be a little late anyway
+            self._alarm.set(first.until)
+            return
         if first.exact and ahead > _SILENCE:
             self._cold = True
             self._alarm.set(first.until - _WARM_UP)
@@ -249,6 +326,6 @@ class Loop:
         self._cold = False
         self._alarm.set(first.until)
 
-    def _heard(self, wake_key: str, caller: str) -> None:
-        self._by_wake_key[wake_key].hint(caller)
+    def _heard(self, station: Station, caller: str) -> None:
+        station.hint(caller)
         self._bell.set()

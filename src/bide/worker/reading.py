@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bide.current import CurrentJob
-from bide.payload.codec import Body, decode_envelope, open_envelope
+from bide.payload.codec import Body, check_id, decode_envelope, open_envelope
 from bide.task import Served, Target
 from bide.worker import judging
 from bide.worker.calling import policy_for
@@ -20,6 +20,7 @@ def read(run: Run, worker: str, served: Served, *, allow_pickle: bool) -> tuple[
         BideError: the body cannot be read, the task is not served, or the job must not be repeated
             and a worker died under it.
     """
+    check_id(run.claimed.id)
     envelope = decode_envelope(run.claimed.body)
     head = envelope.body
     run.task_name = head.task if head.task.isprintable() else repr(head.task)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from threading import Lock
 from typing import Final
 
 from bide.current import CurrentJob
-from bide.errors import PayloadError
 from bide.job import Claimed
 from bide.ops.consume import Outcome, Said
 from bide.ops.registry import Doing
-from bide.payload.codec import DEFAULT_TIMEOUT, decode_envelope
+from bide.payload.codec import DEFAULT_TIMEOUT
 from bide.payload.serializers import Codec
 from bide.task import Policy
 from bide.worker.station import Station
@@ -23,7 +21,6 @@ Ended = tuple[Outcome, str, bytes]
 """Outcome, when, data: as `ops.consume.Settle` has them."""
 
 _DEFAULT: Final = Policy()
-_UNREAD: Final = "?"
 
 
 class Run:
@@ -58,7 +55,7 @@ class Run:
         self.deadline = claimed_at + DEFAULT_TIMEOUT
         self.policy = _DEFAULT
         self.codec: Codec = "json"
-        self.task_name = _UNREAD
+        self.task_name = "?"
         self.task: asyncio.Task[None] | None = None
         self.job: CurrentJob | None = None
         self.decided: Ended | None = None
@@ -94,9 +91,6 @@ class Run:
 
     def doing(self) -> Doing:
         """What is said of it to those who look at the worker."""
-        if self.task_name == _UNREAD:  # a child reads it, and not this process
-            with suppress(PayloadError):
-                self.task_name = decode_envelope(self.claimed.body).body.task
         return Doing(self.station.queue, self.claimed.id, self.task_name, self.claimed.token)
 
     def elapsed(self) -> float:

@@ -64,7 +64,11 @@ class Station:
 
     def is_due(self, now: float) -> bool:
         """Whether the queue should be looked at."""
-        return self.check or (self.until > 0 and now >= self.until)
+        return self.check or self.promised(now) or any(map(_is_due_again, self.settles))
+
+    def promised(self, now: float) -> bool:
+        """Whether the time has come at which this worker said that it would look."""
+        return not self.check and 0 < self.until <= now
 
     def take_settles(self) -> list[Settle]:
         """As many of the gathered outcomes as fit one call; put them back if it fails."""
@@ -101,3 +105,9 @@ class Station:
         else:
             self.check = True
             self.until = 0.0
+
+
+def _is_due_again(settle: Settle) -> bool:
+    """Whether an outcome makes its job due at once: the claim that goes with it finds it."""
+    again = settle.outcome in ("retry", "snooze") and settle.when == "+0"
+    return again or settle.outcome == "release"

@@ -7,6 +7,7 @@ and nothing else: `Worker.run` inside somebody's program leaves that program's t
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ EVERY: Final = 1.0
 """Seconds."""
 
 _NAMES: Final = 3
+_NO_ENVIRONMENT: Final = "SPT_NOENV"
 
 
 def title(queues: Sequence[str], running: Iterable[str]) -> str:
@@ -71,7 +73,18 @@ async def keep(queues: Sequence[str], doing: Callable[[], Iterable[Doing]]) -> N
 
 @cache
 def _process() -> Any:
+    """The library, which reads this variable once: a title is not written over the environment.
+
+    So it may be as long as the command line was, and what others read there stays true.
+    """
+    before = os.environ.get(_NO_ENVIRONMENT)
+    os.environ[_NO_ENVIRONMENT] = "1"
     try:
-        return import_module("setproctitle")
+        process = import_module("setproctitle")
+        process.getproctitle()
+        return process
     except ImportError:
         return None
+    finally:
+        if before is None:
+            del os.environ[_NO_ENVIRONMENT]

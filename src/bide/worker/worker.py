@@ -28,12 +28,13 @@ from bide.ops.consume import leave
 from bide.ops.registry import MOST_DOING, About, heartbeat, register
 from bide.queue import AsyncQueue, Queue
 from bide.script import SERVER_CLOCK
-from bide.task import Served
+from bide.task import Served, registering_modules
 from bide.version import VERSION
 from bide.worker import cancels, eventloop, idleness, title
 from bide.worker.heartbeat import beat
 from bide.worker.leases import Leases
 from bide.worker.loop import Loop
+from bide.worker.order import OrderChoice, make_order
 from bide.worker.processes.crew import Crew
 from bide.worker.processes.house import House
 from bide.worker.processes.wire import Setting
@@ -69,6 +70,7 @@ class Worker:
         url: str | None = None,
         prefix: str | None = None,
         modules: str | Iterable[str] = (),
+        order: OrderChoice = "strict",
         concurrency: int | None = None,
         lease: Duration = LEASE,
         grace: Duration = GRACE,
@@ -82,11 +84,15 @@ class Worker:
         """Set up; nothing is sent before `work`.
 
         Args:
-            queues: in the order in which they are claimed from.
+            queues: one or several; which of them jobs are taken from is for `order` to say.
             url: the server; by default that of the queues, else `$BIDE_URL`.
             prefix: of the keys; by default that of the queues, else `$BIDE_PREFIX`, else `bide`.
             modules: modules to import and serve; functions of others are not run, unless a
                 decorator registered them.
+            order: `"strict"`: from a queue only when nothing is due in those before it; `"fair"`:
+                as many from each, while they have work; or the weight of each by its name, a whole
+                number, such as `{"high": 6, "low": 1}`: shares of the jobs taken while they have
+                work. What a queue did not use while it was empty is not made up for.
             concurrency: jobs at once; by default 100, in processes as many as there are processors.
             lease: how long a job stays this worker's if it is not renewed.
             grace: how long running jobs may take after the first signal to stop.
@@ -112,6 +118,8 @@ class Worker:
             raise UsageError("A worker needs at least one queue.")
         if executor not in EXECUTORS:
             raise UsageError(f"executor must be one of {_list(EXECUTORS)}, not {executor!r}.")
+        if executor != "auto" and not sys.platform.startswith("linux"):
+            raise UsageError(f"executor={executor!r} needs Linux; here, use executor='auto'.")
         if concurrency is None:
             concurrency = CONCURRENCY if executor == "auto" else os.cpu_count() or 1
         _check_count("concurrency", concurrency)
@@ -143,7 +151,9 @@ class Worker:
         }
         self._modules = [modules] if isinstance(modules, str) else list(modules)
         self._served = Served(self._modules)
-        self._keys = [keys_of(queue, prefix) for queue in dict.fromkeys(self.queues)]
+        once = [*dict.fromkeys(self.queues)]
+        self._order = make_order(order, once)
+        self._keys = [keys_of(queue, prefix) for queue in once]
         self._global_keys = keys_of(None, prefix)
         self._loop: Loop | None = None
         self._running: Running | Crew | None = None
@@ -214,7 +224,7 @@ class Worker:
 
     async def _run(self, client: aio.Client, burst: bool) -> int:
         stations = [Station(keys, self.name, self._lease_us) for keys in self._keys]
-        self._loop = loop = Loop(client, stations, burst)
+        self._loop = loop = Loop(client, stations, self._order, burst)
         self._running = running = self._make_running(loop.ring)
         self._event_loop = event_loop = asyncio.get_running_loop()
 
@@ -223,7 +233,7 @@ class Worker:
                 event_loop.call_soon_threadsafe(running.ask, channel, id)
 
         def hear(channel: str, text: str) -> None:
-            if channel != stopping:
+            if channel != everyone:
                 running.ask(channel, text)
             elif text == self.name:
                 self._dismissed()
@@ -237,8 +247,8 @@ class Worker:
             raise
         leases = Leases(client.url, self._clock, self._lease_us / 1e6, running.leased, ask)
         leases.start()
-        stopping = self._global_keys["stopping"]
-        channels = [stopping, *(keys["asked"] for keys in self._keys)]
+        everyone = self._global_keys["workers"]
+        channels = [everyone, *(keys["asked"] for keys in self._keys)]
         duties = [
             asyncio.create_task(
                 beat(
@@ -283,15 +293,15 @@ class Worker:
             executor=self.executor,
             worker=self.name,
             modules=self._modules,
+            also=sorted(registering_modules() - set(self._modules)),
             pickled=sorted(self._pickled),
-            path=sys.path,
             url=held.url,
             prefix=held.prefix,
             log=logs.settings(),
             max_jobs=max_jobs,
             max_rss=max_rss,
         )
-        return Crew(House(setting, self.concurrency), self.concurrency, changed)
+        return Crew(House(setting, self.concurrency), changed)
 
     async def _say_goodbye(self, client: aio.Client) -> None:
         """Drop what the server remembers of this worker; if it cannot be said, it is forgotten."""

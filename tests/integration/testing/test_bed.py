@@ -35,6 +35,31 @@ def test_and_go_back_where_they_were(url: str) -> None:
         shop.send.enqueue(1)
 
 
+def test_data_come_out_when_its_clock_says_so(bed: TestBed) -> None:
+    pile = bide.DelayQueue("orders")
+    pile.push_many([1, 2], delay="1h")
+    assert pile.pop() == []
+    bed.advance("1h")
+    assert pile.pop() == [1]
+    with pile.take(lease="10s") as items:
+        bed.advance("11s")
+        assert pile.pop() == [2]
+        assert not items[0].ack()
+    pile.close()
+
+
+def test_a_consumer_that_waits_notices_that_its_clock_was_moved(bed: TestBed) -> None:
+    pile = bide.DelayQueue("orders")
+    pile.push("x", delay="1h")
+    timer = threading.Timer(0.2, bed.advance, ["1h"])
+    timer.start()
+    with pile.take(wait=30) as items:
+        assert [item.data for item in items] == ["x"]
+        items.ack()
+    timer.join()
+    pile.close()
+
+
 def test_each_begins_empty_and_leaves_nothing_behind(url: str) -> None:
     with redis.Redis.from_url(url) as raw:
         for _ in range(2):

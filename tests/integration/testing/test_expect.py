@@ -179,4 +179,4 @@ def test_either_a_delay_or_a_moment(bed: TestBed) -> None:
     with pytest.raises(UsageError, match="has no time zone"):
         bed.assert_enqueued(shop.send, 1, at=datetime(2040, 1, 1))
     with pytest.raises(UsageError, match="is not a task's name"):
-        bed.enqueued("send")
+        bed.enqueued("app.send")

@@ -11,7 +11,7 @@ from bide.job import Snapshot
 from bide.logs import plain
 from bide.notes import Attempt
 from bide.payload.codec import ErrorInfo
-from bide.queue.view import JobView
+from bide.queue.view import JobView, written
 from bide.states import FINISHED, State
 
 _REMARK: Final = 200
@@ -66,7 +66,7 @@ def when(seen: Seen) -> str:
 
 
 def remark(seen: Seen) -> Cell:
-    """The one thing worth a column: how far it is, or its last error, and after how many."""
+    """The one thing worth a column: how far it is, its last error, its data or description."""
     notes = seen.snapshot.notes
     if seen.snapshot.asked:
         return Cell("asked to end", "yellow")
@@ -77,7 +77,18 @@ def remark(seen: Seen) -> Cell:
         line = f"{f'{attempt} attempts, ' if attempt > 1 else ''}{error_line(notes.error)}"
         short = line if len(line) <= _REMARK else f"{line[:_REMARK]}…"
         return Cell(short, "red" if seen.state == State.FAILED else "dim")
-    return Cell(given_description(seen), "dim")
+    return Cell(data_line(seen)) if seen.snapshot.is_item else Cell(given_description(seen), "dim")
+
+
+def data_line(seen: Seen) -> str:
+    """The data of an item, as far as a list has room; nothing of a job."""
+    if not seen.snapshot.is_item:
+        return ""
+    try:
+        line = written(seen.snapshot.data())
+    except PayloadError as error:
+        return str(error)
+    return line if len(line) <= _REMARK else f"{line[:_REMARK]}…"
 
 
 def given_description(seen: Seen) -> str:
@@ -127,6 +138,8 @@ def full(seen: Seen) -> dict[str, Any]:
                 unread.append(str(error))
             return None
 
+    if seen.snapshot.is_item:
+        return _full_item(seen)
     return brief(seen) | {
         "now": moment_json(from_us(seen.snapshot.now_us)),
         "args": read("args"),
@@ -143,6 +156,23 @@ def full(seen: Seen) -> dict[str, Any]:
             "at": moment_json(progress.at),
         },
         "logs": [{"at": moment_json(line.at), "text": line.text} for line in job.logs],
+    }
+
+
+def _full_item(seen: Seen) -> dict[str, Any]:
+    """An item of data: what a job has besides is not there."""
+    unread: list[str] = []
+    data = None
+    try:
+        data = plain(seen.snapshot.data())
+    except PayloadError as error:
+        unread.append(str(error))
+    return brief(seen) | {
+        "now": moment_json(from_us(seen.snapshot.now_us)),
+        "data": data,
+        "unreadable": unread,
+        "error": _error(seen.job.error),
+        "attempts": [_attempt(attempt) for attempt in seen.job.attempts],
     }
 
 

@@ -73,18 +73,22 @@ def _print(seen: Seen) -> None:
 
 def _facts(seen: Seen) -> Iterator[tuple[str, str | Cell]]:
     job, now = seen.job, from_us(seen.snapshot.now_us)
-    yield "job", job.id
+    is_item = seen.snapshot.is_item
+    yield "item" if is_item else "job", job.id
     yield "queue", seen.queue
     state = state_cell(job.status)
     yield "state", Cell(f"{state.text}, asked to end", "yellow") if job.cancelling else state
-    yield "task", job.task
-    yield "description", shortened(given_description(seen))
-    yield "arguments", _arguments(seen)
+    if is_item:
+        yield "data", _data(seen)
+    else:
+        yield "task", job.task
+        yield "description", shortened(given_description(seen))
+        yield "arguments", _arguments(seen)
     yield "priority", "" if job.priority is None else str(job.priority)
     yield "due", _at(job.due, now)
     if job.started:
         late = "" if job.lateness is None else f", {describe(job.lateness)} after it was due"
-        yield "started", f"{_at(job.started, now)}{late}"
+        yield "taken" if is_item else "started", f"{_at(job.started, now)}{late}"
     if job.finished:
         took = (
             f", ran {describe((job.finished - job.started).total_seconds())}" if job.started else ""
@@ -99,6 +103,13 @@ def _facts(seen: Seen) -> Iterator[tuple[str, str | Cell]]:
         yield "error", Cell(error_line(job.error), "red")
     yield "result", _result(seen)
     yield "meta", _meta(seen)
+
+
+def _data(seen: Seen) -> str | Cell:
+    try:
+        return shortened(written(seen.snapshot.data()))
+    except PayloadError as error:
+        return Cell(str(error), "yellow")
 
 
 def _arguments(seen: Seen) -> str | Cell:

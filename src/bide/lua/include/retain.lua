@@ -9,11 +9,11 @@ local retain = {}
 local SPARE = 15000000
 local DEFAULT = '10000 86400000000 10000 2592000000000 10000 86400000000'
 
--- Count and age of completed, failed and cancelled jobs: six numbers; and whether any job of the
--- queue was ever kept for a time of its own.
+-- Count and age of completed, failed and cancelled jobs: six numbers; whether any job of the queue
+-- was ever kept for a time of its own; and, because who asks needs it too, who listens (`event`).
 function retain.limits(meta)
-  local set = redis.call('HMGET', meta, 'retention', 'own')
-  local limits = {own = set[2]}
+  local set = redis.call('HMGET', meta, 'retention', 'own', 'listened')
+  local limits = {own = set[2], listened = set[3]}
   for number in string.gmatch(set[1] or DEFAULT, '%d+') do
     limits[#limits + 1] = tonumber(number)
   end

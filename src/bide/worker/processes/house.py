@@ -11,15 +11,17 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 from collections.abc import Callable
+from fcntl import ioctl
 from typing import Final
 
-from bide.errors import BideError, ServerRefused, TaskNotFound
-from bide.worker.leases import GRACE
+from bide.errors import BideError, TaskNotFound
 from bide.worker.lifespan import CLOSING
 from bide.worker.processes import kin
-from bide.worker.processes.child import ASKED, ENDED
-from bide.worker.processes.table import Row, Table
+from bide.worker.processes.evidence import obituary
+from bide.worker.processes.slot import Slot
+from bide.worker.processes.table import Table
 from bide.worker.processes.wire import (
     Born,
     Broken,
@@ -43,40 +45,14 @@ LONGEST_PAUSE: Final = 5.0
 """Seconds between a child, or nursery, that could not begin and the next."""
 
 _LAST_MOMENT: Final = 5.0
+_PROGRAM: Final = (
+    "import sys; sys.path[:] = sys.argv[1].split('\\n'); "
+    "from bide.worker.processes.nursery import main; main()"
+)
+"""Looks for modules where the worker does, from the first on."""
 
-
-class Slot:
-    """The place of one child at a time."""
-
-    def __init__(self, index: int, row: Row) -> None:
-        self.index: Final = index
-        self.row: Final = row
-        self.pid = 0
-        self.killed = False
-        """The worker has killed the child that is here now."""
-        self.failures = 0
-        self._asked_at = 0.0
-
-    def kill(self) -> None:
-        """Kill the child, and what it has started."""
-        if self.pid:
-            self.killed = True
-            kin.kill_session(self.pid)
-
-    def ask(self, number: int, now: float) -> None:
-        """Have the job end by an exception; if it does not within a grace, by force."""
-        if self.row.asked != number:
-            self.row.ask(number)
-            self._asked_at = now
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, ASKED)
-        elif now - self._asked_at > GRACE:
-            self.kill()
-
-    def born(self, pid: int) -> None:
-        """A child is here now."""
-        self.pid = pid
-        self.killed = False
+Learned = Callable[[Slot, Died, int], None]
+"""Told of a child's death, and of how many died at once."""
 
 
 class House:
@@ -102,10 +78,13 @@ class House:
         self._empty = asyncio.Event()
 
     def hear(
-        self, heard: Callable[[list[Reply]], None], learned: Callable[[Slot, Died], None]
+        self,
+        heard: Callable[[list[Reply]], None],
+        learned: Learned,
+        changed: Callable[[], None],
     ) -> None:
-        """Say who is told what children say, and of their deaths."""
-        self._heard, self._learned = heard, learned
+        """Say who is told what children say, of their deaths, and that more can take jobs."""
+        self._heard, self._learned, self._changed = heard, learned, changed
 
     async def open(self) -> None:
         """Make the children.
@@ -115,7 +94,7 @@ class House:
         """
         self._loop = asyncio.get_running_loop()
         self._begun = self._loop.create_future()
-        self._loop.add_reader(self._replies, self._read_replies)
+        self._loop.add_reader(self._replies, self.listen)
         self._start_nursery()
         await self._begun
 
@@ -124,6 +103,9 @@ class House:
         try:
             send(self._orders, order)
         except BlockingIOError:
+            return False
+        except OSError as error:  # no descriptor for a large message, say: later there may be
+            log.error("A job cannot be handed out: %s", error)
             return False
         return True
 
@@ -134,6 +116,12 @@ class House:
             while message := self._back_reader.read(socket.MSG_DONTWAIT):
                 taken.append(bytes(message))
         return taken
+
+    @property
+    def is_line_empty(self) -> bool:
+        """Whether children have taken all that was handed out."""
+        size = ioctl(self._orders_out, termios.FIONREAD, bytes(4))
+        return not any(size)
 
     async def close(self) -> None:
         """End all children: those that are idle by themselves, the rest after a while by force."""
@@ -158,25 +146,30 @@ class House:
         os.close(self._fd)
 
     def _start_nursery(self) -> None:
-        self._control, theirs = pair()
+        """Start a nursery, and have it make children.
+
+        Raises:
+            OSError: no process is to be had.
+        """
+        control, theirs = pair()
         fds = [theirs.fileno(), self._orders_out.fileno(), self._replies_in.fileno(), self._fd]
-        with theirs:
-            self._nursery = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "bide.worker.processes.nursery",
-                    *map(str, fds),
-                ],
-                pass_fds=fds,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                # A title must not be written over the mark.
-                env=os.environ | {kin.MARK: self._mark, "SPT_NOENV": "1"},
-            )
-        send(self._control, self._setting.encode())
-        self._control.setblocking(False)
-        self._loop.add_reader(self._control, self._read_news, Reader(self._control))
+        try:
+            with theirs:
+                path = "\n".join(sys.path)
+                self._nursery = subprocess.Popen(
+                    [sys.executable, "-c", _PROGRAM, path, *map(str, fds)],
+                    pass_fds=fds,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                    env=os.environ | {kin.MARK: self._mark},
+                )
+        except BaseException:
+            control.close()
+            raise
+        send(control, encode(self._setting))
+        control.setblocking(False)
+        self._control = control
+        self._loop.add_reader(control, self._read_news, Reader(control))
         for slot in self.slots:
             self._spawn(slot)
 
@@ -195,22 +188,25 @@ class House:
         with contextlib.suppress(OSError):  # it has died, which is heard too
             send(self._control, encode(Spawn(slot.index)))
 
-    def _read_replies(self) -> None:
+    def listen(self) -> None:
+        """Hear what children have said by now."""
         replies = []
         with contextlib.suppress(BlockingIOError):
             while message := self._reply_reader.read():
                 reply = decode_reply(message)
                 if isinstance(reply, Ready):
-                    self._is_ready(self.slots[reply.slot])
+                    self._is_ready(self.slots[reply.slot], reply.pid)
                 elif isinstance(reply, Broken):
-                    self._cannot_begin(ServerRefused(reply.why))
+                    self._cannot_begin(BideError(f"A child cannot begin: {reply.why}"))
                 else:
                     replies.append(reply)
         if replies:
             self._heard(replies)
 
-    def _is_ready(self, slot: Slot) -> None:
-        slot.failures = self._failures = 0
+    def _is_ready(self, slot: Slot, pid: int) -> None:
+        self._failures = 0
+        if slot.is_ready(pid):
+            self._changed()
         if self._begun is not None and not self._begun.done():
             self._begun.set_result(None)
 
@@ -229,38 +225,46 @@ class House:
                     return
                 news = decode_news(message)
                 if isinstance(news, Born):
-                    self.slots[news.slot].born(news.pid)
+                    self._born(self.slots[news.slot], news.pid)
                 elif isinstance(news, Died):
                     self._died(self.slots[news.slot], news)
                 elif news.slot < 0:
-                    self._cannot_begin(TaskNotFound(news.why))
+                    self._nursery_died(TaskNotFound(news.why))
+                    return
                 else:
-                    log.error("%s", news.why)
+                    self._cannot_begin(BideError(news.why))
                     self._spawn_later(self.slots[news.slot])
         except BlockingIOError:
             return
         except OSError:
             self._nursery_died()
 
-    def _died(self, slot: Slot, died: Died) -> None:
-        self._read_replies()  # what it said before
-        slot.pid = 0
+    def _born(self, slot: Slot, pid: int) -> None:
+        self._empty.clear()
+        if slot.born(pid):
+            self._changed()
+
+    def _died(self, slot: Slot, died: Died, among: int = 1) -> None:
+        self.listen()  # what it said before
+        if self._begun is not None and not self._begun.done():
+            self._cannot_begin(BideError(f"A child cannot begin. {obituary(died)}"))
+        if slot.row.job or slot.age > LONGEST_PAUSE:
+            slot.failures = 0
+        slot.died()
         if not any(slot.pid for slot in self.slots):
             self._empty.set()
-        self._learned(slot, died)
-        if died.status != ENDED:
-            self._spawn_later(slot)
+        self._learned(slot, died, among)
+        self._spawn_later(slot)
 
     def _spawn_later(self, slot: Slot) -> None:
-        """Make another child: at once where the last one had begun."""
+        """Make another child: at once where the last one ran a job."""
         slot.failures += 1
         if slot.failures == 1:
             self._spawn(slot)
             return
-        pause = min(FIRST_PAUSE * 2.0 ** min(slot.failures - 2, 16), LONGEST_PAUSE)
-        self._loop.call_later(pause, self._spawn, slot)
+        self._loop.call_later(_pause(slot.failures - 1), self._spawn, slot)
 
-    def _nursery_died(self) -> None:
+    def _nursery_died(self, why: BideError | None = None) -> None:
         control, nursery = self._control, self._nursery
         assert control is not None
         assert nursery is not None
@@ -268,15 +272,27 @@ class House:
         control.close()
         self._control = self._nursery = None
         self._end_nursery(nursery)
-        self._cannot_begin(ServerRefused("The process that makes children died."))
-        for slot in self.slots:
-            if slot.pid:
-                self._died(slot, Died(slot.index, slot.pid, signal.SIGKILL, 0))
-        if not self._closing:
-            self._failures += 1
-            pause = min(FIRST_PAUSE * 2.0 ** min(self._failures - 1, 16), LONGEST_PAUSE)
-            self._loop.call_later(pause, self._start_again)
+        self._cannot_begin(why or BideError("The process that makes children died."))
+        self.listen()
+        lost = [slot for slot in self.slots if slot.pid]
+        busy = sum(slot.row.job != 0 for slot in lost)
+        for slot in lost:
+            self._died(slot, Died(slot.index, slot.pid, signal.SIGKILL, 0), busy)
+        self._start_later()
+
+    def _start_later(self) -> None:
+        self._failures += 1
+        self._loop.call_later(_pause(self._failures), self._start_again)
 
     def _start_again(self) -> None:
-        if not self._closing and self._nursery is None:
+        if self._closing or self._nursery is not None:
+            return
+        try:
             self._start_nursery()
+        except OSError as error:
+            log.error("No process is to be had: %s", error)
+            self._start_later()
+
+
+def _pause(failures: int) -> float:
+    return min(FIRST_PAUSE * 2.0 ** min(failures - 1, 16), LONGEST_PAUSE)

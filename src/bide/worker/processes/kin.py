@@ -14,9 +14,12 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
+_libc: Final = ctypes.CDLL(None)
+
+
 def _prctl(option: int, value: int) -> None:
-    with suppress(OSError, AttributeError):  # not on Linux: leases end by themselves
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+    with suppress(AttributeError):  # a C library without it: leases end by themselves
+        _libc.prctl(option, value, 0, 0, 0)
 
 
 def die_with_parent() -> None:
@@ -38,10 +41,28 @@ def rss(pid: int) -> int:
         return 0
 
 
-def is_stopped(pid: int) -> bool:
-    """Whether a process is stopped (SIGSTOP, a debugger), and does nothing."""
+def is_idle(pid: int) -> bool:
+    """Whether a process does nothing: it is stopped (SIGSTOP, a debugger), or dead."""
     stat = _stat(pid)
-    return stat is not None and stat[0] in ("T", "t")
+    return stat is not None and stat[0] in ("T", "t", "Z", "X")
+
+
+def bury(seen: set[int]) -> set[int]:
+    """Reap which of this process's dead children were `seen` before; those that are left.
+
+    What was adopted has nobody else to do it. What was started here may have: whoever did it, and
+    wants to know how it ended, has had the time since it was seen.
+    """
+    try:
+        if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return set()
+    except ChildProcessError:
+        return set()
+    dead = {pid for pid in children() if is_idle(pid)}
+    for pid in dead & seen:
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+    return dead - seen
 
 
 def children() -> list[int]:

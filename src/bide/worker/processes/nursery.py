@@ -20,10 +20,11 @@ import time
 from typing import Final, NoReturn
 
 from bide import config, logs
-from bide.errors import BideError
-from bide.task import Served
+from bide.errors import BideError, TaskNotFound
+from bide.task import Served, import_module
+from bide.worker import eventloop
 from bide.worker.processes import kin
-from bide.worker.processes.child import RETIRED, Child, be
+from bide.worker.processes.child import RETIRED, Child, be, flush
 from bide.worker.processes.table import Table
 from bide.worker.processes.wire import (
     Born,
@@ -32,6 +33,7 @@ from bide.worker.processes.wire import (
     News,
     Reader,
     Setting,
+    decode_setting,
     decode_spawn,
     encode,
     send,
@@ -63,10 +65,13 @@ class Nursery:
         self._slots: dict[int, int] = {}
         self._sweep_at = 0.0
         self._served = Served(setting.modules)
+        for name in setting.also:
+            _import_if_possible(name)
 
     def keep(self) -> None:
         """Go on until the worker has gone."""
         kin.adopt_orphans()
+        flush()  # or each child would say again what was said here
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         os.set_blocking(reader, False)
@@ -75,6 +80,7 @@ class Nursery:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # the worker says when
+        eventloop.preload()
         gc.collect()
         gc.freeze()  # so that children do not copy what the collector would touch
         orders, line = Reader(self._control), self._control.fileno()
@@ -122,18 +128,20 @@ class Nursery:
     def _reap(self) -> None:
         while True:
             try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
+                dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return
-            if pid == 0:
+            if dead is None:
                 return
+            pid = dead.si_pid
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)  # while it is not reaped, the number is its own
+            _, status, usage = os.wait4(pid, 0)
             slot = self._slots.pop(pid, None)
             if slot is None:
                 continue  # an orphan
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
             self._sweep_at = self._sweep_at or time.monotonic() + SWEEP_AFTER
-            if os.waitstatus_to_exitcode(status) == RETIRED:
+            if os.waitstatus_to_exitcode(status) == RETIRED and not self._table.row(slot).job:
                 self._spawn(slot)
             else:
                 self._tell(Died(slot, pid, status, usage.ru_maxrss * 1024))
@@ -158,23 +166,34 @@ class Nursery:
             send(self._control, encode(news))
 
 
+def _import_if_possible(name: str) -> None:
+    try:
+        import_module(name)
+    except TaskNotFound as error:
+        log.warning("%s Its tasks are not run here.", error)
+
+
 def main() -> None:
     """Keep a nursery: the program that a worker starts."""
-    *lines, table = map(int, sys.argv[1:])
-    control, orders, replies = (socket.socket(fileno=fd) for fd in lines)
-    told = Reader(control).read()
-    if told is None:
+    fds = [int(fd) for fd in sys.argv[-4:]]
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    control, orders, replies = (socket.socket(fileno=fd) for fd in fds[:3])
+    reader = Reader(control)
+    message = reader.read()
+    if message is None:
         return
-    setting = Setting.decode(told)
+    setting = decode_setting(message)
     set_title(f"bide nursery of {setting.worker}")
-    sys.path[:] = setting.path
     if setting.log is not None:
         logs.setup(*setting.log)
     with config.override(url=setting.url, prefix=setting.prefix):
         try:
-            nursery = Nursery(setting, control, orders, replies, table)
+            nursery = Nursery(setting, control, orders, replies, fds[3])
         except BideError as error:
             send(control, encode(Failed(str(error))))
+            while reader.read():  # leaving what was sent here unread would take the answer away
+                pass
             return
         nursery.keep()
 

@@ -49,9 +49,9 @@ class Row:
         self._map = map
         self._at = at
 
-    def begin(self, number: int, now: float) -> None:
+    def begin(self, number: int, now: float, deadline: float = 0.0) -> None:
         """The child has taken this job; `now` is `time.monotonic()`, alike in all processes."""
-        _TIME.pack_into(self._map, self._at + _DEADLINE, 0.0)
+        _TIME.pack_into(self._map, self._at + _DEADLINE, deadline)
         _TIME.pack_into(self._map, self._at + _BEGUN, now)
         _WORD.pack_into(self._map, self._at + _JOB, number)
 

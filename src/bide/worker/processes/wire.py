@@ -31,14 +31,15 @@ class Order(msgspec.Struct, frozen=True, array_like=True):
     queue: str
     claimed: Claimed
     claimed_at: float
-    overran: bool = False
-    """It ran too long, and its child was killed: only say what becomes of it."""
+    overran: str = ""
+    """It ran too long, and its child was killed in this way: only say what becomes of it."""
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="r"):
     """A child will take jobs."""
 
     slot: int
+    pid: int
 
 
 class Broken(msgspec.Struct, frozen=True, array_like=True, tag="b"):
@@ -176,24 +177,22 @@ Executor = Literal["process", "fork"]
 
 
 class Setting(NamedTuple):
-    """What a nursery needs to know; not on its command line, which can be seen by all."""
+    """What a nursery needs to know: the first message to it.
+
+    Not on its command line, which all users of the machine can read: a URL may have a password.
+    """
 
     executor: Executor
     worker: str
     modules: list[str]
-    pickled: list[str] | None
-    path: list[str]
+    also: list[str]
+    """Modules to import without serving them: the worker's process has tasks that they register."""
+    pickled: list[str]
     url: str | None
     prefix: str | None
     log: tuple[str, int] | None
     max_jobs: int | None
     max_rss: int | None
 
-    def encode(self) -> bytes:
-        """As a message."""
-        return encode(self)
 
-    @classmethod
-    def decode(cls, message: bytes | memoryview) -> Setting:
-        """From a message."""
-        return msgspec.msgpack.decode(message, type=cls)
+decode_setting: Final = msgspec.msgpack.Decoder(Setting).decode

@@ -1,0 +1,127 @@
+"""`bide events`: what becomes of a queue's jobs, as it happens."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from bide.cli.options import complete_queues, json_option, server_options
+from bide.cli.screen import Style, aside, echo, echo_json, moment_exactly, moment_json
+from bide.clock import describe
+from bide.events import Event
+from bide.queue import Queue
+from bide.states import EVENTS
+
+_STYLE: Final[dict[str, Style]] = {
+    "active": "cyan",
+    "completed": "green",
+    "failed": "red",
+    "reclaimed": "red",
+    "gap": "red",
+    "retried": "yellow",
+    "cancelled": "dim",
+    "drained": "dim",
+}
+
+
+@click.command()
+@click.option(
+    "-q",
+    "--queue",
+    "queue_name",
+    metavar="QUEUE",
+    default="default",
+    show_default=True,
+    help="Of this queue.",
+    shell_complete=complete_queues,
+)
+@click.option(
+    "-k",
+    "--kind",
+    "kinds",
+    metavar="KIND",
+    type=click.Choice(list(EVENTS)),
+    multiple=True,
+    help="Only of this kind; again for more.",
+)
+@click.option(
+    "--job", "job_ids", metavar="ID", multiple=True, help="Only of this job; again for more."
+)
+@click.option("--after", metavar="EVENT", help="Begin behind the event with this id.")
+@click.option("--name", metavar="NAME", help="Keep events for ten minutes, to come back to.")
+@click.option("--timeout", metavar="DURATION", help="End when nothing happened for so long.")
+@server_options
+@json_option
+def events(
+    queue_name: str,
+    kinds: tuple[str, ...],
+    job_ids: tuple[str, ...],
+    after: str | None,
+    name: str | None,
+    timeout: str | None,
+    url: str | None,
+    prefix: str | None,
+    as_json: bool,
+) -> None:
+    """Follow what becomes of a queue's jobs, until Ctrl-C."""
+    queue = Queue(queue_name, url=url, prefix=prefix)
+    following = queue.events(
+        name=name, after=after, kinds=kinds or None, job_id=job_ids or None, timeout=timeout
+    )
+    with following:
+        try:
+            for event in following:
+                if as_json:
+                    echo_json(_document(event))
+                else:
+                    echo(_line(event), _STYLE.get(event.kind, ""))
+        except KeyboardInterrupt:
+            pass
+    if name is not None:
+        aside(
+            f"To go on from here: bide events -q {queue.name} --name {name} "
+            f"--after {following.after}"
+        )
+
+
+def _line(event: Event) -> str:
+    at = moment_exactly(event.at) if event.at else "-"
+    return "  ".join([at, event.kind.ljust(11), *filter(None, [event.job_id, _remark(event)])])
+
+
+def _remark(event: Event) -> str:
+    """What else is to be said of it."""
+    if event.kind == "gap":
+        lost = f"{event.count} events" if event.count else "events"
+        return f"{lost} before {event.id} were lost"
+    if event.kind == "emptied":
+        return f"{event.count} jobs"
+    told = []
+    if event.worker:
+        told.append(f"attempt {event.attempt} on {event.worker}")
+    if event.progress:
+        told.append(f"{event.progress.fraction:.0%} {event.progress.text}".rstrip())
+    if event.error:
+        told.append(f"{event.error.type}: {event.error.message}")
+    if event.due and event.at and event.kind != "active":
+        ahead = (event.due - event.at).total_seconds()
+        told.append(f"due in {describe(ahead)}" if ahead > 0 else "due now")
+    return ", ".join(told)
+
+
+def _document(event: Event) -> dict[str, Any]:
+    error, progress = event.error, event.progress
+    return {
+        "id": event.id,
+        "kind": event.kind,
+        "verb": event.verb,
+        "at": moment_json(event.at),
+        "job": event.job_id,
+        "worker": event.worker,
+        "attempt": event.attempt,
+        "due": moment_json(event.due),
+        "error": error and {"type": error.type, "message": error.message},
+        "progress": progress and {"fraction": progress.fraction, "text": progress.text},
+        "count": event.count,
+    }

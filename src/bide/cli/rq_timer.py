@@ -1,0 +1,52 @@
+"""`bide rq-timer`: move delayed jobs of RQ's queues when they are due."""
+
+from __future__ import annotations
+
+import logging
+
+import click
+
+from bide import logs
+from bide.cli.options import url_option
+from bide.config import LOG_FORMATS, settings
+from bide.connection import REPLY_TIMEOUT, options, resolve_url
+from bide.errors import UsageError
+
+
+@click.command("rq-timer")
+@click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
+@click.option("--burst", is_flag=True, help="Stop when nothing is due.")
+@click.option("--name", metavar="NAME", help="In logs.  [default: host and process id]")
+@click.option("-v", "--verbose", is_flag=True, help="Log every job.")
+@click.option(
+    "--log-format",
+    type=click.Choice(LOG_FORMATS),
+    help="For people, as logfmt, or as JSON, a line each; else $BIDE_LOG_FORMAT.  [default: text]",
+)
+@url_option
+def rq_timer(
+    queues: tuple[str, ...],
+    burst: bool,
+    name: str | None,
+    verbose: bool,
+    log_format: str | None,
+    url: str | None,
+) -> None:
+    """Move delayed jobs of RQ's queues when they are due.
+
+    They were delayed with bide.contrib.rq's DelayQueue; RQ's own workers run them. Any number of
+    Timers may work at once. Stops on SIGINT or SIGTERM.
+    """
+    try:
+        import redis
+        from redis.retry import Retry
+
+        from bide.contrib.rq import Timer
+    except ImportError as error:
+        raise UsageError(f"{error}.") from None
+    logs.setup(
+        log_format or settings().log_format or "text", logging.DEBUG if verbose else logging.INFO
+    )
+    where = resolve_url(url)
+    connection = redis.Redis.from_url(where, **options(where, Retry, REPLY_TIMEOUT))
+    Timer(queues, connection=connection, name=name).work(burst)

@@ -1,0 +1,1 @@
+"""What bide brings to other libraries; each package here needs the extra of its name."""

@@ -1,0 +1,288 @@
+"""The queue: RQ's own, whose enqueue also takes `delay=`."""
+
+from __future__ import annotations
+
+import copy
+import math
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, cast
+
+import rq
+from redis.client import Pipeline
+from redis.exceptions import WatchError
+from rq.exceptions import DuplicateJobError
+from rq.job import Job, JobStatus
+from rq.utils import as_text
+
+from bide.clock import Duration, at_to_us, to_us
+from bide.contrib.rq.keys import GATE, Keys
+from bide.contrib.rq.scripts import check_connection, run
+from bide.errors import UsageError
+
+From = Literal["in", "at"]
+"""What microseconds count from: the server's now, or the epoch."""
+
+_YEAR_2200: Final = 7_258_118_400
+
+
+class DelayQueue(rq.Queue):
+    """An `rq.Queue` whose jobs may be delayed; a `Timer` moves them when they are due.
+
+    `enqueue` and `enqueue_call` take `delay=`, and with it every option of RQ, which then means
+    what it means without: `ttl` counts from the move, `at_front` holds at the move, and with
+    `depends_on` the delay counts from when the dependencies are met. Without a delay, they are
+    RQ's own. So is all the rest: `enqueue_at` and `enqueue_in` are for RQ's own scheduler.
+    """
+
+    _delay_us = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """As `rq.Queue`.
+
+        Raises:
+            UsageError: the connection is to a cluster.
+        """
+        super().__init__(*args, **kwargs)
+        check_connection(self.connection)
+
+    @property
+    def delay_key(self) -> str:
+        """The sorted set of delayed jobs: job id by due time, in seconds since the epoch."""
+        return self._keys.delayed
+
+    @property
+    def _keys(self) -> Keys:
+        return Keys.of(self)
+
+    def enqueue(self, f: Any, *args: Any, delay: Duration | None = None, **kwargs: Any) -> Job:
+        """Enqueue a call, as RQ does; with `delay`, for later.
+
+        Args:
+            f: a function, or its name.
+            args: its arguments.
+            delay: seconds, a `timedelta`, or text such as `"1h30m"`; 0 or None for now. A function
+                that has an argument of this name gets it as `kwargs={"delay": …}`.
+            kwargs: RQ's options and the function's keyword arguments.
+
+        Raises:
+            UsageError: the delay is negative, or no duration.
+        """
+        return rq.Queue.enqueue(self._delaying(delay), f, *args, **kwargs)
+
+    def enqueue_call(
+        self, func: Any, *args: Any, delay: Duration | None = None, **kwargs: Any
+    ) -> Job:
+        """Enqueue a call whose arguments stand in `args` and `kwargs`; with `delay`, for later.
+
+        Raises:
+            UsageError: the delay is negative, or no duration.
+        """
+        return rq.Queue.enqueue_call(self._delaying(delay), func, *args, **kwargs)
+
+    def enqueue_job(
+        self,
+        job: Job,
+        pipeline: Pipeline | None = None,
+        at_front: bool = False,
+        unique: bool = False,
+    ) -> Job:
+        """Enqueue a job that was made by `create_job`, as RQ does; all enqueues come by here."""
+        if not self._delay_us:
+            return super().enqueue_job(job, pipeline=pipeline, at_front=at_front, unique=unique)
+        if unique and not job._id:
+            raise ValueError("unique=True requires an explicit job_id")
+        if unique and job._dependency_ids:
+            raise ValueError("unique=True is not supported with job dependencies")
+        if job._dependency_ids:
+            return self._after_others(job, pipeline, at_front)
+        self.setup_dependencies(job, pipeline=pipeline)  # has a pipeline begin its transaction
+        return self._delay(job, "in", self._delay_us, pipeline, at_front, unique)
+
+    def enqueue_delay_job(self, job: Job, ts: float, pipeline: Pipeline | None = None) -> Job:
+        """Delay a job until a moment. Jobs that it depends on are not looked at.
+
+        Args:
+            job: made by `create_job`, or one that has run.
+            ts: seconds since the epoch, with fractions, on the server's clock; what is past is due
+                at once.
+            pipeline: to which this is added, instead of being sent.
+
+        Raises:
+            UsageError: it is not a number of seconds between the years 1970 and 2200.
+        """
+        return self._delay(job, "at", _ts_to_us(ts), pipeline, False, False)
+
+    def delayed_jobs(self, offset: int = 0, length: int = -1) -> list[Job]:
+        """The jobs that are delayed, earliest first.
+
+        Args:
+            offset: how many to pass over.
+            length: how many to look at; -1 for all.
+        """
+        end = offset + length - 1 if length >= 0 else -1
+        if length == 0:
+            return []
+        found = cast("list[bytes]", self.connection.zrange(self.delay_key, offset, end))
+        ids = [as_text(id) for id in found]
+        jobs = self.job_class.fetch_many(ids, self.connection, serializer=self.serializer)
+        return [job for job in jobs if job is not None and self._has_delayed(job)]
+
+    def delayed_until(self, job: Job | str) -> datetime | None:
+        """When a delayed job is due, in UTC; None if it is not delayed."""
+        score = self.connection.zscore(self.delay_key, _id(job))
+        return None if score is None else datetime.fromtimestamp(score, UTC)
+
+    def cancel_delayed(self, job: Job | str) -> bool:
+        """Cancel a job, only if it is still delayed; its status is then RQ's `canceled`.
+
+        RQ's own `job.cancel()` does the same, and cancels also what has been moved.
+
+        Returns:
+            Whether it was delayed.
+        """
+        keys, id = self._keys, _id(job)
+        done = run(
+            self.connection,
+            "cancel",
+            [keys.jobs + id, keys.delayed, keys.cancelled],
+            [id, self.name],
+        )
+        if done and isinstance(job, Job):
+            job._status = JobStatus.CANCELED
+        return bool(done)
+
+    def reschedule(
+        self, job: Job | str, delay: Duration | None = None, *, at: datetime | None = None
+    ) -> bool:
+        """Set when a delayed job is due.
+
+        Args:
+            job: the job, or its id.
+            delay: from now: seconds, a `timedelta`, or text such as `"1h30m"`.
+            at: a moment, as a `datetime` with a time zone.
+
+        Returns:
+            Whether it was still delayed; if not, nothing has changed.
+
+        Raises:
+            UsageError: neither or both are given, or one cannot be meant.
+        """
+        if (delay is None) == (at is None):
+            raise UsageError("Give either a delay or at=, and not both.")
+        count_from: From = "in" if at is None else "at"
+        us = to_us(delay) if delay is not None else at_to_us(cast("datetime", at))
+        keys, id = self._keys, _id(job)
+        return bool(
+            run(
+                self.connection,
+                "reschedule",
+                [keys.jobs + id, keys.delayed],
+                [id, self.name, count_from, us, keys.hints],
+            )
+        )
+
+    def fetch_job(self, job_id: str) -> Job | None:
+        """The job of this id, if it is this queue's; also while it waits for other jobs."""
+        job = super().fetch_job(job_id)
+        if job is None:
+            waits_for = self.connection.hget(self.job_class.key_for(job_id), "delay_queue")
+            if waits_for is not None and as_text(waits_for) == self.name:
+                job = self.job_class.fetch(job_id, self.connection, serializer=self.serializer)
+                job.origin = self.name
+        return job
+
+    def _delaying(self, delay: Duration | None) -> DelayQueue:
+        """This queue, for one enqueue that is delayed: so RQ's own code reads all other options."""
+        us = to_us(delay) if delay is not None else 0
+        if not us:
+            return self
+        one = copy.copy(self)
+        one._delay_us = us
+        return one
+
+    def _has_delayed(self, job: Job) -> bool:
+        return job.get_status(refresh=False) == JobStatus.SCHEDULED and job.origin == self.name
+
+    def _delay(
+        self,
+        job: Job,
+        count_from: From,
+        us: int,
+        pipeline: Pipeline | None,
+        at_front: bool,
+        unique: bool,
+    ) -> Job:
+        self._prepare(job)
+        job._status = JobStatus.SCHEDULED
+        keys = self._keys
+        fields = [part for pair in self._fields(job, at_front).items() for part in pair]
+        reply = run(
+            self.connection if pipeline is None or unique else pipeline,
+            "delay",
+            [job.key, keys.delayed, keys.queues],
+            [job.id, count_from, us, "unique" if unique else "", keys.list, keys.hints, *fields],
+        )
+        if unique and as_text(reply) == "exists":
+            raise DuplicateJobError(f"Job with ID '{job.id}' already exists")
+        return job
+
+    def _after_others(self, job: Job, pipeline: Pipeline | None, at_front: bool) -> Job:
+        """Delay a job from when the jobs are done that it depends on; they may be so already."""
+        pipe = pipeline if pipeline is not None else self.connection.pipeline()
+        while True:
+            try:
+                self._defer_or_delay(job, pipe, at_front)
+                if pipeline is None:
+                    pipe.execute()
+                return job
+            except WatchError:
+                if pipeline is not None:
+                    raise
+            finally:
+                if pipeline is None:
+                    pipe.reset()
+
+    def _defer_or_delay(self, job: Job, pipe: Pipeline, at_front: bool) -> None:
+        self._prepare(job)
+        job._status = JobStatus.QUEUED
+        ttl, job.ttl = job.ttl, None  # RQ would have it count from here
+        try:
+            self.setup_dependencies(job, pipeline=pipe)
+            deferred = self._fields(job, at_front)
+        finally:
+            job.ttl = ttl
+        if job.get_status(refresh=False) != JobStatus.DEFERRED:
+            self._delay(job, "in", self._delay_us, pipe, at_front, False)
+            return
+        deferred |= {"origin": GATE, "delay_queue": self.name, "delay_us": self._delay_us}
+        if ttl is not None:
+            deferred["delay_ttl"] = ttl
+        pipe.sadd(self.redis_queues_keys, self.key)
+        pipe.hdel(job.key, "ttl", "enqueued_at", "delay_ttl")
+        pipe.hset(job.key, mapping=deferred)
+        pipe.persist(job.key)
+
+    def _prepare(self, job: Job) -> None:
+        """What RQ sets when it enqueues a job, but for what the move sets."""
+        job.redis_server_version = self.get_redis_server_version()
+        job.origin = self.name
+        job.enqueued_at = None
+        if job.timeout is None:
+            job.timeout = self._default_timeout
+
+    def _fields(self, job: Job, at_front: bool) -> dict[Any, Any]:
+        saved = {name: value for name, value in job.to_dict().items() if value is not None}
+        return saved | {"delay_front": int(bool(at_front or job.enqueue_at_front))}
+
+
+def _id(job: Job | str) -> str:
+    return job.id if isinstance(job, Job) else job
+
+
+def _ts_to_us(ts: float) -> int:
+    number = isinstance(ts, int | float) and not isinstance(ts, bool)
+    if not number or not math.isfinite(ts) or not 0 <= ts < _YEAR_2200:
+        raise UsageError(
+            f"ts must be seconds since the epoch, between the years 1970 and 2200, not {ts!r}."
+        )
+    return round(ts * 1_000_000)

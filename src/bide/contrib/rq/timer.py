@@ -1,0 +1,229 @@
+"""The Timer: sleeps until the next job is due, and moves it to the list that RQ's workers read."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import random
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Final
+
+import redis
+import rq
+from redis.exceptions import NoPermissionError
+
+from bide.connection import LONGEST_RECONNECT_PAUSE, RECONNECT_PAUSE, REPLY_TIMEOUT
+from bide.contrib.rq.connections import GONE, client_like, describe
+from bide.contrib.rq.ears import Ear, Gate, Hints
+from bide.contrib.rq.gate import open_gate
+from bide.contrib.rq.keys import Keys
+from bide.contrib.rq.queue import DelayQueue
+from bide.contrib.rq.scripts import NO_CLUSTER, check_connection, run
+from bide.dialogue import translate
+from bide.errors import BideError, ServerRefused, UsageError
+
+log = logging.getLogger("bide.rq")
+
+AT_ONCE: Final = 100
+"""Jobs per call of the script, so that no call is long."""
+
+LONGEST_SLEEP: Final = 10.0
+"""Seconds: what a lost hint may cost, or a server's clock that is set forward."""
+
+
+class Timer:
+    """Moves the delayed jobs of some queues when they are due. Any number may work at once."""
+
+    def __init__(
+        self,
+        queues: rq.Queue | str | Iterable[rq.Queue | str],
+        *,
+        connection: redis.Redis | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Set up; nothing is sent before `work`.
+
+        Args:
+            queues: one or more, as objects or names.
+            connection: RQ's; by default that of the first queue that is an object.
+            name: what logs call it; by default host and process id.
+
+        Raises:
+            UsageError: there is no queue, or no connection, or it is to a cluster.
+        """
+        given = [queues] if isinstance(queues, str | rq.Queue) else list(queues)
+        if not given:
+            raise UsageError("A Timer needs at least one queue.")
+        for one in given:
+            if not isinstance(one, str | rq.Queue):
+                raise UsageError(f"A queue is an rq.Queue or a name, not {type(one).__name__}.")
+        if connection is None:
+            connection = next((q.connection for q in given if isinstance(q, rq.Queue)), None)
+        if connection is None:
+            raise UsageError("Queues are given as names only; say connection=redis.Redis(...).")
+        check_connection(connection)
+        objects = [DelayQueue(q, connection) if isinstance(q, str) else q for q in given]
+        self.name: Final = name or f"{socket.gethostname()}.{os.getpid()}"
+        self._connection = connection
+        self._queues = list({q.name: Keys.of(q) for q in objects}.values())
+        self._due = dict.fromkeys((keys.name for keys in self._queues), 0.0)
+        """When to look at each queue, on this process's monotonic clock."""
+        self._server_ahead = 0.0
+        """The server's clock less our monotonic one, in seconds."""
+        self._woken: queue.SimpleQueue[tuple[str, float] | None] = queue.SimpleQueue()
+        self._pause = RECONNECT_PAUSE
+        self._moved = 0
+        self._stopping = False
+
+    def work(self, burst: bool = False) -> int:
+        """Move jobs when they are due, until SIGINT or SIGTERM; with `burst`, what is due now.
+
+        A server that goes away is waited for.
+
+        Returns:
+            How many jobs this Timer moved.
+
+        Raises:
+            ServerUnavailable: the server could not be reached at the start, or in a burst.
+            UsageError: the server is part of a cluster.
+            BideError: the server refused.
+        """
+        client = client_like(self._connection, REPLY_TIMEOUT)
+        self._moved = 0
+        try:
+            with self._signal_handlers():
+                self._check_server(client)
+                log.info("timer %s moves what is due of %s", self.name, ", ".join(self._due))
+                if burst:
+                    self._burst(client)
+                else:
+                    self._go_on(client)
+                log.info("timer %s stopped after %d jobs", self.name, self._moved)
+        except (redis.RedisError, OSError) as error:
+            raise _sentence(error, describe(self._connection)) from error
+        finally:
+            self._stopping = False
+            client.close()
+        return self._moved
+
+    def stop(self) -> None:
+        """Ask it to stop, as a signal would. Any thread may call, also before `work`."""
+        self._stopping = True
+        self._woken.put(None)
+
+    def _burst(self, client: redis.Redis) -> None:
+        open_gate(client, self._queues[0])
+        for keys in self._queues:
+            while not self._stopping and self._move(client, keys) == AT_ONCE:
+                pass
+
+    def _go_on(self, client: redis.Redis) -> None:
+        ears: list[Ear] = [
+            Hints(self._connection, f"{self.name} hints", self._queues, self._hear, self._look),
+            Gate(self._connection, f"{self.name} gate", self._queues),
+        ]
+        for ear in ears:
+            ear.start()
+        try:
+            self._due = dict.fromkeys(self._due, 0.0)
+            while not self._stopping:
+                for keys in self._queues:
+                    if self._due[keys.name] <= time.monotonic():
+                        self._try_to_move(client, keys)
+                self._sleep()
+        finally:
+            for ear in ears:
+                ear.stop()
+
+    def _try_to_move(self, client: redis.Redis, keys: Keys) -> None:
+        """Move what is due, or report what is wrong and try again later."""
+        try:
+            self._move(client, keys)
+        except (redis.RedisError, OSError) as error:
+            gone = isinstance(error, GONE)
+            what = "cannot reach the server" if gone else f"cannot move jobs of {keys.name}"
+            log.warning("timer %s %s (%s); it tries again", self.name, what, error)
+            self._due[keys.name] = time.monotonic() + self._pause * random.uniform(0.5, 1)
+            self._pause = min(2 * self._pause, LONGEST_RECONNECT_PAUSE)
+        else:
+            self._pause = RECONNECT_PAUSE
+
+    def _move(self, client: redis.Redis, keys: Keys) -> int:
+        """Move what is due of a queue, up to a limit; how many ids were taken off its set."""
+        moved, gone, taken, next_due, now = run(
+            client,
+            "move",
+            [keys.delayed, keys.list, keys.scheduled, keys.queues],
+            [keys.name, keys.jobs, AT_ONCE],
+        )
+        monotonic = time.monotonic()
+        self._server_ahead = float(now) - monotonic
+        read = len(moved) + len(gone) + len(taken)
+        left = float(next_due) - float(now) if next_due else LONGEST_SLEEP
+        self._due[keys.name] = monotonic + min(left, LONGEST_SLEEP)
+        self._moved += len(moved)
+        for id in moved:
+            log.debug("job %s moved to %s", _text(id), keys.name)
+        for id in gone:
+            log.warning("job %s of %s is gone; dropped", _text(id), keys.name)
+        for id in taken:
+            log.info("job %s of %s was cancelled or enqueued elsewhere", _text(id), keys.name)
+        return read
+
+    def _sleep(self) -> None:
+        """Until the next job is due, or something is heard that leaves none to wait for."""
+        while not self._stopping:
+            left = min(self._due.values()) - time.monotonic()
+            try:
+                hint = self._woken.get(timeout=left) if left > 0 else self._woken.get_nowait()
+            except queue.Empty:
+                return
+            if hint is not None:
+                name, due = hint
+                self._due[name] = min(self._due[name], due - self._server_ahead)
+
+    def _hear(self, name: str, due: float) -> None:
+        self._woken.put((name, due))
+
+    def _look(self) -> None:
+        """Look at all queues: hints may have been missed."""
+        for name in self._due:
+            self._woken.put((name, 0.0))
+
+    def _check_server(self, client: redis.Redis) -> None:
+        with suppress(NoPermissionError):  # a user may not have the right to ask
+            if client.info("cluster").get("cluster_enabled"):
+                raise UsageError(NO_CLUSTER)
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        self.stop()
+
+    @contextmanager
+    def _signal_handlers(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        signals = (signal.SIGINT, signal.SIGTERM)
+        before = [signal.signal(number, self._signalled) for number in signals]
+        try:
+            yield
+        finally:
+            for number, handler in zip(signals, before, strict=True):
+                signal.signal(number, handler)
+
+
+def _text(id: bytes) -> str:
+    return id.decode("utf-8", "backslashreplace")
+
+
+def _sentence(error: Exception, where: str) -> BideError:
+    if "WRONGTYPE" in str(error):
+        return ServerRefused(f"Another program uses a key of RQ's at {where} ({error}); delete it.")
+    return translate(error, where)

@@ -1,0 +1,71 @@
+-- Leases that have ended without an outcome. What was held is due again, in its old place; a job
+-- that killed its worker three times while it ran alone has failed, and one whose end was asked for
+-- has found it.
+local reclaim = {}
+
+local AT_ONCE, CRASHES, STRIKES, MANY_STRIKES = 10, 3, 2, 10
+local LEVELS, ALONE = 10, 11
+
+local function one(sets, record, noting, event, book, now, id)
+  local meta = sets.meta
+  redis.call('ZREM', sets.active, id)
+  local f = record.parse(redis.call('HGET', sets.run, id))
+    or record.unknown(record.fresh(now), now)
+  local note = noting.crash(f, now)
+  local has_ended = true
+  if f.alone == 1 then f.crashes = f.crashes + 1 else f.strikes = f.strikes + 1 end
+  f.alone = 0
+  redis.call('HINCRBY', meta, 'reclaimed', 1)
+  if book then
+    event.add(book, 'reclaimed', 'reclaim', id, f.worker, f.attempt, math.min(f.due, now), '')
+  end
+  if redis.call('ZREM', sets.asked, id) == 1 then
+    redis.call('ZADD', sets.cancelled, now, id)
+    redis.call('HINCRBY', meta, 'cancelled', 1)
+    if book then event.add(book, 'cancelled', 'reclaim', id, f.worker, f.attempt, 0, '') end
+  elseif f.crashes >= CRASHES or f.strikes >= MANY_STRIKES then
+    redis.call('ZADD', sets.failed, now, id)
+    redis.call('HINCRBY', meta, 'failed', 1)
+    local why = string.format(
+      '{"type":"WorkerCrashed","message":"Its worker died or stopped %d times under'
+      .. ' this job, %d of them while it ran alone; the last was %s."}',
+      f.crashes + f.strikes, f.crashes, (string.gsub(f.worker, '["\\]', '?')))
+    note = noting.error(f, now, why)
+    if book then event.add(book, 'failed', 'reclaim', id, f.worker, f.attempt, 0, why) end
+  else
+    local level = LEVELS - f.priority
+    if f.strikes >= STRIKES then level = ALONE end
+    f.due = math.min(f.due, now) -- it was due, whatever the clock has been set to since
+    redis.call('ZADD', sets.due[level], f.due, id)
+    has_ended = false
+  end
+  f.attempt = f.attempt - 1
+  redis.call('HSET', sets.run, id, record.format(f.head, f))
+  redis.call('HSET', sets.notes, id, noting.add(redis.call('HGET', sets.notes, id), note))
+  return has_ended
+end
+
+-- Some of the leases that ended by `ended_by`; `sets` has the queue's keys by their names, `book` is
+-- where events are gathered, if someone listens. Returns whether there may be more, the ids of what
+-- has come to its end by this, and how many there were.
+function reclaim.some(sets, record, noting, event, book, now, ended_by)
+  local expired = redis.call('ZRANGEBYSCORE', sets.active, '-inf', ended_by, 'LIMIT', 0, AT_ONCE)
+  local given_up = {}
+  for i = 1, #expired do
+    if one(sets, record, noting, event, book, now, expired[i]) then
+      given_up[#given_up + 1] = expired[i]
+    end
+  end
+  return #expired == AT_ONCE, given_up, #expired
+end
+
+-- The clock was set back: leases given before reach further than any lease may, which is to
+-- `longest`. Shortens some; true if there may be more.
+function reclaim.clamp(active, longest)
+  local far = redis.call('ZREVRANGEBYSCORE', active, '+inf', '(' .. string.format('%.0f', longest),
+    'LIMIT', 0, AT_ONCE)
+  for i = 1, #far do redis.call('ZADD', active, longest, far[i]) end
+  return #far == AT_ONCE
+end
+
+return reclaim

@@ -1,0 +1,187 @@
+-- pop: take data that is due off the queue for good, oldest first.
+-- @key   meta         reads settings, marks the clock, counts
+-- @key   due          removes what is taken, adds what is reclaimed
+-- @key   jobs         reads bodies, trims
+-- @key   run          writes a record of what is taken, trims
+-- @key   notes        adds why a job was refused, or that an attempt crashed
+-- @key   active       removes what has expired
+-- @key   completed    adds what is taken, trims
+-- @key   failed       adds jobs that are no data, and poison
+-- @key   cancelled    adds what is reclaimed and was to end, trims
+-- @key   asked        forgets
+-- @key   waiters      tells and forgets those who wait for a job's end
+-- @key   wake         hints when something reclaimed is left
+-- @key   keep         forgets the consumer's promise
+-- @key   park         forgets the consumer's sleep
+-- @key   claims       remembers what is taken
+-- @key   results      sweeps, trims
+-- @key   trash        sweeps
+-- @key   events       tells listeners
+-- @arg   consumer     text     who takes
+-- @arg   seq          integer  number of this call; a repeat carries the same
+-- @arg   count        integer  how many at most
+-- @arg   previous_us  integer  only what was due so long ago
+-- @reply ok now more refused, then bodies
+-- @reply stale        the consumer has since sent a later call
+-- @include clock record hint retain sweep noting ended event reclaim recall
+
+-- more: less than was asked for, though there may be more: call again
+-- refused: how many jobs of a worker's were met, which are no data, and have failed by this
+local MARK, BYTES, REFUSALS, PIECE, SWEEP, TRIM = 3, 4000000, 12, 50, 100, 100
+local LEVELS = 10
+local REFUSAL = '{"type":"bide.PayloadError","message":"This is a job, not data: a DelayQueue met'
+  .. ' it and cannot run it; have a Worker serve this queue, and retry the job."}'
+
+-- Removes before anything is added: a full server lets a script that has begun to remove go on.
+redis.call('ZREM', keep, consumer)
+redis.call('ZREM', park, consumer)
+
+local now = clock.now(meta)
+local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
+  'trash', 'calm_from', 'listened')
+local book = event.open(set[8], now)
+local longest = tonumber(set[5]) or 0
+local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now, longest)
+if not calm_until then
+  calm_until, calm_from = tonumber(set[3]) or 0, tonumber(set[7]) or 0
+end
+
+-- The same call again: its reply was lost. What it took is still there, among the completed.
+local then_us, last_seq, last_ids = recall.last(claims, consumer)
+if last_seq then
+  if last_seq > seq then return {'stale'} end
+  if last_seq == seq then
+    local reply = {'ok', now, 1, 0}
+    for id in string.gmatch(last_ids, '%S+') do
+      local mine = record.parse(redis.call('HGET', run, id))
+      if mine and mine.worker == consumer and mine.started == then_us
+        and redis.call('ZSCORE', completed, id) then
+        reply[#reply + 1] = redis.call('HGET', jobs, id)
+      end
+    end
+    return reply
+  end
+else
+  recall.forget_some(claims, now)
+end
+
+local stores = {jobs, run, results, notes}
+local sets = {meta = meta, due = due, run = run, notes = notes, active = active, asked = asked,
+  failed = failed, cancelled = cancelled}
+local again, given_up, reclaimed = reclaim.some(sets, record, noting, event, book, now,
+  now >= calm_until and now or calm_from)
+ended.tell(waiters, now, given_up)
+if (tonumber(set[4]) or 0) > now then reclaim.clamp(active, now + longest) end
+if set[6] then sweep.some(meta, trash, stores, SWEEP) end
+
+-- Look: nothing is taken before its body is known. A reply has some megabytes at most; and few jobs
+-- are refused at once, because their notes are long.
+local ids, bodies, lines, scores, levels = {}, {}, {}, {}, {}
+local bytes, strangers, full = 0, 0, false
+
+local function look(level)
+  local from = 0
+  repeat
+    local size = math.min(PIECE, count - #ids)
+    local picked = redis.call('ZRANGEBYSCORE', due[level], '-inf', now - previous_us, 'WITHSCORES',
+      'LIMIT', from, size)
+    local some = {}
+    for i = 1, #picked, 2 do some[#some + 1] = picked[i] end
+    if #some == 0 then return end
+    local read = redis.call('HMGET', jobs, unpack(some))
+    local known = redis.call('HMGET', run, unpack(some))
+    for i, id in ipairs(some) do
+      full = bytes >= BYTES or strangers >= REFUSALS
+      if full then return end
+      local n = #ids + 1
+      ids[n], bodies[n], lines[n] = id, read[i], known[i]
+      scores[n], levels[n] = picked[2 * i], level
+      bytes = bytes + #(read[i] or '')
+      if read[i] and string.byte(read[i]) ~= MARK then strangers = strangers + 1 end
+    end
+    from = from + #some
+  until #some < size or #ids >= count
+end
+
+if not set[1] then
+  for level = 1, #due do
+    if #ids >= count or full then break end
+    look(level)
+  end
+end
+
+-- Take.
+local reply = {'ok', now, 0, 0}
+local removes, completes, fails, records, notes_add = {}, {}, {}, {}, {}
+local taken = {}
+local fresh_head = record.settled(record.fresh(now), 'C')
+for i, id in ipairs(ids) do
+  local level, body = levels[i], bodies[i]
+  local remove = removes[level] or {}
+  removes[level] = remove
+  remove[#remove + 1] = id
+  if body then
+    local line = lines[i]
+    local f = line and record.parse(line)
+    local is_data = string.byte(body) == MARK
+    local outcome = is_data and 'C' or 'F'
+    if f then
+      local token = math.max(now, tonumber(record.token(line)) + 1)
+      f.attempt, f.started, f.worker, f.alone = f.attempt + 1, now, consumer, 0
+      f.due = tonumber(scores[i])
+      line = record.format(record.settled(record.head(token, record.stamp(line)), outcome), f)
+    else
+      line = record.settled(fresh_head, outcome)
+        .. record.tail(math.max(LEVELS - level, 0), 1, 0, 0, 0, now, consumer) .. scores[i]
+    end
+    records[#records + 1] = id
+    records[#records + 1] = line
+    local add = is_data and completes or fails
+    add[#add + 1] = now
+    add[#add + 1] = id
+    if book then
+      event.add(book, is_data and 'completed' or 'failed', 'pop', id, consumer, f and f.attempt or 1, 0,
+        is_data and '' or REFUSAL)
+    end
+    if is_data then
+      taken[#taken + 1] = id
+      reply[#reply + 1] = body
+    else
+      notes_add[#notes_add + 1] = id
+      notes_add[#notes_add + 1] = noting.add(redis.call('HGET', notes, id),
+        noting.error(record.parse(line), now, REFUSAL))
+    end
+  end
+end
+for level, remove in pairs(removes) do redis.call('ZREM', due[level], unpack(remove)) end
+recall.note(claims, consumer, now, seq, taken)
+
+local limits = retain.limits(meta)
+if #records > 0 then redis.call('HSET', run, unpack(records)) end
+if #taken > 0 then
+  redis.call('ZADD', completed, unpack(completes))
+  redis.call('HINCRBY', meta, 'completed', #taken)
+  ended.tell(waiters, now, taken)
+end
+if #fails > 0 then
+  redis.call('ZADD', failed, unpack(fails))
+  redis.call('HSET', notes, unpack(notes_add))
+  redis.call('HINCRBY', meta, 'failed', #fails / 2)
+  local failed_ids = {}
+  for i = 2, #fails, 2 do failed_ids[#failed_ids + 1] = fails[i] end
+  ended.tell(waiters, now, failed_ids)
+  reply[4] = #failed_ids
+end
+retain.trim(completed, stores, now, limits, 1, #taken + 64)
+if marked then
+  -- Once a second, so that a queue in which nothing is settled forgets what is old, too.
+  retain.trim(failed, stores, now, limits, 2, TRIM)
+  retain.trim(cancelled, stores, now, limits, 3, TRIM)
+end
+if book then
+  if #records + #given_up > 0 then event.drained(book, 'pop', active, due) end
+  event.write(meta, events, book)
+end
+if #taken < count and (again or full or #ids == count) then reply[3] = 1 end
+if reclaimed > 0 then hint.push(wake, '-') end
+return reply

@@ -1,0 +1,184 @@
+"""A queue's events, for code that blocks."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Final, Self
+
+from bide import sync
+from bide.command import Command
+from bide.connection import LONGEST_RECONNECT_PAUSE
+from bide.errors import BideError
+from bide.events import GAP, Event
+from bide.ops.listen import Position
+from bide.queue.following import Following, Pause, Read, not_entered
+
+log = logging.getLogger("bide.events")
+
+_calling: Final = threading.local()
+"""Whether this thread is in a callback."""
+
+
+class Events:
+    """What becomes of a queue's jobs, event by event, from where the `with` begins."""
+
+    def __init__(self, following: Following, make_client: Callable[[], sync.Client]) -> None:
+        self._following = following
+        self._make_client = make_client
+        self._client: sync.Client | None = None
+        self._steps = following.steps()
+        self._todo: Any = None
+        self._cut = threading.Event()
+
+    @property
+    def after(self) -> str:
+        """The id up to which events were read: `queue.events(after=...)` goes on behind it."""
+        return self._following.after
+
+    def __enter__(self) -> Self:
+        """Hold the stream open.
+
+        Raises:
+            BideError: the server cannot be reached, or refuses.
+        """
+        client = self._make_client()
+        try:
+            self._following.began(client.run(self._following.hold()))
+        except BaseException:
+            client.close()
+            raise
+        self._client = client
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            if not self._following.is_named:
+                with contextlib.suppress(BideError):  # it is let go of ten minutes later
+                    client.run(self._following.let_go())
+            client.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Event:
+        """The next event; waits for it.
+
+        Raises:
+            StopIteration: there was none for as long as the time-out; another call waits again.
+            BideError: the server cannot be reached, or refuses; another call tries again.
+        """
+        try:
+            step = self._todo or next(self._steps)
+            while not isinstance(step, Event):
+                self._todo = step
+                outcome = self._do(step)
+                self._todo = None
+                step = self._steps.send(outcome)
+        except StopIteration:
+            self._steps = self._following.steps()
+            raise
+        return step
+
+    def _do(self, step: Command[Position] | Read | Pause) -> Any:
+        client = self._client
+        if client is None:
+            raise not_entered("with")
+        if self._cut.is_set():
+            raise _Cut
+        if isinstance(step, Pause):
+            return self._cut.wait(step.seconds)
+        if isinstance(step, Read):
+            return client.read(step.stream, step.after, step.seconds)
+        return client.run(step)
+
+    def _stop(self) -> None:
+        """Have what another thread waits for end now."""
+        self._cut.set()
+        client = self._client
+        if client is not None:
+            client.close()
+
+
+class _Cut(Exception):
+    """Nothing is to be read any more."""
+
+
+class Listening:
+    """A thread that calls a function with events, until it is stopped or its queue is closed."""
+
+    def __init__(
+        self,
+        events: Events,
+        kinds: frozenset[str],
+        callback: Callable[[Event], object],
+        ended: Callable[[Listening], object],
+    ) -> None:
+        """Begin.
+
+        Args:
+            events: have been entered.
+            kinds: those that are wanted.
+            callback: takes an event.
+            ended: takes this, at the end.
+        """
+        self._events = events
+        self._kinds = kinds
+        self._callback = callback
+        self._ended = ended
+        self._stopping = threading.Event()
+        self._thread: Final = threading.Thread(target=self._run, name="bide-events", daemon=True)
+        self._thread.start()
+
+    @property
+    def after(self) -> str:
+        """The id of the event that was read last: `after=` goes on behind it."""
+        return self._events.after
+
+    def stop(self) -> None:
+        """End it; returns when the callback that runs, if any, has.
+
+        Called from a callback, this one's or another's, it does not wait: two that stop each other
+        would wait for ever.
+        """
+        self._stopping.set()
+        if getattr(_calling, "back", False):
+            self._events._stop()
+            return
+        while self._thread.is_alive():
+            self._events._stop()  # again, if it opened a connection meanwhile
+            self._thread.join(0.05)
+
+    def _run(self) -> None:
+        pause = 0.0
+        while not self._stopping.is_set():
+            try:
+                for event in self._events:
+                    pause = 0.0
+                    if not self._stopping.is_set():
+                        self._call(event)
+                    if self._stopping.is_set():
+                        break
+            except Exception as error:  # also what a connection that was cut under it raises
+                if self._stopping.is_set():
+                    break
+                pause = min(2 * pause or 1.0, LONGEST_RECONNECT_PAUSE)
+                log.warning("listening to events goes on in %g s: %s", pause, error)
+                self._stopping.wait(pause)
+        self._events.__exit__()
+        self._ended(self)
+
+    def _call(self, event: Event) -> None:
+        if event.kind == GAP and GAP not in self._kinds:
+            log.warning("events before %s were lost", event.id)
+            return
+        _calling.back = True
+        try:
+            self._callback(event)
+        except Exception:
+            log.exception("the callback for %s of %s raised", event.kind, event.job_id)
+        finally:
+            _calling.back = False

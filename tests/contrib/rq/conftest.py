@@ -1,0 +1,35 @@
+"""Queues of RQ's on each server, and the tests' own workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+from bide.contrib.rq import DelayQueue
+from tests.contrib.rq.rqs import like_rq
+
+Make = Callable[..., DelayQueue]
+
+
+@pytest.fixture
+def connection(url: str) -> Iterator[redis.Redis]:
+    with like_rq(url) as client:
+        yield client
+
+
+@pytest.fixture
+def one_connection(one_url: str) -> Iterator[redis.Redis]:
+    with like_rq(one_url) as client:
+        yield client
+
+
+@pytest.fixture
+def queue(connection: redis.Redis) -> DelayQueue:
+    return DelayQueue("mail", connection)
+
+
+@pytest.fixture
+def one_queue(one_connection: redis.Redis) -> DelayQueue:
+    return DelayQueue("mail", one_connection)

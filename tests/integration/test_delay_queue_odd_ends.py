@@ -1,0 +1,188 @@
+"""What a delay queue does with bad input, and with jobs among its items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import redis
+from anyio.from_thread import start_blocking_portal
+
+from bide import DelayQueue, PayloadError, Queue, State, UsageError
+from bide.keys import keys_of
+from bide.payload.items import MARK, MAX_DATA
+from bide.script import load
+from bide.testing import eager
+from tests.faults.legal import assert_legal
+from tests.integration import jobs
+from tests.integration.piles import open_pile
+from tests.integration.workers import burst
+
+KEYS = keys_of("orders")
+
+
+@pytest.fixture(scope="module")
+def portal() -> Iterator[Any]:
+    with start_blocking_portal("asyncio") as portal:
+        yield portal
+
+
+@pytest.fixture
+def raw(url: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(url) as client:
+        yield client
+
+
+@pytest.fixture(params=["sync", "aio"])
+def kind(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def pile(portal: Any, kind: str, url: str, raw: redis.Redis) -> Iterator[Any]:
+    with open_pile(portal, kind, url) as pile:
+        yield pile
+    assert_legal(raw, "orders")
+    assert raw.hlen(KEYS["claims"]) == 0, "close takes leave of the server"
+
+
+# -- bad input
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (object(), "objects of type object do not fit JSON"),
+        ({"x": float("nan")}, "NaN"),
+        ("x" * MAX_DATA, "1,000,002 bytes, more than 1,000,000"),
+    ],
+)
+def test_data_that_cannot_travel_are_refused(pile: Any, data: Any, says: str) -> None:
+    with pytest.raises(PayloadError, match=says):
+        pile.push_many(["good", data])
+    assert pile.length() == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda p: p.push(1, delay=-1), "negative"),
+        (lambda p: p.push(1, at=datetime(2030, 1, 1)), "no time zone"),
+        (lambda p: p.push(1, delay=1, at=datetime.now(UTC)), "not both"),
+        (lambda p: p.push(1, id="a b"), "space"),
+        (lambda p: p.push_many("text"), "wants a list"),
+        (lambda p: p.push_many({"a": 1}), "wants a list"),
+        (lambda p: p.push_many([1, 2], ids=["a"]), "2 data and 1 ids"),
+        (lambda p: p.pop(num=0), "num=0"),
+        (lambda p: p.pop(num=True), "num=True"),
+        (lambda p: p.pop(previous="soon"), "previous='soon'"),
+        (lambda p: p.take(num=251), "1 to 250"),
+        (lambda p: p.take(lease=0), "lease=0 would hold nothing"),
+        (lambda p: p.take(wait=-1), "wait must not be negative"),
+        (lambda p: p.each(num="x"), "num='x'"),
+        (lambda p: p.remove("abc"), "list of ids"),
+        (lambda p: p.peek(num=501), "0 to 500"),
+        (lambda p: p.items("nowhere"), "no state"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_a_sentence(pile: Any, call: Any, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        call(pile)
+
+
+def test_no_server_no_delay_queue() -> None:
+    with eager():
+        pile = DelayQueue("orders")
+        with pytest.raises(UsageError, match="eager"):
+            pile.push(1)
+        with pytest.raises(UsageError, match="eager"):
+            pile.pop()
+        with pytest.raises(UsageError, match="eager"), pile.take():
+            pass
+
+
+def test_a_take_is_entered_once(one_url: str) -> None:
+    pile = DelayQueue("orders", url=one_url)
+    block = pile.take()
+    with block, pytest.raises(UsageError, match="call take"):
+        block.__enter__()
+    pile.close()
+
+
+# -- jobs among items, and items among jobs
+
+
+def test_a_job_in_the_way_fails_with_a_note_and_blocks_nobody(pile: Any, url: str) -> None:
+    queue = Queue("orders", url=url)
+    popped = queue.enqueue(jobs.add, 1)
+    pile.push("behind")
+    assert pile.pop(num=1) == ["behind"]
+    taken = queue.enqueue(jobs.add, 2)
+    pile.push("behind too")
+    with pile.take(wait=5) as items:
+        assert [item.data for item in items] == ["behind too"]
+        items.ack()
+    for job in (popped, taken):
+        assert job.refresh().status is State.FAILED
+        assert job.error is not None
+        assert "not data" in job.error.message
+    assert pile.items("failed") == [], "it is no item"
+    assert queue.retry_many([popped.id, taken.id]) == ["ok", "ok"]
+    assert burst(queue) == 2
+    assert [j.refresh().status for j in (popped, taken)] == [State.COMPLETED] * 2
+    queue.close()
+
+
+def test_a_worker_fails_an_item_with_a_sentence_and_loses_nothing(pile: Any, url: str) -> None:
+    queue = Queue("orders", url=url)
+    pushed = pile.push({"user": 1})
+    job = queue.enqueue(jobs.add, 1)
+    assert burst(queue) == 2
+    assert job.refresh().status is State.COMPLETED
+    error = queue.fetch(pushed.id).error
+    assert error is not None
+    assert "This is data that a DelayQueue holds, and no job" in error.message
+    assert pile.items("failed")[0].data == {"user": 1}
+    assert pile.retry([pushed.id]) == ["ok"]
+    assert pile.pop() == [{"user": 1}]
+    queue.close()
+
+
+@pytest.mark.parametrize("how", ["pop", "take"])
+def test_what_only_looks_like_an_item_fails_and_blocks_nobody(
+    pile: Any, raw: redis.Redis, how: str
+) -> None:
+    """Another program wrote it, with one EVAL."""
+    enqueue = load("enqueue")
+    raw.eval(enqueue.text, len(KEYS.of(enqueue.keys)), *KEYS.of(enqueue.keys), "odd", "+0", 5,
+             MARK + b"{not JSON")  # fmt: skip
+    raw.eval(enqueue.text, len(KEYS.of(enqueue.keys)), *KEYS.of(enqueue.keys), "good", "+0", 5,
+             MARK + b'{"user":1}')  # fmt: skip
+    if how == "pop":
+        assert pile.pop(num=5) == [{"user": 1}]
+        assert pile.pop(num=5) == []
+    else:
+        with pile.take(num=5) as items:
+            assert [item.data for item in items] == [{"user": 1}]
+            items.ack()
+    (failed,) = (item for item in _bodies(raw, "failed"))
+    assert b"{not JSON" in failed
+    for name in ("failed", "completed"):  # it is not legal, and the fixture would say so
+        _forget(raw, name)
+
+
+def _bodies(raw: redis.Redis, name: str) -> list[bytes]:
+    listed: Any = raw.zrange(KEYS[name], 0, -1)
+    found: Any = [raw.hget(KEYS["jobs"], id) for id in listed]
+    return list(found)
+
+
+def _forget(raw: redis.Redis, name: str) -> None:
+    listed: Any = raw.zrange(KEYS[name], 0, -1)
+    for id in listed:
+        raw.zrem(KEYS[name], id)
+        for stored in ("jobs", "run", "notes"):
+            raw.hdel(KEYS[stored], id)
