@@ -2,8 +2,8 @@
 
 Each worker is measured in turn, round after round, until the time is used up; those that are held
 against one another are neighbours. How one is measured, and what is counted, is the same for all
-and stands in `benchmarks.peer`; what each peer is and needs, in `benchmarks.peers`. A ratio is that
-of two workers within a round; its median is told. The first run installs the peers, in
+and stands in `benchmarks.peer`; what each peer is and needs, in `benchmarks.peers`. A ratio is
+that of two workers within a round; its median is told. The first run installs the peers in
 `build/peers`.
 """
 

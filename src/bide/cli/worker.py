@@ -18,8 +18,9 @@ from bide.errors import UsageError
 from bide.supervisor import Supervisor
 from bide.supervisor.plan import Plan
 from bide.worker import Worker
+from bide.worker.executors import CONCURRENCY, EXECUTORS, Executor
 from bide.worker.order import read_order
-from bide.worker.worker import CONCURRENCY, EXECUTORS, GRACE, LEASE, Executor
+from bide.worker.worker import GRACE, LEASE
 
 
 @click.command()

@@ -10,13 +10,12 @@ import os
 import secrets
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from types import FrameType
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final
 
 from bide import aio, config, logs
 from bide.clock import Duration, to_us
@@ -31,6 +30,7 @@ from bide.script import SERVER_CLOCK
 from bide.task import Served, registering_modules
 from bide.version import VERSION
 from bide.worker import cancels, eventloop, idleness, title
+from bide.worker.executors import Executor, check_limits
 from bide.worker.heartbeat import beat
 from bide.worker.leases import Leases
 from bide.worker.loop import Loop
@@ -44,11 +44,6 @@ from bide.worker.station import Station
 log = logging.getLogger("bide.worker")
 
 Beside = Callable[[], Coroutine[Any, Any, None]]
-
-Executor = Literal["auto", "process", "fork"]
-EXECUTORS: Final = get_args(Executor)
-
-CONCURRENCY: Final = 100
 
 LEASE: Final = 10.0
 """Seconds for which a job is held without being renewed; it is renewed every quarter of it."""
@@ -116,20 +111,7 @@ class Worker:
         given = [queues] if isinstance(queues, str | Queue | AsyncQueue) else list(queues)
         if not given:
             raise UsageError("A worker needs at least one queue.")
-        if executor not in EXECUTORS:
-            raise UsageError(f"executor must be one of {_list(EXECUTORS)}, not {executor!r}.")
-        if executor != "auto" and not sys.platform.startswith("linux"):
-            raise UsageError(f"executor={executor!r} needs Linux; here, use executor='auto'.")
-        if concurrency is None:
-            concurrency = CONCURRENCY if executor == "auto" else os.cpu_count() or 1
-        _check_count("concurrency", concurrency)
-        for name_, limit in (("max_jobs", max_jobs), ("max_rss", max_rss)):
-            if limit is not None:
-                _check_count(name_, limit)
-        if max_rss is not None and executor != "process":
-            raise UsageError(f"max_rss= is for executor='process', not {executor!r}.")
-        if max_jobs is not None and executor == "fork":
-            raise UsageError("max_jobs= means nothing to executor='fork': a process runs one job.")
+        self._limits = limits = check_limits(executor, concurrency, max_jobs, max_rss)
         self._max_idle = None if max_idle is None else to_us(max_idle, "max_idle") / 1e6
         self._url = resolve_url(_agreed("url", url, given))
         prefix = resolve_prefix(_agreed("prefix", prefix, given))
@@ -137,9 +119,8 @@ class Worker:
         label = name or f"{socket.gethostname()}.{os.getpid()}"
         self.name: Final = check_name(f"{label}.{secrets.token_hex(3)}", "worker name")
         self.queues: Final = [q if isinstance(q, str) else q.name for q in given]
-        self.concurrency: Final = concurrency
-        self.executor: Final[Executor] = executor
-        self._limits = (max_jobs, max_rss)
+        self.concurrency: Final = limits.concurrency
+        self.executor: Final[Executor] = limits.executor
         self._lease_us = to_us(lease, "lease")
         if self._lease_us < _SHORTEST_LEASE_US:
             raise UsageError(f"lease={lease!r} is too short to be renewed; use 300ms or more.")
@@ -283,14 +264,19 @@ class Worker:
         return running.executed
 
     def _make_running(self, changed: Callable[[], None]) -> Running | Crew:
-        max_jobs, max_rss = self._limits
-        if self.executor == "auto":
+        limits = self._limits
+        if limits.executor == "auto":
             return Running(
-                self.name, self._served, self.concurrency, max_jobs, self._pickled, changed
+                self.name,
+                self._served,
+                limits.concurrency,
+                limits.max_jobs,
+                self._pickled,
+                changed,
             )
         held = config.overridden()
         setting = Setting(
-            executor=self.executor,
+            executor=limits.executor,
             worker=self.name,
             modules=self._modules,
             also=sorted(registering_modules() - set(self._modules)),
@@ -298,10 +284,10 @@ class Worker:
             url=held.url,
             prefix=held.prefix,
             log=logs.settings(),
-            max_jobs=max_jobs,
-            max_rss=max_rss,
+            max_jobs=limits.max_jobs,
+            max_rss=limits.max_rss,
         )
-        return Crew(House(setting, self.concurrency), changed)
+        return Crew(House(setting, limits.concurrency), changed)
 
     async def _say_goodbye(self, client: aio.Client) -> None:
         """Drop what the server remembers of this worker; if it cannot be said, it is forgotten."""
@@ -382,11 +368,6 @@ class Worker:
 
 def _list(names: Sequence[str]) -> str:
     return ", ".join(names)
-
-
-def _check_count(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError(f"{name} must be 1 or more, not {value!r}.")
 
 
 def _agreed(what: str, given: str | None, queues: Sequence[Queue | AsyncQueue | str]) -> str | None:
