@@ -198,6 +198,7 @@ def _time_consuming(full: Full) -> None:
     full.time("leave", lambda: full.client.run(consume.leave(KEYS, "w")))
     about = registry.About("host", 1, ["mail"], "auto", 1, 1, "0")
     beat = registry.heartbeat(keys_of(None), "w", about)
+    full.time("stop", lambda: full.client.run(registry.stop(keys_of(None), ["w"])))
     full.time("heartbeat", lambda: full.client.run(beat))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import queue as queues
@@ -284,7 +285,8 @@ def test_callbacks_that_close_the_queue_wait_for_nobody(queue: Queue) -> None:
     for _ in range(2):
         queue.on("added", callback)
     mine = [t for t in threading.enumerate() if t.name == "bide-events"]
-    queue.enqueue(jobs.add, 1, 1, delay=60)
+    with contextlib.closing(Queue("work", url=queue.url)) as other:
+        other.enqueue(jobs.add, 1, 1, delay=60)
     for thread in mine:
         thread.join(10)
         assert not thread.is_alive()
