@@ -315,6 +315,23 @@ def test_an_entry_that_is_not_bides_stops_no_listener(queue: Queue, fields: Any)
         assert told[1].job_id == later.id
 
 
+def test_an_entry_behind_which_there_is_no_room_costs_one_gap(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with queue.events(timeout=0) as events:
+        queue.enqueue(jobs.add, 1, 1, delay=60)
+        with redis.Redis.from_url(queue.url) as raw:
+            raw.xadd(queue.keys["events"], {"e": "mine"}, id=f"9{events.after}")
+        told = [*events]
+        for _ in range(3):
+            monkeypatch.setattr(events._following, "_renew_at", 0.0)
+            told += [*events]
+        later = queue.enqueue(jobs.add, 1, 2, delay=60)
+        told += [*events]
+    assert kinds(told) == ["added", "gap", "gap", "gap", "added"]
+    assert told[-1].job_id == later.id
+
+
 def test_a_gap_before_what_a_callback_wants_is_logged(
     queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
