@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -13,6 +14,7 @@ from redis.asyncio.retry import Retry
 
 from bide.command import Command
 from bide.connection import (
+    GOODBYE,
     HINT_WAIT,
     REPLY_TIMEOUT,
     hide_password,
@@ -65,6 +67,8 @@ class Client:
         self._patience = check_patience(patience)
         self._clock = clock
         self._reached = False
+        self.answers = True
+        """Whether the last round trip came to its end, if there was one."""
         self._reply_timeout = reply_timeout
         pool = redis.asyncio.ConnectionPool.from_url(self.url, **options(self.url, Retry, None))
         self._make_connection: Callable[[], Any] = pool.make_connection
@@ -107,6 +111,12 @@ class Client:
                     step = next(steps)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
+
+    async def say_goodbye(self, command: Command[Any]) -> None:
+        """Run a command that costs nothing if it is lost: within about a second, or not at all."""
+        with contextlib.suppress(BideError, TimeoutError):
+            async with asyncio.timeout(GOODBYE):
+                await self.run(command)
 
     async def pop(self, keys: Sequence[str], seconds: int) -> tuple[str, str] | None:
         """Wait for a wake hint on any of `keys`, for at most `seconds`; the key, and who pushed it.
@@ -212,7 +222,9 @@ class Client:
                 connection = opened.idle.pop() if opened.idle else self._make_connection()
             except OSError as error:  # the library reads a file of its own, once
                 return error
-            return await self._talk(opened, connection, calls, self._reply_timeout + block)
+            replies = await self._talk(opened, connection, calls, self._reply_timeout + block)
+            self.answers = not isinstance(replies, Exception)
+            return replies
 
     async def _talk(
         self, opened: _Open, connection: Any, calls: list[Call], patience: float
