@@ -101,7 +101,7 @@ class Worker:
         self._clock = config.overridden().clock or SERVER_CLOCK
         label = name or f"{socket.gethostname()}.{os.getpid()}"
         self.name: Final = check_name(f"{label}.{secrets.token_hex(3)}", "worker name")
-        self.queues: Final = [q if isinstance(q, str) else q.name for q in given]
+        self.queues: Final = [*dict.fromkeys(q if isinstance(q, str) else q.name for q in given)]
         self.concurrency: Final = concurrency
         self._lease_us = to_us(lease, "lease")
         if self._lease_us < _SHORTEST_LEASE_US:
@@ -113,9 +113,8 @@ class Worker:
             if allow_pickle or (not isinstance(queue, str) and queue.serializer == "pickle")
         }
         self._served = Served([modules] if isinstance(modules, str) else modules)
-        once = [*dict.fromkeys(self.queues)]
-        self._order = make_order(order, once)
-        self._keys = [keys_of(queue, prefix) for queue in once]
+        self._order = make_order(order, self.queues)
+        self._keys = [keys_of(queue, prefix) for queue in self.queues]
         self._global_keys = keys_of(None, prefix)
         self._loop: Loop | None = None
         self._running: Running | None = None
