@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,17 @@ from rich.console import Console
 from benchmarks.lab import environment, open_lab
 from benchmarks.report import show
 
-NAMES = ("throughput", "lateness", "burst", "memory", "idle", "enqueue", "data", "events")
+NAMES = (
+    "throughput",
+    "executors",
+    "lateness",
+    "burst",
+    "memory",
+    "idle",
+    "enqueue",
+    "data",
+    "events",
+)
 """Each is a module of this package with a function `run(lab)`."""
 
 
@@ -31,6 +43,8 @@ def main() -> None:
     console = Console()
     console = console if console.is_terminal else Console(width=110)
     results: dict[str, Any] = {}
+    notes: dict[str, str] = {}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
     with open_lab(options.quick, options.server) as lab:
         about = environment(lab.server)
         console.print(
@@ -44,8 +58,14 @@ def main() -> None:
             for report in reports:
                 show(console, report)
             results[name] = {report.title: report.rows for report in reports}
+            notes |= {report.title: report.note for report in reports if report.note}
             if options.json:
-                told = {"environment": about, "quick": options.quick, "results": results}
+                told = {
+                    "environment": about,
+                    "quick": options.quick,
+                    "results": results,
+                    "notes": notes,
+                }
                 options.json.write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n")
 
 

@@ -62,8 +62,6 @@ def show(console: Console, report: Report) -> None:
     table = Table(
         title=report.title,
         title_justify="left",
-        caption=report.note or None,
-        caption_justify="left",
         box=SIMPLE_HEAD,
     )
     table.add_column(report.first, no_wrap=True)
@@ -73,6 +71,9 @@ def show(console: Console, report: Report) -> None:
     for name, row in report.rows.items():
         table.add_row(name, *(_number(row[c]) if c in row else "–" for c in columns))
     console.print(table)
+    if report.note:
+        console.print(report.note, style="dim", highlight=False)
+        console.print()
 
 
 def _number(value: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -66,7 +67,8 @@ class Client:
         self.where = hide_password(self.url)
         self._patience = check_patience(patience)
         self._clock = clock
-        self._reached = False
+        self.answered = 0.0
+        """When the server last answered (`time.monotonic()`); 0 for never."""
         self.answers = True
         """Whether the last round trip came to its end, if there was one."""
         self._reply_timeout = reply_timeout
@@ -99,7 +101,7 @@ class Client:
         """Run commands in one round trip; a `BideError` stands in place of each that failed."""
         if not commands:
             return []
-        situation = Situation(self.where, self._clock, self._patience, self._reached)
+        situation = Situation(self.where, self._clock, self._patience, self.answered > 0)
         steps = dialogue(commands, situation)
         step = next(steps)
         try:
@@ -258,7 +260,7 @@ class Client:
             # A call that was cancelled leaves its reply in the socket: nobody else may read it.
             await connection.disconnect(nowait=True)
             raise
-        self._reached = True
+        self.answered = time.monotonic()
         if opened.left:
             await connection.disconnect(nowait=True)
         else:

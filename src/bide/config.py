@@ -21,6 +21,7 @@ directory or of the nearest directory above it; it is read once per directory an
 from __future__ import annotations
 
 import os
+import re
 import stat
 import threading
 import tomllib
@@ -54,6 +55,12 @@ class WorkerSettings:
     order: str | dict[str, int] | None = None
     """As it is typed, or the weight of each queue."""
     concurrency: int | None = None
+    executor: str | None = None
+    workers: int | None = None
+    max_jobs: int | None = None
+    max_rss: int | None = None
+    """Bytes."""
+    max_idle: int | float | str | None = None
     lease: int | float | str | None = None
     grace: int | float | str | None = None
 
@@ -259,6 +266,28 @@ def _number(value: Any, what: str) -> int:
     return value
 
 
+def to_bytes(size: Any, what: str) -> int:
+    """A size of memory in bytes: a number of them, or text such as `"500MB"`, `"2GB"`.
+
+    Raises:
+        UsageError: it is not one.
+    """
+    found = _SIZE.fullmatch(size) if isinstance(size, str) else None
+    if found is not None:
+        return int(float(found[1]) * _UNITS[found[2].upper()])
+    if isinstance(size, int) and not isinstance(size, bool) and size > 0:
+        return size
+    raise UsageError(f"{what} must be a size such as 500MB or 2GB, not {size!r}.")
+
+
+def _bytes(value: Any, what: str) -> int:
+    return to_bytes(value, what)
+
+
+_UNITS: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+_SIZE: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?((?:[kmg]?b)?)", re.IGNORECASE)
+
+
 def _order(value: Any, what: str) -> str | dict[str, int]:
     if isinstance(value, str):
         return value
@@ -289,6 +318,11 @@ _WORKER_KEYS: Final[dict[str, Reader]] = {
     "queues": _names,
     "order": _order,
     "concurrency": _number,
+    "executor": _text,
+    "workers": _number,
+    "max-jobs": _number,
+    "max-rss": _bytes,
+    "max-idle": _duration,
     "lease": _duration,
     "grace": _duration,
 }

@@ -124,7 +124,12 @@ META: Final[dict[str, str]] = {
 
 GLOBAL: Final[dict[str, Key]] = {
     "queues": Key(":queues", "hash", "queue → when it was first used (µs)"),
-    "workers": Key(":workers", "hash", "worker → when it was last seen (µs), and what it serves"),
+    "workers": Key(
+        ":workers",
+        "hash",
+        "worker → when it was last seen (µs), and what it does; who was asked to stop → when; also "
+        "the channel that says so",
+    ),
 }
 """Header name -> key that no queue owns; no script takes one of these and a queue's together."""
 

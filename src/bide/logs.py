@@ -132,6 +132,14 @@ class JsonFormatter(logging.Formatter):
         return _json(dict(_fields(self, record)))
 
 
+_settings: tuple[str, int] | None = None
+
+
+def settings() -> tuple[str, int] | None:
+    """Format and level, as `setup` was given them; None where it was not called."""
+    return _settings
+
+
 def setup(format: str = "text", level: int = logging.INFO, stream: TextIO | None = None) -> None:
     """Log everything to one stream, for a process that runs jobs; called again, it starts anew.
 
@@ -144,6 +152,7 @@ def setup(format: str = "text", level: int = logging.INFO, stream: TextIO | None
     Raises:
         UsageError: there is no such format.
     """
+    global _settings
     to = stream or sys.stderr
     formatter: logging.Formatter
     if format == "text":
@@ -163,6 +172,7 @@ def setup(format: str = "text", level: int = logging.INFO, stream: TextIO | None
     root.addHandler(handler)
     root.setLevel(logging.INFO)
     logging.getLogger("bide").setLevel(level)
+    _settings = (format, level)
 
 
 class _Handler(logging.StreamHandler[TextIO]):

@@ -26,22 +26,24 @@ LONGEST_PROGRESS: Final = 500
 LOG: Final = "L"
 PROGRESS: Final = "P"
 
+_CRASHES: Final = ("WorkerCrashed", "bide.WorkerCrashed")
+
 
 class Attempt(NamedTuple):
     """One run of a job that ended badly."""
 
     number: int
-    """1 for the first; a run whose worker died counts as none, and the next has its number."""
+    """1 for the first; a run that crashed counts as none, and the next has its number."""
     started: datetime
     ended: datetime
     worker: str
     error: ErrorInfo | None
-    """What it raised; None where its worker died or stopped and nobody knows."""
+    """What it raised; where its process died, how; None where its lease ended and nobody knows."""
 
     @property
     def crashed(self) -> bool:
-        """Whether its lease ended without an outcome."""
-        return self.error is None
+        """Whether its process died, or its lease ended without an outcome."""
+        return self.error is None or self.error.type in _CRASHES
 
 
 class LogLine(NamedTuple):

@@ -43,6 +43,7 @@ TRANSITIONS: Final[dict[str, tuple[tuple[State, ...], tuple[State, ...]]]] = {
     "fail": ((State.ACTIVE,), (State.FAILED,)),
     "snooze": ((State.ACTIVE,), (*_DUE, State.CANCELLED)),
     "release": ((State.ACTIVE,), (State.WAITING, State.CANCELLED)),
+    "crash": ((State.ACTIVE,), (State.WAITING, State.FAILED, State.CANCELLED)),
     "extend": ((State.ACTIVE,), (State.ACTIVE,)),
     "reclaim": ((State.ACTIVE,), (State.WAITING, State.FAILED, State.CANCELLED)),
     "cancel": ((*_DUE, State.ACTIVE), (State.CANCELLED,)),
@@ -67,15 +68,15 @@ EVENTS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
         ("retry", "revive"),
         "It is to run again: an attempt raised, or someone asked so of a job that had ended.",
     ),
-    "failed": (("fail", "reclaim", "pop"), "It will not be run again."),
+    "failed": (("fail", "reclaim", "crash", "pop"), "It will not be run again."),
     "cancelled": (
         ("cancel", "reclaim"),
         "It was taken back, or it ran, was asked to end, and did.",
     ),
     "reclaimed": (
-        ("reclaim",),
-        "Its lease ended without an outcome: it waits again, unless `failed` or `cancelled` "
-        "follows.",
+        ("reclaim", "crash"),
+        "Its lease ended without an outcome, or its process died: it waits again, unless `failed` "
+        "or `cancelled` follows.",
     ),
     "rescheduled": (
         ("reschedule", "promote", "snooze", "release"),

@@ -124,6 +124,11 @@ def register(
     return name
 
 
+def registering_modules() -> set[str]:
+    """The modules of all functions that were registered in this process."""
+    return {known.function.__module__ for known in _registered.values()}
+
+
 def _free_name(name: str, function: Function) -> str:
     """A name that is given to a function, if no other function has it."""
     if not isinstance(name, str) or not is_given(name):

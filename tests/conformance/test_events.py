@@ -184,6 +184,20 @@ def test_what_is_popped_is_told_and_what_is_refused(q: Probe) -> None:
     assert told[2].error.message.startswith("This is a job, not data")
 
 
+def test_a_crash_that_its_worker_saw_is_told_and_what_came_of_it(q: Probe) -> None:
+    q.listen()
+    q.add("a")
+    for _ in range(3):
+        (job,) = q.claim("w1").jobs
+        q.settle(job, "crash", data=b'{"type":"WorkerCrashed","message":"killed"}')
+    told = q.told()[1:]
+    crash = ["active claim a", "reclaimed crash a"]
+    assert words(told) == [*crash * 2, "active claim a", "failed crash a", "drained settle -"]
+    assert told[1].due is not None
+    assert told[-2].error is not None
+    assert told[-2].error.message == "killed"
+
+
 def test_one_that_was_asked_to_end_and_lost_its_worker_is_cancelled(q: Probe) -> None:
     q.listen()
     q.take("a")

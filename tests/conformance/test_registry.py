@@ -96,3 +96,16 @@ def test_what_it_held_stays_its_own_until_the_lease_ends(q: Probe) -> None:
     q.leave("w1")
     assert q.taken("w2") == []
     assert q.settle(job, "complete") == "ok"
+
+
+def test_a_worker_that_is_asked_to_stop_hears_it_when_it_next_speaks(q: Probe) -> None:
+    for worker in ("w1", "w2"):
+        assert not q.run(registry.heartbeat(GLOBAL, worker, ABOUT)).stop
+    assert q.run(registry.stop(GLOBAL, ["w1", "nobody"])) == ["ok", "gone"]
+    assert [w.name for w in q.run(registry.workers(GLOBAL))] == ["w1", "w2"]
+    assert q.run(registry.heartbeat(GLOBAL, "w1", ABOUT)).stop
+    assert q.run(registry.heartbeat(GLOBAL, "w1", ABOUT)).stop, "until it has stopped"
+    assert not q.run(registry.heartbeat(GLOBAL, "w2", ABOUT)).stop
+    q.run(registry.heartbeat(GLOBAL, "w1", None))
+    assert not q.run(registry.heartbeat(GLOBAL, "w1", ABOUT)).stop
+    assert set(q.raw.hkeys(GLOBAL["workers"])) == {b"w2", b"w1"}

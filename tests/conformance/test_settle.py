@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from bide.clock import from_us
 from bide.errors import ScriptBug
 from bide.ops import consume, manage
 from bide.ops.consume import Outcome, Settle
 from bide.ops.produce import Prepared
-from tests.conformance.probe import BODY, SECOND, Probe
+from tests.conformance.probe import BODY, LEASE, SECOND, Probe
 
+CRASH = b'{"type":"bide.WorkerCrashed","message":"SIGSEGV"}'
 ERROR = b'{"type":"ValueError","message":"no"}'
 
 
@@ -145,6 +147,108 @@ def test_one_call_settles_many_each_in_its_own_way(q: Probe) -> None:
     )
 
 
+def test_a_crash_is_run_again_at_its_place_and_uses_no_attempt(q: Probe) -> None:
+    (receipt,) = q.add("a", priority=3)
+    (job,) = q.claim().jobs
+    now = now_of(q, Settle("a", job.token, "crash", "", CRASH))
+    holding = q.holding()
+    assert holding.sets["due:3"] == {"a": receipt.due_us}
+    record = holding.records["a"]
+    assert (record.settled, record.attempt, record.crashes, record.strikes) == ("K", 0, 1, 0)
+    assert holding.total("reclaimed") == 1
+    (attempt,) = q.notes("a").attempts
+    assert attempt.crashed
+    assert attempt.error is not None
+    assert (attempt.number, attempt.worker, attempt.error.message) == (1, "w1", "SIGSEGV")
+    assert attempt.ended == from_us(now)
+    (again,) = q.claim().jobs
+    assert (again.attempt, again.reclaims) == (1, 1)
+
+
+def test_the_third_crash_in_a_row_fails_a_job_with_its_evidence(q: Probe) -> None:
+    q.add("a")
+    for _ in range(3):
+        (job,) = q.claim().jobs
+        assert q.settle(job, "crash", "", CRASH) == "ok"
+    assert q.where("a") == "failed"
+    assert q.errors("a") == ["SIGSEGV"] * 3
+    assert q.holding().total("failed") == 1
+    assert q.holding().total("reclaimed") == 3
+    assert q.settle(job, "crash", "", CRASH) == "ok", "again, because the reply was lost"
+    assert q.holding().total("failed") == 1
+
+
+@pytest.mark.parametrize("outcome", ["retry", "snooze"])
+def test_what_ends_otherwise_has_not_crashed_in_a_row(q: Probe, outcome: Outcome) -> None:
+    q.add("a")
+    for _ in range(2):
+        for _ in range(2):
+            (job,) = q.claim().jobs
+            q.settle(job, "crash", "", CRASH)
+        (job,) = q.claim().jobs
+        assert job.reclaims == 2
+        q.settle(job, outcome, "+0")
+    assert q.where("a") == "due"
+    assert q.record("a").crashes == 0
+
+
+def test_a_release_leaves_crashes_as_they_were(q: Probe) -> None:
+    q.add("a")
+    (job,) = q.claim().jobs
+    q.settle(job, "crash", "", CRASH)
+    (job,) = q.claim().jobs
+    q.settle(job, "release")
+    assert q.record("a").crashes == 1
+
+
+def test_a_crash_counts_beside_those_that_a_lease_told_of(q: Probe) -> None:
+    q.add("a")
+    for _ in range(2):
+        (job,) = q.claim().jobs
+        q.settle(job, "crash", "", CRASH)
+    assert q.taken("doomed") == ["a"]
+    q.leave("doomed")
+    q.move(LEASE + 1)
+    q.claim("undertaker", 0)
+    record = q.record("a")
+    assert (record.crashes, record.strikes) == (2, 1), "a lease names no culprit among others"
+    (job,) = q.claim().jobs
+    assert job.reclaims == 3
+    q.settle(job, "crash", "", CRASH)
+    assert q.where("a") == "failed"
+
+
+def test_a_suspect_that_crashed_still_runs_alone(q: Probe) -> None:
+    q.add("a")
+    for _ in range(2):
+        q.taken("doomed")
+        q.leave("doomed")
+        q.move(LEASE + 1)
+        q.claim("undertaker", 0)
+    (job,) = q.claim().jobs
+    q.settle(job, "crash", "", CRASH)
+    assert list(q.holding().sets["due:alone"]) == ["a"]
+    assert not q.record("a").alone
+
+
+def test_a_crash_of_one_that_was_asked_to_end_is_its_end(q: Probe) -> None:
+    job = q.take("a")
+    assert q.cancel("a") == ["asked"]
+    q.settle(job, "crash", "", CRASH)
+    assert q.where("a") == "cancelled"
+    assert q.errors("a") == ["SIGSEGV"], "which is told all the same"
+    assert q.holding().total("reclaimed") == 0
+
+
+def test_a_crash_of_a_lease_that_has_passed_on_is_refused(q: Probe) -> None:
+    job = q.take("a")
+    q.move(LEASE + 1)
+    (again,) = q.claim("w2").jobs
+    assert q.settle(job, "crash", "", CRASH) == "lost"
+    assert q.record("a").crashes == 0
+    assert q.settle(again, "complete") == "ok"
+
+
 def test_verdicts_come_in_the_order_of_the_settles(q: Probe) -> None:
     q.add("a", "b")
     a, b = q.claim().jobs
@@ -211,7 +315,7 @@ def test_a_paused_queue_takes_outcomes(q: Probe) -> None:
     assert q.where("a") == "completed"
 
 
-@pytest.mark.parametrize("outcome", ["retry", "snooze", "release"])
+@pytest.mark.parametrize("outcome", ["retry", "snooze", "release", "crash"])
 def test_a_record_that_cannot_be_read_spoils_nothing_but_itself(q: Probe, outcome: Outcome) -> None:
     """Its head is enough to know whose the job is, and how it ended."""
     job = q.take("a")

@@ -64,6 +64,7 @@ def apply(q: Probe, verb: str, job: Claimed, end: State) -> None:
         "fail": "fail",
         "snooze": "snooze",
         "release": "release",
+        "crash": "crash",
     }
     if verb in outcomes:
         q.settle(job, outcomes[verb], when if verb in ("retry", "snooze") else "")

@@ -38,10 +38,10 @@ return reply
 """
 _OUTCOMES = {
     "completed": "C",
-    "failed": "F-",
-    "cancelled": "XRSL-CF",
+    "failed": "FK-",
+    "cancelled": "XRSLK-CF",
     "active": "-",
-    "due": "RSL-CFX",
+    "due": "RSLK-CFX",
 }
 """State -> how the latest claim of a job in it may have been settled (`-`: not at all)."""
 

@@ -12,8 +12,9 @@ import redis
 from bide import Queue, sync
 from bide.embedded import Server
 from bide.keys import keys_of
-from bide.ops.registry import About, heartbeat
+from bide.ops.registry import About, Doing, heartbeat
 from tests.integration.console import at_terminal, bide, error_of, said
+from tests.integration.workers import at_work, eventually
 
 HOSTILE = "x\x1b[2Jy"
 
@@ -88,19 +89,45 @@ def test_workers_are_listed(home: Path, one_url: str) -> None:
     started = 1_900_000_000_000_000
     say(
         one_url, "w1", host="a", pid=7, queues=["mail", "low"], executor="auto", concurrency=9,
-        started_us=started, version="1.2",
+        started_us=started, version="1.2", busy=2, rss=42_000_000, skew=-0.25,
+        doing=[
+            Doing("low", "b", "shop:late", started + 1_000_000),
+            Doing("mail", "a", "shop:x", started),
+        ],
     )  # fmt: skip
     say(one_url, "w2", host=HOSTILE, queues=["other"])
     shown = said(bide(home, "workers", url=one_url))
     assert "w1" in shown
     assert "mail, low" in shown
+    assert "2/9" in shown
+    assert "42 MB" in shown
+    assert "-0.2s" in shown
+    assert "shop:x since " in shown
+    assert " and 1 other" in shown
     assert r"x\x1b[2Jy" in shown
     (one,) = json.loads(said(bide(home, "workers", "-q", "low", "--json", url=one_url)))["workers"]
     assert 0 <= one.pop("seen_ago") < 30
     assert one == {
         "name": "w1", "host": "a", "pid": 7, "queues": ["mail", "low"], "executor": "auto",
         "concurrency": 9, "started": "2030-03-17T17:46:40+00:00", "version": "1.2",
+        "busy": 2, "rss": 42_000_000, "skew": -0.25, "doing": [
+            {"queue": "low", "id": "b", "task": "shop:late", "since": "2030-03-17T17:46:41+00:00"},
+            {"queue": "mail", "id": "a", "task": "shop:x", "since": "2030-03-17T17:46:40+00:00"},
+        ],
     }  # fmt: skip
+
+
+def test_a_worker_is_asked_to_stop(home: Path, one_url: str) -> None:
+    queue = Queue("work", url=one_url)
+    with at_work(queue, name="web1") as one, at_work(queue, name="web2") as two:
+        eventually(lambda: len(queue.workers()) == 2)
+        assert "may be web1." in error_of(bide(home, "workers", "stop", "web", url=one_url), 2)
+        told = said(bide(home, "workers", "stop", "web1", url=one_url))
+        assert told == f"{one.name} was asked to stop.\n"
+        eventually(lambda: [seen.name for seen in queue.workers()] == [two.name])
+        gone = error_of(bide(home, "workers", "stop", "web1", url=one_url), 3)
+        assert gone == "Error: There is no worker 'web1'; `bide workers` lists them."
+    queue.close()
 
 
 # -- health

@@ -23,6 +23,7 @@ from tests.model.store import DUE, Job
 
 ERROR = b'{"type":"E","message":"no"}'
 LEASE = 10 * SECOND
+HAVE_DATA = ("complete", "fail", "retry", "crash")
 LONG_TEXT = b'"' + b"x" * 14_000 + b'"'
 """Two of these fit into the notes of a kind, three do not."""
 
@@ -134,8 +135,9 @@ class Driver:
         for pick, outcome, when, has_data in picks:
             id, token = self.held(pick)
             result = b"42" if outcome == "complete" else ERROR
-            data = result if has_data and outcome in ("complete", "fail", "retry") else b""
-            if outcome in ("complete", "fail") and (when == "+0" or when[0] == "@"):
+            data = result if has_data and outcome in HAVE_DATA else b""
+            none = outcome in ("complete", "fail") and (when == "+0" or when[0] == "@")
+            if none or outcome == "crash":
                 self._settled.append(Settle(id, token, outcome, "", data))
             else:
                 self._settled.append(Settle(id, token, outcome, self.when(when), data))

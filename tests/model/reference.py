@@ -104,6 +104,8 @@ class Queue(Managed):
             self.finish(job, "failed", now, at)
         elif outcome == "cancel" or asked:
             self.finish(job, "cancelled", now)
+        elif outcome == "crash":
+            self._crash(job, now)
         else:
             self.count("retried", int(outcome == "retry"))
             run.alone = 0
@@ -116,6 +118,18 @@ class Queue(Managed):
             run.first = run.first or run.due
             assert at is not None
             job.again(max(at, now))
+
+    def _crash(self, job: Job, now: int) -> None:
+        run = job.run
+        assert run
+        self.count("reclaimed")
+        run.alone = 0
+        run.attempt -= 1
+        run.crashes += 1
+        if run.crashes >= CRASHES:
+            self.finish(job, "failed", now)
+        else:
+            job.again(min(run.due, now))
 
     def claim(
         self,

@@ -37,7 +37,9 @@ WHENS = st.sampled_from(["+0"] * 6 + ["+1000000", "+4000000", "+25000000", "@-60
 JOBS = st.lists(st.tuples(IDS, WHENS, st.sampled_from([5, 5, 0, 9])), min_size=1, max_size=4)
 SOME_IDS = st.lists(IDS, min_size=1, max_size=3)
 LEASES = st.sampled_from([LEASE, LEASE, 25_000_000])
-OUTCOMES = st.sampled_from(["complete", "complete", "retry", "fail", "snooze", "release", "cancel"])
+OUTCOMES = st.sampled_from(
+    ["complete", "complete", "retry", "fail", "snooze", "release", "cancel", "crash", "crash"]
+)
 PICKS = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 4, 5])
 KEEPS = st.sampled_from([Retention(), Retention(16, 16, 16, 1), Retention(0, 16, 70, 2)])
 """To keep everything, or so little that jobs are removed within an example."""

@@ -81,6 +81,11 @@ def test_everything_that_a_file_may_say(home: Path) -> None:
         queues = "mail"
         order = "fair"
         concurrency = 7
+        executor = "process"
+        workers = 3
+        max-jobs = 1000
+        max-rss = "1.5GB"
+        max-idle = 60
         lease = "1m"
         grace = 2.5
         """,
@@ -89,7 +94,19 @@ def test_everything_that_a_file_may_say(home: Path) -> None:
         url="unix:///run/v.sock",
         prefix="shop",
         log_format="json",
-        worker=WorkerSettings(("shop.tasks", "shop.mail"), ("mail",), "fair", 7, "1m", 2.5),
+        worker=WorkerSettings(
+            modules=("shop.tasks", "shop.mail"),
+            queues=("mail",),
+            order="fair",
+            concurrency=7,
+            executor="process",
+            workers=3,
+            max_jobs=1000,
+            max_rss=1_500_000_000,
+            max_idle=60,
+            lease="1m",
+            grace=2.5,
+        ),
         file=file,
     )
 

@@ -262,6 +262,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
         (0, registry.heartbeat(GLOBALS, "w1", ABOUT)),
         (0, registry.heartbeat(GLOBALS, "w1", None)),
     ],
+    "registry.stop": [(n, registry.stop(GLOBALS, ["w1"] * n)) for n in (1, 3)],
     "registry.workers": [(0, registry.workers(GLOBALS))],
     "registry.queues": [(0, registry.queues(GLOBALS))],
 }

@@ -12,7 +12,6 @@ from bide.job import Claimed
 from bide.keys import keys_of
 from bide.payload.codec import Body, encode_body
 from bide.task import Served, register
-from bide.worker.lifespan import Lifespan
 from bide.worker.running import Running
 from bide.worker.station import Station
 
@@ -42,7 +41,7 @@ class Scene:
     def __init__(self, function: Any) -> None:
         self.station = Station(MAIL, "w1", 10_000_000)
         self.changed = asyncio.Event()
-        self.running = Running("w1", Served(), Lifespan(), (), self.changed.set)
+        self.running = Running("w1", Served(), 10, None, (), self.changed.set)
         body = encode_body(Body(task.task_name(function)))
         self.running.accept(self.station, [Claimed("a", body, 1, 1, 0, 5, 5)], 0.0)
 
@@ -51,7 +50,7 @@ class Scene:
             while not self.station.settles:
                 await self.changed.wait()
                 self.changed.clear()
-        self.running.close()
+        await self.running.close()
         (settle,) = self.station.settles
         return settle.outcome
 

@@ -22,7 +22,7 @@ class Group(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Show the help when nothing is said; that is no error."""
-        if not args and not ctx.resilient_parsing:
+        if not args and not ctx.resilient_parsing and not self.invoke_without_command:
             click.echo(ctx.get_help())
             ctx.exit()
         return super().parse_args(ctx, args)

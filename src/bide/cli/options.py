@@ -113,3 +113,16 @@ def read_at(text: str, option: str = "--at") -> datetime:
             f"write {at.isoformat()}Z or {at.isoformat()}+01:00."
         )
     return at
+
+
+def read_address(text: str, option: str = "--health-port") -> tuple[str, int]:
+    """A port, or an interface and a port, as typed: `8080`, `127.0.0.1:8080`, `[::1]:8080`.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not (port.isdecimal() and int(port) < 65_536) or (colon and not host):
+        raise UsageError(f"{option} {text!r} is not a port; write it as 8080 or 127.0.0.1:8080.")
+    return host or "0.0.0.0", int(port)

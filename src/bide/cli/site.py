@@ -65,6 +65,17 @@ class Site:
         """The workers that were heard of lately."""
         return self.client.run(registry.workers(self._everywhere))
 
+    def stop(self, names: Sequence[str]) -> None:
+        """Ask workers to stop.
+
+        Raises:
+            NotFound: one has stopped in the meantime.
+        """
+        words = self.client.run(registry.stop(self._everywhere, names))
+        for name, word in zip(names, words, strict=True):
+            if word == "gone":
+                raise NotFound(f"The worker {name!r} has stopped already.")
+
     def counts(self, names: Sequence[str]) -> dict[str, Counts]:
         """How many jobs are in each state, by queue."""
         commands = [inspect.counts(keys_of(name, self.prefix)) for name in names]

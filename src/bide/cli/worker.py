@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 from typing import Any
 
 import click
 
 from bide import logs
-from bide.cli.options import import_from_here, queues_option, server_options
-from bide.config import LOG_FORMATS, settings
+from bide.cli.options import import_from_here, queues_option, read_address, server_options
+from bide.clock import to_us
+from bide.config import LOG_FORMATS, settings, to_bytes
 from bide.errors import UsageError
+from bide.supervisor import Supervisor
+from bide.supervisor.plan import Plan
 from bide.worker import Worker
-from bide.worker.order import OrderChoice, read_order
+from bide.worker.executors import CONCURRENCY, EXECUTORS, Executor
+from bide.worker.order import read_order
 from bide.worker.worker import GRACE, LEASE
-
-CONCURRENCY = 100
 
 
 @click.command()
@@ -29,7 +32,34 @@ CONCURRENCY = 100
     help="Which queue first: strict, fair, or weights as high=6,low=1.  [default: strict]",
 )
 @click.option(
-    "-c", "--concurrency", metavar="N", type=int, help=f"Jobs at once.  [default: {CONCURRENCY}]"
+    "-c",
+    "--concurrency",
+    metavar="N",
+    type=int,
+    help=f"Jobs at once.  [default: {CONCURRENCY}; in processes, one a processor]",
+)
+@click.option(
+    "-x",
+    "--executor",
+    type=click.Choice(EXECUTORS),
+    help="Jobs in this process, in child processes, or in a process each.  [default: auto]",
+)
+@click.option(
+    "-w",
+    "--workers",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="So many workers, in processes that a supervisor keeps alive.",
+)
+@click.option("--max-jobs", metavar="N", type=int, help="Replace a process after so many jobs.")
+@click.option(
+    "--max-rss", metavar="SIZE", help="Replace a child that has more memory than this: 500MB."
+)
+@click.option("--max-idle", metavar="DURATION", help="Stop after so long without a job.")
+@click.option(
+    "--health-port",
+    metavar="[HOST:]PORT",
+    help="Answer /livez and /readyz here.  [default host: 0.0.0.0]",
 )
 @click.option("--burst", is_flag=True, help="Stop when nothing is due.")
 @click.option("--lease", metavar="DURATION", help=f"How long a job is held.  [default: {LEASE:g}s]")
@@ -54,6 +84,12 @@ def worker(
     queues: tuple[str, ...],
     order: str | None,
     concurrency: int | None,
+    executor: Executor | None,
+    workers: int | None,
+    max_jobs: int | None,
+    max_rss: str | None,
+    max_idle: str | None,
+    health_port: str | None,
     burst: bool,
     lease: str | None,
     grace: str | None,
@@ -63,13 +99,15 @@ def worker(
     log_format: str | None,
     url: str | None,
     prefix: str | None,
-) -> None:
+) -> int | None:
     """Run the jobs of queues.
 
-    Their functions are those of MODULEs, and what these register. Modules, queues, order,
-    concurrency, lease and grace that are not given are those of [tool.bide.worker] in
-    pyproject.toml. Stops on SIGINT or SIGTERM when running jobs have finished; a second signal
-    gives them back.
+    Their functions are those of MODULEs, and what these register. What is not given is as
+    [tool.bide.worker] in pyproject.toml has it. Stops on SIGINT or SIGTERM when running jobs have
+    finished; a second signal gives them back.
+
+    With -w or --health-port, and under systemd (Type=notify), a supervisor starts the workers,
+    starts those that die again, and stops all of them together.
     """
     told = settings()
     modules = modules or told.worker.modules
@@ -78,31 +116,42 @@ def worker(
             "No MODULE is given: name those whose functions may run, as in `bide worker "
             "shop.tasks`, or set modules in [tool.bide.worker] of pyproject.toml."
         )
-    logs.setup(log_format or told.log_format or "text", logging.DEBUG if verbose else logging.INFO)
+    log = (log_format or told.log_format or "text", logging.DEBUG if verbose else logging.INFO)
+    logs.setup(*log)
     import_from_here()
-    Worker(
-        queues or told.worker.queues or ("default",),
-        url=url,
-        prefix=prefix,
-        modules=modules,
-        order=_order(_first(order, told.worker.order, "strict")),
-        concurrency=_first(concurrency, told.worker.concurrency, CONCURRENCY),
-        lease=_first(lease, told.worker.lease, LEASE),
-        grace=_first(grace, told.worker.grace, GRACE),
-        name=name,
-        allow_pickle=allow_pickle,
-    ).work(burst)
-    _leave_threads_behind()
-
-
-def _order(told: str | dict[str, int]) -> OrderChoice:
-    """An order, typed or from the file."""
-    return read_order(told) if isinstance(told, str) else told
-
-
-def _first(*values: Any) -> Any:
-    """The first that is given."""
-    return next(value for value in values if value is not None)
+    given: dict[str, Any] = {
+        "order": order,
+        "concurrency": concurrency,
+        "executor": executor,
+        "max_jobs": max_jobs,
+        "max_rss": None if max_rss is None else to_bytes(max_rss, "--max-rss"),
+        "max_idle": max_idle,
+        "lease": lease,
+        "grace": grace,
+    }
+    options: dict[str, Any] = {
+        "queues": list(queues or told.worker.queues or ("default",)),
+        "modules": list(modules),
+        "url": url,
+        "prefix": prefix,
+        "name": name,
+        "allow_pickle": allow_pickle,
+    }
+    for option, value in given.items():
+        value = getattr(told.worker, option) if value is None else value
+        if value is not None:
+            options[option] = value
+    if isinstance(options.get("order"), str):
+        options["order"] = read_order(options["order"])
+    health = read_address(health_port) if health_port is not None else None
+    workers = workers or told.worker.workers
+    if workers is None and health is None and not os.environ.get("NOTIFY_SOCKET"):
+        Worker(**options).work(burst)
+        _leave_threads_behind()
+        return None
+    plan = Plan(options, burst, sys.path, log)
+    grace_us = to_us(options.get("grace", GRACE), "grace")
+    return Supervisor(plan, workers or 1, grace_us / 1e6, health).run()
 
 
 def _leave_threads_behind() -> None:

@@ -1,4 +1,4 @@
-"""`bide workers`: who serves what."""
+"""`bide workers`: who serves what, and what each runs; and stopping one."""
 
 from __future__ import annotations
 
@@ -6,22 +6,33 @@ from typing import Any
 
 import click
 
+from bide.cli.group import Group
 from bide.cli.options import json_option, queues_option, server_options
-from bide.cli.screen import Column, echo, echo_json, moment_json, relative, table
-from bide.cli.site import Site
+from bide.cli.screen import Column, count, echo, echo_json, moment_json, relative, table
+from bide.cli.site import NotFound, Site
 from bide.clock import from_us
+from bide.errors import UsageError
 from bide.ops.registry import WorkerSeen
 
 
-@click.command()
+@click.group(cls=Group, invoke_without_command=True)
 @queues_option("Only those that serve one of these.")
 @server_options
 @json_option
-def workers(queues: tuple[str, ...], url: str | None, prefix: str | None, as_json: bool) -> None:
-    """List the workers.
+@click.pass_context
+def workers(
+    ctx: click.Context,
+    queues: tuple[str, ...],
+    url: str | None,
+    prefix: str | None,
+    as_json: bool,
+) -> None:
+    """List the workers, or stop one.
 
     Shown are those that were heard of in the last minute; they speak every ten seconds.
     """
+    if ctx.invoked_subcommand is not None:
+        return
     seen = Site(url, prefix).workers()
     if queues:
         seen = [worker for worker in seen if set(queues) & set(worker.about.queues)]
@@ -29,6 +40,38 @@ def workers(queues: tuple[str, ...], url: str | None, prefix: str | None, as_jso
         echo_json({"workers": workers_report(seen)})
     else:
         print_workers(seen)
+
+
+@workers.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@server_options
+def stop(names: tuple[str, ...], url: str | None, prefix: str | None) -> None:
+    """Ask workers to stop, as a signal would: what they run may end.
+
+    NAME is a worker's name or its beginning, if no other worker's begins so.
+    """
+    site = Site(url, prefix)
+    there = [worker.name for worker in site.workers()]
+    meant = [_meant(name, there) for name in names]
+    site.stop(meant)
+    for name in meant:
+        echo(f"{name} was asked to stop.")
+
+
+def _meant(name: str, there: list[str]) -> str:
+    """The worker that is meant.
+
+    Raises:
+        NotFound: none is, or several are.
+    """
+    if name in there:
+        return name
+    found = [one for one in there if one.startswith(name)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(f"{name!r} may be {' or '.join(found)}; give more of its name.")
+    raise NotFound(f"There is no worker {name!r}; `bide workers` lists them.")
 
 
 def workers_report(workers: list[WorkerSeen]) -> list[dict[str, Any]]:
@@ -44,6 +87,18 @@ def workers_report(workers: list[WorkerSeen]) -> list[dict[str, Any]]:
             "started": moment_json(from_us(worker.about.started_us)),
             "seen_ago": worker.ago,
             "version": worker.about.version,
+            "busy": worker.about.busy,
+            "doing": [
+                {
+                    "queue": job.queue,
+                    "id": job.id,
+                    "task": job.task,
+                    "since": moment_json(job.since),
+                }
+                for job in worker.about.doing
+            ],
+            "rss": worker.about.rss,
+            "skew": worker.about.skew,
         }
         for worker in workers
     ]
@@ -60,10 +115,13 @@ def print_workers(workers: list[WorkerSeen]) -> None:
         Column("pid", right=True, spare=True),
         Column("queues", cut="end"),
         Column("executor", spare=True),
-        Column("at once", right=True),
+        Column("busy", right=True),
         Column("since"),
         Column("seen"),
+        Column("memory", right=True, spare=True),
+        Column("clock", right=True, spare=True),
         Column("version", spare=True),
+        Column("runs", cut="end"),
     ]
     table(columns, [_row(worker) for worker in workers])
 
@@ -76,8 +134,21 @@ def _row(worker: WorkerSeen) -> list[str]:
         str(about.pid),
         ", ".join(about.queues),
         about.executor,
-        str(about.concurrency),
+        f"{about.busy}/{about.concurrency}",
         f"{from_us(about.started_us).astimezone():%m-%d %H:%M}",
         relative(-worker.ago),
+        f"{about.rss / 1e6:.0f} MB" if about.rss else "",
+        "" if about.skew is None else f"{about.skew:+.1f}s",
         about.version,
+        _runs(worker),
     ]
+
+
+def _runs(worker: WorkerSeen) -> str:
+    """The job that has run longest, for how long, and how many others there are."""
+    doing = sorted(worker.about.doing, key=lambda job: job.since_us)
+    if not doing:
+        return ""
+    others = worker.about.busy - 1
+    more = f" and {count(others, 'other')}" if others > 0 else ""
+    return f"{doing[0].task} since {doing[0].since.astimezone():%H:%M:%S}{more}"

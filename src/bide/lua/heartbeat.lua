@@ -1,8 +1,8 @@
--- heartbeat: a worker says that it lives and what it serves, or that it stops.
--- @key   workers  adds or removes; removes what was not seen for an hour
+-- heartbeat: a worker says that it lives and what it does, or that it stops.
+-- @key   workers  adds or removes; removes what was not seen for an hour; looks who is to stop
 -- @arg   worker   text
 -- @arg   about    text   what it says of itself, as JSON; empty when it stops
--- @reply ok now
+-- @reply ok now stop (1: someone wants it to)
 
 local FORGET_AFTER_US = 3600000000
 local time = redis.call('TIME')
@@ -14,7 +14,10 @@ for i = 1, #sample, 2 do
     redis.call('HDEL', workers, sample[i])
   end
 end
-if about ~= '' then
-  redis.call('HSET', workers, worker, string.format('%.0f ', now) .. about)
+local asked = worker .. ' stop' -- no name has a space
+if about == '' then
+  redis.call('HDEL', workers, asked)
+  return {'ok', now, 0}
 end
-return {'ok', now}
+redis.call('HSET', workers, worker, string.format('%.0f ', now) .. about)
+return {'ok', now, redis.call('HEXISTS', workers, asked)}

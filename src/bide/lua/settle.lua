@@ -22,10 +22,13 @@
 --        | retry (when; data: error) | fail (when: how long to keep it, or nothing; data: error)
 --        | snooze (when; uses no attempt) | release (given back unbegun; uses no attempt)
 --        | cancel (it was asked to end, and did)
-local STAMP = {complete = 'C', retry = 'R', fail = 'F', snooze = 'S', release = 'L', cancel = 'X'}
-local AGAIN = {retry = true, snooze = true, release = true}
+--        | crash (its process died under it, and under no other job; data: error; uses no attempt)
+local STAMP = {complete = 'C', retry = 'R', fail = 'F', snooze = 'S', release = 'L', cancel = 'X',
+  crash = 'K'}
+local AGAIN = {retry = true, snooze = true, release = true, crash = true}
 local KIND = {complete = 'completed', retry = 'retried', fail = 'failed', snooze = 'rescheduled',
-  release = 'rescheduled', cancel = 'cancelled'}
+  release = 'rescheduled', cancel = 'cancelled', crash = 'reclaimed'}
+local CRASHES = 3
 
 local ids, n = {}, 0
 for i = rest, #ARGV, 5 do
@@ -50,7 +53,8 @@ local gone_active, records, results_add, notes_add = {}, {}, {}, {}
 local completed_add, failed_add, cancelled_add, due_add = {}, {}, {}, {}
 local settled, finished = {}, {}
 local earliest, owns
-local counts = {complete = 0, retry = 0, fail = 0, snooze = 0, release = 0, cancel = 0}
+local counts = {complete = 0, retry = 0, fail = 0, snooze = 0, release = 0, cancel = 0,
+  crash = 0}
 
 local function again(f, id, at)
   local set = due[f.strikes >= 2 and 11 or 10 - f.priority]
@@ -65,7 +69,7 @@ local function again(f, id, at)
 end
 
 local function apply(k, stamp, outcome, at, data)
-  local id, line = ids[k], lines[k]
+  local id, line, verb = ids[k], lines[k], outcome
   gone_active[#gone_active + 1] = id
   counts[outcome] = counts[outcome] + 1
   line = record.settled(line, stamp)
@@ -76,7 +80,19 @@ local function apply(k, stamp, outcome, at, data)
     notes_add[#notes_add + 1] = id
     notes_add[#notes_add + 1] = noting.add(redis.call('HGET', notes, id), noting.error(f, now, data))
   end
-  if AGAIN[outcome] then
+  if outcome == 'crash' then
+    f = f or record.parse(line) or record.unknown(string.sub(line, 1, 34), now)
+    f.crashes, f.attempt, f.alone = f.crashes + 1, f.attempt - 1, 0
+    line = record.format(f.head, f)
+    if f.crashes >= CRASHES then
+      outcome = 'fail'
+      counts.fail = counts.fail + 1
+    end
+  end
+  if outcome == 'crash' then
+    due_us = math.min(f.due, now)
+    again(f, id, due_us)
+  elseif AGAIN[outcome] then
     f = f or record.parse(line) or record.unknown(string.sub(line, 1, 34), now)
     f.alone = 0
     if outcome ~= 'retry' then f.attempt = f.attempt - 1 end
@@ -115,7 +131,7 @@ local function apply(k, stamp, outcome, at, data)
   records[#records + 1] = line
   if book then
     local was = record.parse(lines[k]) or record.unknown('', now)
-    event.add(book, KIND[outcome], outcome, id, was.worker, was.attempt, due_us,
+    event.add(book, KIND[outcome], verb, id, was.worker, was.attempt, due_us,
       outcome == 'complete' and '' or data)
   end
 end
@@ -152,6 +168,7 @@ if owns and not limits.own then
   redis.call('HSET', meta, 'own', 1)
   limits.own = true
 end
+if counts.crash > 0 then redis.call('HINCRBY', meta, 'reclaimed', counts.crash) end
 if counts.retry > 0 then redis.call('HINCRBY', meta, 'retried', counts.retry) end
 
 local stores, limit = {jobs, run, results, notes}, n + 64

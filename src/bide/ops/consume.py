@@ -28,7 +28,7 @@ MAX_SETTLE_BYTES: Final = 4_000_000
 MAX_NOTED: Final = 12
 """Jobs to whose notes one call adds at most: they may take 90 KB each, and are read and written."""
 
-Outcome = Literal["complete", "retry", "fail", "snooze", "release", "cancel"]
+Outcome = Literal["complete", "retry", "fail", "snooze", "release", "cancel", "crash"]
 Verdict = Literal["ok", "lost", "gone"]
 Renewal = Literal["ok", "asked", "lost", "gone"]
 

@@ -17,6 +17,24 @@ SILENT: Final = 60.0
 """Seconds after which a worker that says nothing is not shown any more; it speaks every ten."""
 
 
+class Doing(msgspec.Struct, frozen=True, array_like=True):
+    """A job that a worker runs."""
+
+    queue: str
+    id: str
+    task: str
+    since_us: int
+
+    @property
+    def since(self) -> datetime:
+        """When it was claimed, by the server's clock."""
+        return from_us(self.since_us)
+
+
+MOST_DOING: Final = 10
+"""Jobs that a worker tells of; how many there are, it says too."""
+
+
 class About(msgspec.Struct, frozen=True):
     """What a worker says of itself."""
 
@@ -27,6 +45,14 @@ class About(msgspec.Struct, frozen=True):
     concurrency: int = 0
     started_us: int = 0
     version: str = "?"
+    busy: int = 0
+    """How many jobs it runs."""
+    doing: list[Doing] = []
+    """The first of them."""
+    rss: int = 0
+    """Bytes of memory, of its children too."""
+    skew: float | None = None
+    """Seconds by which its clock is ahead of the server's; None while that is not known."""
 
     @property
     def started(self) -> datetime:
@@ -47,10 +73,23 @@ def register(keys: Keys, queues: Sequence[str]) -> Command[None]:
     return command("register", keys, queues, lambda reply: None)
 
 
-def heartbeat(keys: Keys, worker: str, about: About | None) -> Command[None]:
+class Pulse(NamedTuple):
+    """What a worker learns when it says that it lives."""
+
+    now_us: int
+    stop: bool
+    """Someone wants it to stop."""
+
+
+def heartbeat(keys: Keys, worker: str, about: About | None) -> Command[Pulse]:
     """Say that a worker lives, or with None that it stops."""
     text = msgspec.json.encode(about) if about else b""
-    return command("heartbeat", keys, (worker, text), lambda reply: None)
+    return command("heartbeat", keys, (worker, text), lambda reply: Pulse(reply[1], reply[2] == 1))
+
+
+def stop(keys: Keys, names: Sequence[str]) -> Command[list[str]]:
+    """Ask workers to stop; `ok` or `gone` for each."""
+    return command("stop", keys, names, lambda reply: words(reply, 2))
 
 
 def workers(keys: Keys) -> Command[list[WorkerSeen]]:
@@ -66,6 +105,8 @@ def queues(keys: Keys) -> Command[list[str]]:
 def _read_workers(reply: list[Any]) -> list[WorkerSeen]:
     seen = []
     for name, value in pairs(reply[2]).items():
+        if " " in name:  # who was asked to stop
+            continue
         at_us, _, text = value.partition(b" ")
         ago = (reply[1] - int(at_us)) / 1e6
         if ago <= SILENT:

@@ -14,18 +14,16 @@ from typing import Any, Final, NamedTuple
 from bide.current import CurrentJob, enter
 from bide.errors import BideError, TaskNotFound
 from bide.middleware import used
-from bide.payload.codec import Body, decode_envelope, open_envelope
 from bide.retry import NO_RETRY
-from bide.task import Policy, Served, Target
+from bide.task import Served, Target
 from bide.testing.stage import AsyncStage, Awaited, Plain, Stage, Steps, catch, catch_async
 from bide.worker import judging
-from bide.worker.calling import Call, call_back, policy_for, prepare
+from bide.worker.calling import Call, call_back, prepare
+from bide.worker.reading import current, read
 from bide.worker.run import Ended, Run
 
 WORKER: Final = "bide-testing"
 """The worker's name, as jobs see it."""
-
-_DEFAULT: Final = Policy()
 
 
 class Everything(Served):
@@ -62,7 +60,7 @@ def perform(
     value: Any = None
     error: BaseException | None = None
     try:
-        target, body = _read(run, served)
+        target, body = read(run, WORKER, served, allow_pickle=True)
         if target.signature.injected:
             yield Awaited(context, stage.open_for(target.signature.injected.values()))
         call = prepare(body, target, stage.lifespan, used())
@@ -83,33 +81,10 @@ def perform(
         judged = judging.raised(run, error, served)
     callback = judged.callback
     if callback is not None:
-        job, told = run.job or _current(run, None), judged.value
+        job, told = run.job or current(run, WORKER), judged.value
         yield Plain(context, lambda wait: call_back(callback, served, job, told, wait))
     failed = judged.value if isinstance(judged.value, BaseException) else error
     return Performed(judged.ended, error if judged.ended[0] == "complete" else failed)
-
-
-def _read(run: Run, served: Served) -> tuple[Target, Body]:
-    """The task and the body of a job; along the way, the run learns what it is.
-
-    Raises:
-        BideError: the body cannot be read, or the task is nowhere.
-    """
-    envelope = decode_envelope(run.claimed.body)
-    head = envelope.body
-    run.task_name, run.codec = head.task, head.codec
-    run.policy = policy_for(head, _DEFAULT)
-    run.job = _current(run, head)
-    target = served.find(head.task)
-    run.policy = policy_for(head, target.policy)
-    if run.claimed.reclaims and run.policy.on_crash == "fail":
-        raise judging.crashed()
-    return target, open_envelope(envelope, allow_pickle=True)
-
-
-def _current(run: Run, head: Body | None) -> CurrentJob:
-    meta = head.meta if head else None
-    return CurrentJob(run.station.queue, WORKER, run.task_name, run.claimed, run, meta)
 
 
 async def _in_time(run: Run, call: Call, job: CurrentJob) -> Any:

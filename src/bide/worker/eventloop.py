@@ -7,6 +7,8 @@ cancelled would keep the process for ever.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import importlib
 import logging
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
@@ -21,17 +23,18 @@ LAST_WORDS: Final = 1.0
 
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in an event loop of its own, and leave whatever does not end."""
-    loop = _new_loop()
+    loop = new_event_loop()
     asyncio.set_event_loop(loop)
     try:
         return loop.run_until_complete(main)
     finally:
-        _end(loop)
+        end(loop)
         asyncio.set_event_loop(None)
         loop.close()
 
 
-def _end(loop: asyncio.AbstractEventLoop) -> None:
+def end(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel what an event loop still runs, and leave what does not end by that."""
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()
@@ -42,7 +45,13 @@ def _end(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_until_complete(loop.shutdown_asyncgens())
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
+def preload() -> None:
+    """Import what an event loop needs, for who will fork and have many children need it."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("uvloop")
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
     """Uvloop's event loop where it is installed (the extra `fast`), else asyncio's."""
     try:
         import uvloop

@@ -1,9 +1,14 @@
-"""Saying every ten seconds that the worker lives, for `bide info`; correctness needs none of it."""
+"""Saying every ten seconds that the worker lives, and hearing whether it is to stop.
+
+For those who look, and for `bide workers stop`; correctness needs none of it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
+from collections.abc import Callable
 from typing import Final
 
 from bide import aio
@@ -14,9 +19,30 @@ from bide.ops.registry import About, heartbeat
 EVERY: Final = 10.0
 
 
-async def beat(client: aio.Client, keys: Keys, worker: str, about: About) -> None:
-    """Beat until cancelled."""
+async def beat(
+    client: aio.Client,
+    keys: Keys,
+    worker: str,
+    about: Callable[[float | None], About],
+    stop: Callable[[], None],
+) -> None:
+    """Beat until cancelled.
+
+    Args:
+        client: of the server.
+        keys: those that no queue owns.
+        worker: its name.
+        about: what it says of itself, given how far its clock is ahead of the server's.
+        stop: called once, when someone wants it to stop.
+    """
+    skew: float | None = None
+    asked = False
     while True:
         with contextlib.suppress(BideError):
-            await client.run(heartbeat(keys, worker, about))
+            before = time.time()
+            pulse = await client.run(heartbeat(keys, worker, about(skew)))
+            skew = (before + time.time()) / 2 - pulse.now_us / 1e6
+            if pulse.stop and not asked:
+                asked = True
+                stop()
         await asyncio.sleep(EVERY)

@@ -31,6 +31,7 @@ from bide.ops.consume import MAX_SETTLE_BYTES, Claim, Settle, Verdict
 from bide.worker.alarm import make_alarm
 from bide.worker.ear import Ear
 from bide.worker.order import Order
+from bide.worker.processes.crew import Crew
 from bide.worker.running import Running
 from bide.worker.station import Station
 
@@ -72,17 +73,13 @@ class Loop:
         client: aio.Client,
         stations: Sequence[Station],
         order: Order,
-        concurrency: int,
         burst: bool,
     ) -> None:
         self._client = client
         self._stations = stations
         self._order = order
         self._no_shares = [0] * len(stations)
-        self._concurrency = concurrency
         self._burst = burst
-        # Half the slots a claim: one half runs while the round trip of the other is under way.
-        self._batch = -(-concurrency // 2)
         self._alone = False
         self._drain_until = 0.0
         self._cold = False
@@ -109,7 +106,7 @@ class Loop:
             self._limit.reschedule(asyncio.get_running_loop().time() + _LAST_ROUND_TRIP)
         self.stop()
 
-    async def run(self, running: Running) -> None:
+    async def run(self, running: Running | Crew) -> None:
         """Work until stopped, or in a burst until nothing is due and nothing runs."""
         self._running = running
         self._alarm = make_alarm(asyncio.get_running_loop(), self.ring)
@@ -134,9 +131,15 @@ class Loop:
             return 0
         if self._running.busy and time.monotonic() < self._drain_until:
             return 0
-        return max(0, self._concurrency - len(self._running))
+        return max(0, self._running.capacity - len(self._running))
+
+    def _batch(self) -> int:
+        """Half the slots a claim: one half runs while the round trip of the other is under way."""
+        return -(-self._running.capacity // 2)
 
     def _finished(self) -> bool:
+        if self._running.has_had_enough:
+            self.stopping = True
         if any(s.settles or s.unanswered or s.said.waiting for s in self._stations):
             return self.cut_off
         if self._running.busy or self._running.calls_back:
@@ -178,7 +181,7 @@ class Loop:
         ]
         if True not in ready:
             return self._no_shares
-        shares = self._order.share(ready, min(free, self._batch))
+        shares = self._order.share(ready, min(free, self._batch()))
         if not self._running.busy and len(shares) > 1:
             # What an idle worker takes may be a suspect, beside which nothing is to be claimed.
             first = next(place for place, share in enumerate(shares) if share)

@@ -11,6 +11,7 @@ from typing import Final
 from bide.current import CurrentJob
 from bide.job import Claimed
 from bide.ops.consume import Outcome, Said
+from bide.ops.registry import Doing
 from bide.payload.codec import DEFAULT_TIMEOUT
 from bide.payload.serializers import Codec
 from bide.task import Policy
@@ -87,6 +88,10 @@ class Run:
         """Gather a note for the next round trip; any thread may call."""
         if self.station.said.add(Said(self.claimed.id, self.claimed.token, kind, text)):
             self.say_soon()
+
+    def doing(self) -> Doing:
+        """What is said of it to those who look at the worker."""
+        return Doing(self.station.queue, self.claimed.id, self.task_name, self.claimed.token)
 
     def elapsed(self) -> float:
         """Seconds since the job was first due."""

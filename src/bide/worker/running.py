@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections import deque
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from bide.current import CurrentJob, enter
 from bide.errors import BideError
 from bide.job import Claimed
 from bide.middleware import used
 from bide.ops.consume import Settle
-from bide.payload.codec import check_id, decode_envelope, open_envelope
+from bide.ops.registry import Doing
 from bide.task import Served
 from bide.worker import judging
 from bide.worker.calling import (
@@ -31,13 +32,14 @@ from bide.worker.calling import (
     call_back,
     call_back_async,
     from_thread,
-    policy_for,
     prepare,
 )
 from bide.worker.deadlines import Deadlines
 from bide.worker.judging import Judged
 from bide.worker.leases import GRACE
 from bide.worker.lifespan import Lifespan
+from bide.worker.processes.kin import rss
+from bide.worker.reading import current, read
 from bide.worker.run import Ended, Run
 from bide.worker.station import Station
 from bide.worker.threads import Threads
@@ -57,7 +59,8 @@ class Running:
         self,
         worker: str,
         served: Served,
-        lifespan: Lifespan,
+        concurrency: int,
+        max_jobs: int | None,
         pickled: Container[str],
         changed: Callable[[], None],
     ) -> None:
@@ -66,13 +69,16 @@ class Running:
         Args:
             worker: the worker's name.
             served: the tasks it runs.
-            lifespan: the resources that are open.
+            concurrency: how many jobs may run at once.
+            max_jobs: how many are enough.
             pickled: the queues whose arguments are read though they were pickled.
             changed: called in the loop's thread when there is something to send.
         """
         self._worker = worker
         self._served = served
-        self._lifespan = lifespan
+        self._lifespan = Lifespan()
+        self._concurrency = concurrency
+        self._max_jobs = max_jobs
         self._pickled = pickled
         self._changed = changed
         self._loop = asyncio.get_running_loop()
@@ -93,13 +99,29 @@ class Running:
         return len(self._held) + self._stuck
 
     @property
+    def capacity(self) -> int:
+        """How many jobs may be held now."""
+        if self._max_jobs is None:
+            return self._concurrency
+        return min(self._concurrency, self._max_jobs - self.executed + self._stuck)
+
+    @property
+    def has_had_enough(self) -> bool:
+        """Whether it has run as many jobs as it was to."""
+        return self._max_jobs is not None and self.executed >= self._max_jobs
+
+    @property
     def busy(self) -> int:
         """How many jobs are held."""
         return len(self._held)
 
-    def tasks(self) -> list[str]:
-        """The task of each job that is held."""
-        return [run.task_name for run in self._held.values()]
+    def doing(self) -> list[Doing]:
+        """What runs."""
+        return [run.doing() for run in self._held.values()]
+
+    def rss(self) -> int:
+        """Bytes of memory of the processes that run jobs."""
+        return rss(os.getpid())
 
     @property
     def calls_back(self) -> bool:
@@ -147,22 +169,13 @@ class Running:
             self._end(run, ("cancel", "", b""))
             return
         try:
-            check_id(run.claimed.id)
-            envelope = decode_envelope(run.claimed.body)
-            head = envelope.body
-            run.task_name = head.task if head.task.isprintable() else repr(head.task)
-            run.codec = head.codec
-            run.policy = policy_for(head, run.policy)
-            run.job = self._current(run, head.meta)
-            target = self._served.find(head.task)
-            run.policy = policy_for(head, target.policy)
-            if run.claimed.reclaims and run.policy.on_crash == "fail":
-                raise judging.crashed()
-            body = open_envelope(envelope, allow_pickle=run.station.queue in self._pickled)
+            allow_pickle = run.station.queue in self._pickled
+            target, body = read(run, self._worker, self._served, allow_pickle=allow_pickle)
             call = prepare(body, target, self._lifespan, used())
         except BideError as error:
             self._end_unrun(run, error)
             return
+        assert run.job is not None
         run.deadline = time.monotonic() + run.policy.timeout
         self._deadlines.add(run)
         if target.is_async:
@@ -172,9 +185,6 @@ class Running:
             context = copy_context()
             job = run.job
             self._threads.submit(lambda: context.run(self._run_in_thread, run, call, job))
-
-    def _current(self, run: Run, meta: Mapping[str, Any] | None) -> CurrentJob:
-        return CurrentJob(run.station.queue, self._worker, run.task_name, run.claimed, run, meta)
 
     def ask(self, channel: str, id: str) -> None:
         """Someone wants a job to end: a coroutine is cancelled, a plain function can see it.
@@ -204,10 +214,15 @@ class Running:
             if run.task is not None:
                 run.task.cancel()
 
-    def close(self) -> None:
-        """Let idle threads end."""
+    async def open(self) -> None:
+        """Open the resources; whatever one raises stops the worker."""
+        await self._lifespan.open()
+
+    async def close(self) -> None:
+        """Let idle threads end, and close the resources."""
         self._deadlines.close()
         self._threads.close()
+        await self._lifespan.close()
 
     async def _run_async(self, run: Run, call: Call, job: CurrentJob) -> None:
         enter(job)
@@ -294,7 +309,7 @@ class Running:
         if run.decided is None:
             judged = judging.raised(run, error, self._served)
             if run.decide(judged.ended) and judged.callback is not None:
-                job = run.job or self._current(run, None)
+                job = run.job or current(run, self._worker)
                 task = self._loop.create_task(self._call_back(run, judged, job))
                 self._callbacks.add(task)
                 task.add_done_callback(self._called_back)

@@ -12,32 +12,38 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from functools import partial
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
-from bide import aio, config
+from bide import aio, config, logs
 from bide.clock import Duration, to_us
 from bide.connection import resolve_prefix, resolve_url
 from bide.errors import BideError, UsageError
 from bide.ids import check_name
 from bide.keys import keys_of
 from bide.ops.consume import leave
-from bide.ops.registry import About, heartbeat, register
+from bide.ops.registry import MOST_DOING, About, heartbeat, register
 from bide.queue import AsyncQueue, Queue
 from bide.script import SERVER_CLOCK
-from bide.task import Served
+from bide.task import Served, registering_modules
 from bide.version import VERSION
-from bide.worker import cancels, eventloop, title
+from bide.worker import cancels, eventloop, idleness, title
+from bide.worker.executors import Executor, check_limits
 from bide.worker.heartbeat import beat
 from bide.worker.leases import Leases
-from bide.worker.lifespan import Lifespan
 from bide.worker.loop import Loop
 from bide.worker.order import OrderChoice, make_order
+from bide.worker.processes.crew import Crew
+from bide.worker.processes.house import House
+from bide.worker.processes.wire import Setting
 from bide.worker.running import Running
 from bide.worker.station import Station
 
 log = logging.getLogger("bide.worker")
+
+Beside = Callable[[], Coroutine[Any, Any, None]]
 
 LEASE: Final = 10.0
 """Seconds for which a job is held without being renewed; it is renewed every quarter of it."""
@@ -60,10 +66,14 @@ class Worker:
         prefix: str | None = None,
         modules: str | Iterable[str] = (),
         order: OrderChoice = "strict",
-        concurrency: int = 100,
+        concurrency: int | None = None,
         lease: Duration = LEASE,
         grace: Duration = GRACE,
         name: str | None = None,
+        executor: Executor = "auto",
+        max_jobs: int | None = None,
+        max_rss: int | None = None,
+        max_idle: Duration | None = None,
         allow_pickle: bool = False,
     ) -> None:
         """Set up; nothing is sent before `work`.
@@ -78,11 +88,18 @@ class Worker:
                 as many from each, while they have work; or the weight of each by its name, a whole
                 number, such as `{"high": 6, "low": 1}`: shares of the jobs taken while they have
                 work. What a queue did not use while it was empty is not made up for.
-            concurrency: jobs at once, on the event loop and in threads together.
+            concurrency: jobs at once; by default 100, in processes as many as there are processors.
             lease: how long a job stays this worker's if it is not renewed.
             grace: how long running jobs may take after the first signal to stop.
             name: what logs and `bide info` call it, before a few characters that make it unique;
                 by default host and process id.
+            executor: `"auto"` runs coroutine functions on the event loop and plain functions in
+                threads; `"process"` runs jobs in child processes, one at a time in each; `"fork"`
+                gives each job a process of its own.
+            max_jobs: after how many jobs the process that ran them has had enough: a child is
+                replaced; where there are none, the worker stops.
+            max_idle: how long to wait for jobs before stopping.
+            max_rss: above how many bytes of memory it is, once it has ended its job.
             allow_pickle: read arguments that were pickled, which can run any code of whoever can
                 write to the queues. Without it, this is done for queues given as objects whose
                 serializer is `"pickle"`, and no others.
@@ -94,15 +111,16 @@ class Worker:
         given = [queues] if isinstance(queues, str | Queue | AsyncQueue) else list(queues)
         if not given:
             raise UsageError("A worker needs at least one queue.")
-        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-            raise UsageError(f"concurrency must be 1 or more, not {concurrency!r}.")
+        self._limits = limits = check_limits(executor, concurrency, max_jobs, max_rss)
+        self._max_idle = None if max_idle is None else to_us(max_idle, "max_idle") / 1e6
         self._url = resolve_url(_agreed("url", url, given))
         prefix = resolve_prefix(_agreed("prefix", prefix, given))
         self._clock = config.overridden().clock or SERVER_CLOCK
         label = name or f"{socket.gethostname()}.{os.getpid()}"
         self.name: Final = check_name(f"{label}.{secrets.token_hex(3)}", "worker name")
         self.queues: Final = [*dict.fromkeys(q if isinstance(q, str) else q.name for q in given)]
-        self.concurrency: Final = concurrency
+        self.concurrency: Final = limits.concurrency
+        self.executor: Final[Executor] = limits.executor
         self._lease_us = to_us(lease, "lease")
         if self._lease_us < _SHORTEST_LEASE_US:
             raise UsageError(f"lease={lease!r} is too short to be renewed; use 300ms or more.")
@@ -112,22 +130,35 @@ class Worker:
             for queue in given
             if allow_pickle or (not isinstance(queue, str) and queue.serializer == "pickle")
         }
-        self._served = Served([modules] if isinstance(modules, str) else modules)
+        self._modules = [modules] if isinstance(modules, str) else list(modules)
+        self._served = Served(self._modules)
         self._order = make_order(order, self.queues)
         self._keys = [keys_of(queue, prefix) for queue in self.queues]
         self._global_keys = keys_of(None, prefix)
         self._loop: Loop | None = None
-        self._running: Running | None = None
+        self._running: Running | Crew | None = None
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._abort_at: asyncio.TimerHandle | None = None
+        self._client: aio.Client | None = None
         self._stops = 0
         self._has_process = False
+        self.retired = False
+        """It has stopped because it had run `max_jobs`."""
 
-    def work(self, burst: bool = False) -> int:
+    @property
+    def answered(self) -> float:
+        """When the server last answered (`time.monotonic()`); 0 for never."""
+        return self._client.answered if self._client is not None else 0.0
+
+    def work(self, burst: bool = False, *, beside: Beside | None = None) -> int:
         """Work until SIGINT or SIGTERM; with `burst`, until nothing is due.
 
         The first signal lets running jobs finish; the second, or the end of the grace, gives them
         back without using an attempt; a third ends the process at once.
+
+        Args:
+            burst: whether to end when nothing is due.
+            beside: a coroutine function to be run in the worker's event loop meanwhile.
 
         Returns:
             How many jobs this worker executed.
@@ -141,14 +172,25 @@ class Worker:
         gc.freeze()
         self._has_process = threading.current_thread() is threading.main_thread()
         try:
-            return eventloop.run(self.run(burst))
+            return eventloop.run(self._run_beside(burst, beside))
         finally:
             self._has_process = False
             gc.unfreeze()
 
+    async def _run_beside(self, burst: bool, beside: Beside | None) -> int:
+        if beside is None:
+            return await self.run(burst)
+        task = asyncio.create_task(beside())
+        try:
+            return await self.run(burst)
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
     async def run(self, burst: bool = False) -> int:
         """`work`, in the event loop that runs now."""
-        client = aio.Client(self._url, patience=0, clock=self._clock)
+        self.retired = False
+        self._client = client = aio.Client(self._url, patience=0, clock=self._clock)
         try:
             with self._signal_handlers():
                 # Of calls that share a round trip, one whose script the server does not know would
@@ -162,33 +204,47 @@ class Worker:
 
     async def _run(self, client: aio.Client, burst: bool) -> int:
         stations = [Station(keys, self.name, self._lease_us) for keys in self._keys]
-        self._loop = loop = Loop(client, stations, self._order, self.concurrency, burst)
-        lifespan = Lifespan()
-        self._running = running = Running(
-            self.name, self._served, lifespan, self._pickled, loop.ring
-        )
+        self._loop = loop = Loop(client, stations, self._order, burst)
+        self._running = running = self._make_running(loop.ring)
         self._event_loop = event_loop = asyncio.get_running_loop()
 
         def ask(channel: str, id: str) -> None:
             with contextlib.suppress(RuntimeError):  # the event loop has closed
                 event_loop.call_soon_threadsafe(running.ask, channel, id)
 
+        def hear(channel: str, text: str) -> None:
+            if channel != everyone:
+                running.ask(channel, text)
+            elif text == self.name:
+                self._dismissed()
+
         if self._stops:
             self._obey()
         try:
-            await lifespan.open()
+            await running.open()
         except BaseException:
-            await lifespan.close()
+            await running.close()
             raise
         leases = Leases(client.url, self._clock, self._lease_us / 1e6, running.leased, ask)
         leases.start()
-        asked = [keys["asked"] for keys in self._keys]
+        everyone = self._global_keys["workers"]
+        channels = [everyone, *(keys["asked"] for keys in self._keys)]
         duties = [
-            asyncio.create_task(beat(client, self._global_keys, self.name, self._about())),
-            asyncio.create_task(cancels.hear(client, asked, ask)),
+            asyncio.create_task(
+                beat(
+                    client,
+                    self._global_keys,
+                    self.name,
+                    partial(self._about, running, time.time_ns() // 1000),
+                    self._dismissed,
+                )
+            ),
+            asyncio.create_task(cancels.hear(client, channels, hear)),
         ]
+        if self._max_idle is not None:
+            duties.append(asyncio.create_task(idleness.watch(running, self._max_idle, loop.stop)))
         if self._has_process:
-            duties.append(asyncio.create_task(title.keep(self.queues, running.tasks)))
+            duties.append(asyncio.create_task(title.keep(self.queues, running.doing)))
         log.info("worker %s serves %s, %d at once", self.name, _list(self.queues), self.concurrency)
         try:
             await loop.run(running)
@@ -196,15 +252,41 @@ class Worker:
             if self._abort_at is not None:
                 self._abort_at.cancel()
             leases.stop()
-            running.close()
             for duty in duties:
                 duty.cancel()
             await asyncio.gather(*duties, return_exceptions=True)
-            await lifespan.close()
+            await running.close()
             if not loop.cut_off:
                 await self._say_goodbye(client)
+            self.retired = running.has_had_enough
             log.info("worker %s stopped after %d jobs", self.name, running.executed)
         return running.executed
+
+    def _make_running(self, changed: Callable[[], None]) -> Running | Crew:
+        limits = self._limits
+        if limits.executor == "auto":
+            return Running(
+                self.name,
+                self._served,
+                limits.concurrency,
+                limits.max_jobs,
+                self._pickled,
+                changed,
+            )
+        held = config.overridden()
+        setting = Setting(
+            executor=limits.executor,
+            worker=self.name,
+            modules=self._modules,
+            also=sorted(registering_modules() - set(self._modules)),
+            pickled=sorted(self._pickled),
+            url=held.url,
+            prefix=held.prefix,
+            log=logs.settings(),
+            max_jobs=limits.max_jobs,
+            max_rss=limits.max_rss,
+        )
+        return Crew(House(setting, limits.concurrency), changed)
 
     async def _say_goodbye(self, client: aio.Client) -> None:
         """Drop what the server remembers of this worker; if it cannot be said, it is forgotten."""
@@ -222,6 +304,11 @@ class Worker:
         with contextlib.suppress(RuntimeError):  # its event loop has closed: it has stopped
             if self._event_loop is not None:
                 self._event_loop.call_soon_threadsafe(self._obey)
+
+    def _dismissed(self) -> None:
+        """Someone has asked over the server; saying it twice does not make it more urgent."""
+        if self._stops == 0:
+            self.stop()
 
     def _obey(self) -> None:
         """Do what has been asked: let running jobs finish, or give them back."""
@@ -261,15 +348,20 @@ class Worker:
             for number, handler in zip(signals, before, strict=True):
                 signal.signal(number, handler)
 
-    def _about(self) -> About:
+    def _about(self, running: Running | Crew, started_us: int, skew: float | None) -> About:
+        doing = running.doing()
         return About(
             host=socket.gethostname(),
             pid=os.getpid(),
             queues=self.queues,
-            executor="auto",
+            executor=self.executor,
             concurrency=self.concurrency,
-            started_us=time.time_ns() // 1000,
+            started_us=started_us,
             version=VERSION,
+            busy=len(doing),
+            doing=doing[:MOST_DOING],
+            rss=running.rss(),
+            skew=skew,
         )
 
 

@@ -9,23 +9,27 @@ from pathlib import Path
 
 from bide import script
 
-CUTS = [
-    "for i = 1, #expired do reclaim(expired[i]) end\n",
+CUTS = {
+    "include/reclaim.lua": """  for i = 1, #expired do
+    if one(sets, record, noting, event, book, now, expired[i]) then
+      given_up[#given_up + 1] = expired[i]
+    end
+  end
+""",
     # Nor do workers claim again and again because of a lease that has ended.
-    " elseif now < calm_until then by(calm_until) else more = true",
-]
+    "claim.lua": " elseif now < calm_until then by(calm_until) else more = true",
+}
 
 _whole = script._read
 
 
 def _cut(path: str) -> str:
     text = _whole(path)
-    if path == "claim.lua":
-        for lines in CUTS:
-            if text.count(lines) != 1:
-                os.write(2, f"claim.lua does not hold once: {lines}\n".encode())
-                os._exit(99)
-            text = text.replace(lines, "")
+    if path in CUTS:
+        if text.count(CUTS[path]) != 1:
+            os.write(2, f"{path} does not hold once: {CUTS[path]}\n".encode())
+            os._exit(99)
+        text = text.replace(CUTS[path], "")
         with Path(os.environ["CUT_LOG"]).open("a") as log:
             log.write(f"{os.getpid()}\n")
     return text

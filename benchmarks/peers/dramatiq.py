@@ -1,0 +1,49 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["dramatiq[redis]>=2.2,<3", "redis[hiredis]"]
+# ///
+"""Dramatiq: threads in several processes; its defaults are eight, in one per processor.
+
+By default a process prefetches two messages a thread, and sleeps for a moment whenever it has these
+and asks for more. With `dramatiq_queue_prefetch`, a variable that its reference names, it is
+several times as fast; so both are measured, and the faster is what bide is held against.
+"""
+
+import dramatiq
+from dramatiq.brokers.redis import RedisBroker
+
+from benchmarks.peers.common import QUEUE, URL, mark
+
+ABOUT = {
+    "package": "dramatiq",
+    "acks": "when a job has ended; of a worker that dies, jobs run again when its heartbeat is "
+    "missed for a minute",
+    "delays": "the memory of the worker that has taken the message",
+}
+
+
+def _work(processes, prefetch):
+    return [
+        *("env", f"dramatiq_queue_prefetch={prefetch}"),
+        *("dramatiq", "benchmarks.peers.dramatiq", "--queues", QUEUE),
+        *("--processes", str(processes), "--threads", "8"),
+    ]
+
+
+WORKERS = {
+    "Dramatiq, 1 × 8": {"command": _work(1, 256), "jobs": 5_000},
+    "Dramatiq, 2 × 8": {"command": _work(2, 256), "jobs": 6_000},
+    "Dramatiq, 2 × 8, default": {"command": _work(2, 0), "jobs": 3_000},
+}
+
+dramatiq.set_broker(RedisBroker(url=URL))
+
+
+@dramatiq.actor(queue_name=QUEUE)
+def job(number):
+    mark(number)
+
+
+def enqueue(numbers, worker):
+    for number in numbers:
+        job.send(number)

@@ -1,0 +1,36 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["huey>=3.5,<4", "redis[hiredis]"]
+# ///
+"""Huey: threads in one process, each of which waits at the queue itself."""
+
+from huey import RedisHuey
+
+from benchmarks.peers.common import QUEUE, URL, mark
+
+ABOUT = {
+    "package": "huey",
+    "acks": "never: what is taken off the list is gone, and lost with its worker",
+    "delays": "a sorted set, which a scheduler looks at every second",
+}
+WORKERS = {
+    "Huey, 8 threads": {
+        "command": [
+            *("huey_consumer", "benchmarks.peers.huey.huey", "--quiet", "--no-periodic"),
+            *("--workers", "8", "--worker-type", "thread"),
+        ],
+        "jobs": 6_000,
+    },
+}
+
+huey = RedisHuey(QUEUE, url=URL, results=False)
+
+
+@huey.task()
+def job(number):
+    mark(number)
+
+
+def enqueue(numbers, worker):
+    for number in numbers:
+        job(number)

@@ -1,0 +1,86 @@
+"""The other way to run jobs in processes: children that claim for themselves (see `feeding.py`).
+
+    python -m benchmarks.selfish URL CHILDREN AT_ONCE
+
+Each child is a worker of its own that runs jobs one after another: one round trip settles what it
+has run and claims the next. The least that works: nobody renews leases while a job runs, nobody
+sees a child die, nothing has a time-out, and what is claimed ahead cannot be given back meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+import redis
+
+from benchmarks.lab import QUEUE
+from bide import sync
+from bide.job import Claimed
+from bide.keys import keys_of
+from bide.middleware import used
+from bide.ops.consume import Settle
+from bide.task import Served
+from bide.worker import judging
+from bide.worker.calling import prepare
+from bide.worker.lifespan import Lifespan
+from bide.worker.reading import read
+from bide.worker.run import Run
+from bide.worker.station import Station
+
+LEASE_US = 10_000_000
+
+
+def live(url: str, at_once: int, served: Served) -> None:
+    """Claim, run and settle, for as long as nobody ends the process."""
+    client, ear = sync.Client(url), redis.Redis.from_url(url)
+    name = f"selfish.{os.getpid()}"
+    station = Station(keys_of(QUEUE), name, LEASE_US)
+    lifespan = Lifespan()
+    client.attempt_many([station.settle([])])  # refused; but now the server knows the script
+    while True:
+        settles = station.take_settles()
+        commands: list[Any] = [station.settle(settles)] if settles else []
+        sent = time.monotonic()
+        reply = client.run_many([*commands, station.claim(at_once, 0)])[-1]
+        station.claimed(reply, sent)
+        for claimed in reply.jobs:
+            station.settles.append(_run(station, claimed, sent, name, served, lifespan))
+        while not station.settles and not station.is_due(time.monotonic()):
+            # Redis reads 0 as for ever.
+            seconds = max(0.001, min(station.until - time.monotonic(), 10.0))
+            heard: Any = ear.blpop([station.keys["wake"]], seconds)
+            if heard is not None:
+                station.hint(heard[1].decode())
+
+
+def _run(
+    station: Station, claimed: Claimed, sent: float, worker: str, served: Served, lifespan: Lifespan
+) -> Settle:
+    """Run a job as `bide.worker.processes.child` does."""
+    run = Run(station, claimed, sent, lambda: None)
+    target, body = read(run, worker, served, allow_pickle=False)
+    call = prepare(body, target, lifespan, used())
+    assert run.job is not None
+    outcome, when, data = judging.completed(run, call.run(run.job, _no_coroutines)).ended
+    return Settle(claimed.id, claimed.token, outcome, when, data)
+
+
+def _no_coroutines(coroutine: object) -> None:
+    raise NotImplementedError
+
+
+def main() -> None:
+    """Fork the children, and wait."""
+    url, children, at_once = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    served = Served(["benchmarks.peers.bide"])
+    for _ in range(children):
+        if os.fork() == 0:
+            live(url, at_once, served)
+    os.wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""Where a worker's jobs run, and how many: what of it can be meant."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Final, Literal, NamedTuple, get_args
+
+from bide.errors import UsageError
+
+Executor = Literal["auto", "process", "fork"]
+EXECUTORS: Final[tuple[str, ...]] = get_args(Executor)
+
+CONCURRENCY: Final = 100
+"""Jobs at once where nobody says otherwise, and they do not run in processes."""
+
+
+class Limits(NamedTuple):
+    """Where jobs run, how many at once, and what a process has had enough of."""
+
+    executor: Executor
+    concurrency: int
+    max_jobs: int | None
+    max_rss: int | None
+    """Bytes."""
+
+
+def check_limits(
+    executor: Executor, concurrency: int | None, max_jobs: int | None, max_rss: int | None
+) -> Limits:
+    """What a worker was asked for, with what was left out.
+
+    Raises:
+        UsageError: it cannot be meant.
+    """
+    if executor not in EXECUTORS:
+        raise UsageError(f"executor must be one of {', '.join(EXECUTORS)}, not {executor!r}.")
+    if executor != "auto" and not sys.platform.startswith("linux"):
+        raise UsageError(f"executor={executor!r} needs Linux; here, use executor='auto'.")
+    if concurrency is None:
+        concurrency = CONCURRENCY if executor == "auto" else os.cpu_count() or 1
+    counts = {"concurrency": concurrency, "max_jobs": max_jobs, "max_rss": max_rss}
+    for name, value in counts.items():
+        is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        if value is not None and not is_count:
+            raise UsageError(f"{name} must be 1 or more, not {value!r}.")
+    if max_rss is not None and executor != "process":
+        raise UsageError(f"max_rss= is for executor='process', not {executor!r}.")
+    if max_jobs is not None and executor == "fork":
+        raise UsageError("max_jobs= means nothing to executor='fork': a process runs one job.")
+    return Limits(executor, concurrency, max_jobs, max_rss)

@@ -1,0 +1,364 @@
+"""The worker's side of jobs in processes: hands them out, hears how they end, and sees who dies.
+
+It stands where `bide.worker.running` stands for jobs in the worker itself, and does none of their
+work: no body is decoded here and no function of theirs is called. A job's child says how it ended;
+where it cannot any more, the table says which job it was, and the system how it died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Final
+
+from bide.errors import WorkerCrashed
+from bide.job import Claimed
+from bide.ops.consume import Settle
+from bide.ops.registry import Doing
+from bide.payload.codec import DEFAULT_TIMEOUT, encode_error
+from bide.worker.leases import GRACE
+from bide.worker.processes import kin
+from bide.worker.processes.evidence import obituary, task_of
+from bide.worker.processes.house import House
+from bide.worker.processes.slot import Slot
+from bide.worker.processes.wire import (
+    Decided,
+    Died,
+    Done,
+    Order,
+    Reply,
+    Said,
+    decode_order,
+    encode,
+)
+from bide.worker.run import Run
+from bide.worker.running import SAY_AFTER
+from bide.worker.station import Station
+
+log = logging.getLogger("bide.worker")
+
+LOOK_EVERY: Final = 0.1
+"""Seconds between looks at what runs for how long, while something does."""
+
+AHEAD: Final = 0.005
+"""Seconds of work that may wait for children, so that quick jobs do not wait for round trips."""
+
+MOST_AHEAD: Final = 50
+"""Jobs per child that may wait, however quick they are."""
+
+STALE: Final = 0.05
+"""Seconds without a free child, or a job's end, after which what waits is given back: other
+workers may have a child that is free."""
+
+ASTRAY: Final = 1.0
+"""Seconds for which a job may have been taken and stand in no row, once a child died or stopped."""
+
+
+class Crew:
+    """All jobs that a worker has its children run."""
+
+    def __init__(self, house: House, changed: Callable[[], None]) -> None:
+        """Set up, in the event loop that will hear the children.
+
+        Args:
+            house: the children.
+            changed: called in the loop's thread when there is something to send, or to claim for.
+        """
+        self._house = house
+        self._changed = changed
+        self._loop = asyncio.get_running_loop()
+        self._numbers = count(1)
+        self._held: dict[int, Run] = {}
+        self._unsent: deque[int] = deque()
+        self._unconfirmed: dict[Settle, Run] = {}
+        self._mean = 1.0
+        self._moved_at = 0.0
+        self._newest = 0
+        self._looking = False
+        self._timer = self._loop.call_later(0, self._look_later)
+        self._judging: dict[int, str] = {}
+        self._died_idle = False
+        self._missed: dict[int, float] = {}
+        self.executed = 0
+        self.calls_back = False
+        self.has_had_enough = False
+        house.hear(self._heard, self._learned, self._able)
+
+    def __len__(self) -> int:
+        """How many jobs are held."""
+        return len(self._held)
+
+    @property
+    def busy(self) -> int:
+        """How many jobs are held."""
+        return len(self._held)
+
+    @property
+    def capacity(self) -> int:
+        """How many jobs may be held: one for each child, and more where they are quick."""
+        ahead = min(MOST_AHEAD, int(AHEAD / max(self._mean, 1e-6)))
+        return sum(slot.able for slot in self._house.slots) * (1 + ahead)
+
+    def doing(self) -> list[Doing]:
+        """What runs."""
+        running = [self._held.get(slot.row.job) for slot in self._house.slots]
+        for run in running:
+            if run is not None:
+                task_of(run)
+        return [run.doing() for run in running if run is not None]
+
+    def rss(self) -> int:
+        """Bytes of memory of the processes that run jobs."""
+        return sum(kin.rss(slot.pid) for slot in self._house.slots if slot.pid)
+
+    def leased(self) -> list[Run]:
+        """What must not lose its lease; safe to call in any thread.
+
+        A job whose process is stopped does nothing, and its lease goes to one that can do it.
+        """
+        held = dict(self._held)
+        if held:
+            for slot in self._house.slots:
+                pid, number = slot.pid, slot.row.job
+                if pid and number in held and kin.is_idle(pid):
+                    del held[number]
+        return [*held.values(), *self._unconfirmed.values()]
+
+    def confirmed(self, settles: Sequence[Settle]) -> None:
+        """The server has taken note of these outcomes."""
+        for settle in settles:
+            self._unconfirmed.pop(settle, None)
+
+    def accept(self, station: Station, jobs: Sequence[Claimed], claimed_at: float) -> None:
+        """Take jobs over, and hand them out."""
+        if not self._held:
+            self._moved_at = time.monotonic()
+        for claimed in jobs:
+            number = next(self._numbers)
+            self._held[number] = Run(station, claimed, claimed_at, self._say_soon)
+            self._unsent.append(number)
+        self._hand_out()
+
+    def ask(self, channel: str, id: str) -> None:
+        """Someone wants a job to end.
+
+        Args:
+            channel: that of the job's queue, because another queue may have a job of the same id.
+            id: the job.
+        """
+        for run in self._held.values():
+            if run.claimed.id == id and run.station.keys["asked"] == channel and not run.asked:
+                run.asked = True
+                break
+        else:
+            return
+        self._recall()
+        self._hand_out()
+        self._look()
+
+    def abandon(self) -> None:
+        """Give all jobs back without using an attempt, and kill the children that run them.
+
+        A job that has come to its end, and only its callback has not, has ended.
+        """
+        self._house.listen()
+        self._recall()
+        running = {slot.row.job for slot in self._house.slots}
+        astray = self._held.keys() - running - set(self._unsent)
+        for slot in self._house.slots:
+            if slot.row.job or astray:  # taken this very moment: there is no telling by which
+                slot.kill()
+        self._unsent.clear()
+        for number, run in list(self._held.items()):
+            run.decide(("release", "", b""))
+            self._end(number)
+
+    async def open(self) -> None:
+        """Make the children; whatever keeps them from beginning stops the worker."""
+        await self._house.open()
+
+    async def close(self) -> None:
+        """Let the children end."""
+        try:
+            await self._house.close()
+        finally:
+            self._timer.cancel()
+
+    def _hand_out(self) -> None:
+        while self._unsent:
+            number = self._unsent[0]
+            run = self._held[number]
+            if run.asked and run.decided is None:
+                run.decide(("cancel", "", b""))
+                self._unsent.popleft()
+                self._end(number)
+                continue
+            overran = self._judging.get(number, "")
+            order = Order(number, run.station.queue, run.claimed, run.claimed_at, overran)
+            if not self._house.send(encode(order)):
+                break
+            self._unsent.popleft()
+        self._look_later()
+
+    def _heard(self, replies: list[Reply]) -> None:
+        """What children say."""
+        for reply in replies:
+            run = self._held.get(reply.number)  # type: ignore[union-attr]
+            if isinstance(reply, Done):
+                self._mean += 0.1 * (reply.took - self._mean)
+                self._moved_at = time.monotonic()
+                self._newest = max(self._newest, reply.number)
+                if run is not None:
+                    run.decide(reply.ended)
+                    self._end(reply.number)
+            elif isinstance(reply, Said) and run is not None:
+                run.say(reply.kind, reply.text)
+            elif isinstance(reply, Decided) and run is not None:
+                run.decide(reply.ended)
+        self._hand_out()
+
+    def _learned(self, slot: Slot, died: Died, among: int) -> None:
+        """A child has died; what it said before has been heard."""
+        number = slot.row.job
+        slot.row.end()
+        run = self._held.get(number)
+        if run is None:
+            self._died_idle = self._died_idle or not number
+        elif run.decided is not None:
+            log.warning("%s (job %s): its callback was cut off", task_of(run), run.claimed.id)
+            self._end(number)
+        elif run.asked and slot.killed:
+            run.decide(("cancel", "", b""))
+            self._end(number)
+        elif run.timed_out and number not in self._judging:
+            # What becomes of it is for a child to say, with the policy and the callback.
+            self._judging[number] = obituary(died)
+            run.deadline = time.monotonic() + DEFAULT_TIMEOUT
+            self._unsent.appendleft(number)
+        elif among > 1:
+            self._let_go(number, among)
+        else:
+            error = WorkerCrashed(obituary(died))
+            run.decide(("crash", "", encode_error(error)))
+            log.error("%s (job %s) crashed. %s", task_of(run), run.claimed.id, error)
+            self._end(number)
+        self._hand_out()
+
+    def _able(self) -> None:
+        """There is another child that takes jobs."""
+        self._look_later()
+        self._changed()
+
+    def _look_later(self) -> None:
+        """Look on while something is held, or a child may begin or be let go on."""
+        waits = any(slot.pid and not slot.able for slot in self._house.slots)
+        if not self._looking and (self._held or waits):
+            self._looking = True
+            self._timer = self._loop.call_later(LOOK_EVERY, self._look_on)
+
+    def _look_on(self) -> None:
+        self._looking = False
+        self._look()
+        self._hand_out()
+
+    def _look(self) -> None:
+        """See what runs too long, or was asked to end; and take back what waits too long."""
+        now = time.monotonic()
+        longest, could, can = 0.0, self.capacity, False
+        begun = set()
+        for slot in self._house.slots:
+            slot.look()
+            can = can or slot.is_free
+            number = slot.row.job
+            run = self._held.get(number)
+            if run is None:
+                continue
+            begun.add(number)
+            longest = max(longest, now - slot.row.begun)
+            self._bound(slot, number, run, now)
+        self._mean = max(self._mean, longest)
+        self._newest = max([self._newest, *begun])
+        if self.capacity > could:
+            self._changed()
+        if len(self._held) > len(begun) and not can and now - self._moved_at > STALE:
+            self._give_back()
+        if self._died_idle or any(slot.pid and not slot.able for slot in self._house.slots):
+            self._find_astray(begun, now)
+
+    def _bound(self, slot: Slot, number: int, run: Run, now: float) -> None:
+        """Hold a job to its time and a grace; a callback, or who judges, has a grace alone."""
+        run.deadline = slot.row.deadline or run.deadline
+        if now > run.deadline + GRACE:
+            run.timed_out = run.timed_out or run.decided is None
+            slot.kill()
+        elif run.asked and run.decided is None:
+            slot.ask(number, now)
+
+    def _recall(self) -> None:
+        """Have what no child has begun here again."""
+        numbers = [decode_order(message).number for message in self._house.take_back()]
+        self._unsent.extendleft(reversed([n for n in numbers if n in self._held]))
+
+    def _give_back(self) -> None:
+        """Give back what no child has begun; not one claim of it is used."""
+        self._recall()
+        waiting = list(self._unsent)
+        self._unsent.clear()
+        for number in waiting:
+            run = self._held[number]
+            if number in self._judging:
+                self._unsent.append(number)
+                continue
+            run.decide(("cancel", "", b"") if run.asked else ("release", "", b""))
+            self._end(number)
+
+    def _find_astray(self, begun: set[int], now: float) -> None:
+        """Give back what a child took that died, or was stopped, before it could say so.
+
+        That is what is neither waiting, nor in a row, nor answered, for longer than a child takes
+        from the one to the other.
+        """
+        empty = self._house.is_line_empty
+        missing = self._held.keys() - begun - set(self._unsent)
+        if not empty:  # what was handed out before another that has begun is not in the line
+            missing = {n for n in missing - self._judging.keys() if n < self._newest}
+        self._missed = {number: self._missed.get(number, now) for number in missing}
+        self._died_idle = bool(missing)
+        for number, since in self._missed.items():
+            if now - since > ASTRAY:
+                run = self._held[number]
+                log.warning("job %s was lost with a child, and is given back", run.claimed.id)
+                run.decide(("release", "", b""))
+                self._end(number)
+
+    def _let_go(self, number: int, among: int) -> None:
+        """Leave a job to its lease: nothing says under which of several their processes died."""
+        run = self._held.pop(number)
+        run.ended = True
+        log.error(
+            "%s (job %s) died with the %d jobs that ran here; it is run again when its lease ends",
+            task_of(run),
+            run.claimed.id,
+            among,
+        )
+        self._changed()
+
+    def _say_soon(self) -> None:
+        self._loop.call_later(SAY_AFTER, self._changed)
+
+    def _end(self, number: int) -> None:
+        run = self._held.pop(number)
+        self._judging.pop(number, None)
+        assert run.decided is not None
+        run.ended = True
+        outcome, when, data = run.decided
+        if outcome not in ("release", "snooze"):
+            self.executed += 1
+        settle = Settle(run.claimed.id, run.claimed.token, outcome, when, data)
+        self._unconfirmed[settle] = run
+        run.station.settles.append(settle)
+        self._changed()

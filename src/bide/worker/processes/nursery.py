@@ -1,0 +1,202 @@
+"""The nursery: a clean process, of one thread and no connections, that forks children.
+
+It is started afresh, imports what is served once, and from then on only forks, reaps and reports.
+A child that has had its jobs is replaced at once; after one that died, the worker says when. When
+the worker is gone, the line to it ends, and everything here is killed: children, what they started,
+and what that left behind, for orphans of theirs become children of the nursery.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from typing import Final, NoReturn
+
+from bide import config, logs
+from bide.errors import BideError, TaskNotFound
+from bide.task import Served, import_module
+from bide.worker import eventloop
+from bide.worker.processes import kin
+from bide.worker.processes.child import RETIRED, Child, be, flush
+from bide.worker.processes.table import Table
+from bide.worker.processes.wire import (
+    Born,
+    Died,
+    Failed,
+    News,
+    Reader,
+    Setting,
+    decode_setting,
+    decode_spawn,
+    encode,
+    send,
+)
+from bide.worker.title import set_title
+
+log = logging.getLogger("bide.worker")
+
+SWEEP_AFTER: Final = 0.5
+"""Seconds after a child's death in which what it left behind is looked for."""
+
+
+class Nursery:
+    """Forks, reaps and reports."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        control: socket.socket,
+        orders: socket.socket,
+        replies: socket.socket,
+        table: int,
+    ) -> None:
+        self._setting = setting
+        self._control = control
+        self._orders = orders
+        self._replies = replies
+        self._table = Table(table)
+        self._slots: dict[int, int] = {}
+        self._sweep_at = 0.0
+        self._served = Served(setting.modules)
+        for name in setting.also:
+            _import_if_possible(name)
+
+    def keep(self) -> None:
+        """Go on until the worker has gone."""
+        kin.adopt_orphans()
+        flush()  # or each child would say again what was said here
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        os.set_blocking(reader, False)
+        self._bell = (reader, writer)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # the worker says when
+        eventloop.preload()
+        gc.collect()
+        gc.freeze()  # so that children do not copy what the collector would touch
+        orders, line = Reader(self._control), self._control.fileno()
+        try:
+            while True:
+                wait = None
+                if self._sweep_at:
+                    wait = max(0.0, self._sweep_at - time.monotonic())
+                ready, _, _ = select.select([line, reader], [], [], wait)
+                if reader in ready:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(reader, 4096)
+                    self._reap()
+                if line in ready:
+                    message = orders.read()
+                    if message is None:
+                        return
+                    self._spawn(decode_spawn(message).slot)
+                if self._sweep_at and time.monotonic() >= self._sweep_at:
+                    self._sweep()
+        finally:
+            self._kill_all()
+
+    def _spawn(self, slot: int) -> None:
+        row = self._table.row(slot)
+        row.end()
+        me = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._tell(Failed(f"no process is to be had: {error}", slot))
+            return
+        if pid == 0:
+            self._become(slot, me)
+        self._slots[pid] = slot
+        self._tell(Born(slot, pid))
+
+    def _become(self, slot: int, me: int) -> NoReturn:
+        self._control.close()
+        for fd in self._bell:
+            os.close(fd)
+        row = self._table.row(slot)
+        be(Child(slot, row, self._orders, self._replies, self._served, self._setting, me))
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if dead is None:
+                return
+            pid = dead.si_pid
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)  # while it is not reaped, the number is its own
+            _, status, usage = os.wait4(pid, 0)
+            slot = self._slots.pop(pid, None)
+            if slot is None:
+                continue  # an orphan
+            self._sweep_at = self._sweep_at or time.monotonic() + SWEEP_AFTER
+            if os.waitstatus_to_exitcode(status) == RETIRED and not self._table.row(slot).job:
+                self._spawn(slot)
+            else:
+                self._tell(Died(slot, pid, status, usage.ru_maxrss * 1024))
+
+    def _sweep(self) -> None:
+        """Kill what dead children have left behind."""
+        self._sweep_at = 0.0
+        for pid in kin.children():
+            if pid not in self._slots:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+                self._sweep_at = time.monotonic() + SWEEP_AFTER
+
+    def _kill_all(self) -> None:
+        for pid in self._slots:
+            kin.kill_session(pid)
+        self._slots.clear()
+        kin.kill_children()
+
+    def _tell(self, news: News) -> None:
+        with contextlib.suppress(OSError):  # the worker has gone: the line's end says so too
+            send(self._control, encode(news))
+
+
+def _import_if_possible(name: str) -> None:
+    try:
+        import_module(name)
+    except TaskNotFound as error:
+        log.warning("%s Its tasks are not run here.", error)
+
+
+def main() -> None:
+    """Keep a nursery: the program that a worker starts."""
+    fds = [int(fd) for fd in sys.argv[-4:]]
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    control, orders, replies = (socket.socket(fileno=fd) for fd in fds[:3])
+    reader = Reader(control)
+    message = reader.read()
+    if message is None:
+        return
+    setting = decode_setting(message)
+    set_title(f"bide nursery of {setting.worker}")
+    if setting.log is not None:
+        logs.setup(*setting.log)
+    with config.override(url=setting.url, prefix=setting.prefix):
+        try:
+            nursery = Nursery(setting, control, orders, replies, fds[3])
+        except BideError as error:
+            send(control, encode(Failed(str(error))))
+            while reader.read():  # leaving what was sent here unread would take the answer away
+                pass
+            return
+        nursery.keep()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""What worker and children say to each other: messages over sockets that keep their bounds.
+
+`SOCK_SEQPACKET` hands each message whole to one reader, so all children may read from one socket
+and write to one. A message that is too large for that travels as a descriptor of memory that holds
+it.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from bide.job import Claimed
+from bide.ops.consume import Outcome
+
+SMALL: Final = 65_536
+"""Bytes of the largest message that is sent as it is."""
+
+_ROOM: Final = socket.CMSG_SPACE(4)
+_BUFFER: Final = 1 << 20
+
+
+class Order(msgspec.Struct, frozen=True, array_like=True):
+    """A job for whichever child is free first."""
+
+    number: int
+    queue: str
+    claimed: Claimed
+    claimed_at: float
+    overran: str = ""
+    """It ran too long, and its child was killed in this way: only say what becomes of it."""
+
+
+class Ready(msgspec.Struct, frozen=True, array_like=True, tag="r"):
+    """A child will take jobs."""
+
+    slot: int
+    pid: int
+
+
+class Broken(msgspec.Struct, frozen=True, array_like=True, tag="b"):
+    """A child could not begin: a resource could not be opened, say."""
+
+    slot: int
+    why: str
+
+
+class Decided(msgspec.Struct, frozen=True, array_like=True, tag="d"):
+    """How a job ended, whose callback runs now: whatever becomes of that, this stands."""
+
+    number: int
+    ended: tuple[Outcome, str, bytes]
+
+
+class Done(msgspec.Struct, frozen=True, array_like=True, tag="e"):
+    """A job has ended, and its child is free."""
+
+    number: int
+    ended: tuple[Outcome, str, bytes]
+    took: float
+
+
+class Said(msgspec.Struct, frozen=True, array_like=True, tag="s"):
+    """Something that a job says of itself."""
+
+    number: int
+    kind: str
+    text: bytes
+
+
+Reply = Ready | Broken | Decided | Done | Said
+
+
+class Born(msgspec.Struct, frozen=True, array_like=True, tag="b"):
+    """The nursery has made a child."""
+
+    slot: int
+    pid: int
+
+
+class Died(msgspec.Struct, frozen=True, array_like=True, tag="d"):
+    """A child has died."""
+
+    slot: int
+    pid: int
+    status: int
+    """As `os.waitpid` has it."""
+    rss: int
+    """The most memory it had, in bytes."""
+
+
+class Failed(msgspec.Struct, frozen=True, array_like=True, tag="f"):
+    """The nursery could not begin, or could make no child."""
+
+    why: str
+    slot: int = -1
+
+
+News = Born | Died | Failed
+
+
+class Spawn(msgspec.Struct, frozen=True, array_like=True):
+    """Make a child for a slot."""
+
+    slot: int
+
+
+encode: Final = msgspec.msgpack.Encoder().encode
+decode_order: Final = msgspec.msgpack.Decoder(Order).decode
+decode_reply: Final = msgspec.msgpack.Decoder(Reply).decode
+decode_news: Final = msgspec.msgpack.Decoder(News).decode
+decode_spawn: Final = msgspec.msgpack.Decoder(Spawn).decode
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends of a line."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def send(line: socket.socket, message: bytes) -> None:
+    """Send a message whole; waits for room, unless the line does not block.
+
+    Raises:
+        BlockingIOError: there is no room now.
+        OSError: nobody listens any more.
+    """
+    if len(message) <= SMALL:
+        line.send(message)
+        return
+    fd = os.memfd_create("bide-message")
+    try:
+        with open(fd, "wb", closefd=False) as file:
+            file.write(message)
+        socket.send_fds(line, [b"+"], [fd])
+    finally:
+        os.close(fd)
+
+
+class Reader:
+    """Reads messages from a line."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self._buffer = bytearray(SMALL)
+        self._view = memoryview(self._buffer)
+
+    def read(self, flags: int = 0) -> bytes | memoryview | None:
+        """The next message, valid until the next call; None when all writers have gone.
+
+        Raises:
+            BlockingIOError: there is none now, on a line that does not block.
+        """
+        size, notes, _, _ = self._line.recvmsg_into([self._buffer], _ROOM, flags)
+        if notes:
+            return _whole(notes)
+        return self._view[:size] if size else None
+
+
+def _whole(notes: list[tuple[int, int, bytes]]) -> bytes:
+    fds = array.array("i")
+    for level, kind, data in notes:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    message = b""
+    for fd in fds:
+        with open(fd, "rb") as file:
+            file.seek(0)
+            message = file.read()
+    return message
+
+
+Executor = Literal["process", "fork"]
+
+
+class Setting(NamedTuple):
+    """What a nursery needs to know: the first message to it.
+
+    Not on its command line, which all users of the machine can read: a URL may have a password.
+    """
+
+    executor: Executor
+    worker: str
+    modules: list[str]
+    also: list[str]
+    """Modules to import without serving them: the worker's process has tasks that they register."""
+    pickled: list[str]
+    url: str | None
+    prefix: str | None
+    log: tuple[str, int] | None
+    max_jobs: int | None
+    max_rss: int | None
+
+
+decode_setting: Final = msgspec.msgpack.Decoder(Setting).decode

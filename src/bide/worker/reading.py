@@ -1,0 +1,39 @@
+"""From a claimed job to what is to be called: which task, by which policy, with which arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bide.current import CurrentJob
+from bide.payload.codec import Body, check_id, decode_envelope, open_envelope
+from bide.task import Served, Target
+from bide.worker import judging
+from bide.worker.calling import policy_for
+from bide.worker.run import Run
+
+
+def read(run: Run, worker: str, served: Served, *, allow_pickle: bool) -> tuple[Target, Body]:
+    """The task and the body of a job; along the way, the run learns what it is.
+
+    Raises:
+        BideError: the body cannot be read, the task is not served, or the job must not be repeated
+            and a worker died under it.
+    """
+    check_id(run.claimed.id)
+    envelope = decode_envelope(run.claimed.body)
+    head = envelope.body
+    run.task_name = head.task if head.task.isprintable() else repr(head.task)
+    run.codec = head.codec
+    run.policy = policy_for(head, run.policy)
+    run.job = current(run, worker, head.meta)
+    target = served.find(head.task)
+    run.policy = policy_for(head, target.policy)
+    if run.claimed.reclaims and run.policy.on_crash == "fail":
+        raise judging.crashed()
+    return target, open_envelope(envelope, allow_pickle=allow_pickle)
+
+
+def current(run: Run, worker: str, meta: Mapping[str, Any] | None = None) -> CurrentJob:
+    """The job, as its own code sees it."""
+    return CurrentJob(run.station.queue, worker, run.task_name, run.claimed, run, meta)

@@ -1,0 +1,31 @@
+"""Workers whose jobs run in processes, under hostile jobs; and little patience with these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bide.worker.processes import crew, slot
+from tests.integration.processes.conftest import (
+    descriptors,
+    executor,
+    shared,
+    shared_worker,
+    stand,
+)
+
+__all__ = ["descriptors", "executor", "shared", "shared_worker", "stand"]
+
+GRACE = 0.3
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _impatient() -> Iterator[None]:
+    """Seconds between an exception in a job and the end of its process."""
+    with pytest.MonkeyPatch.context() as patch:
+        modules: Any = (crew, slot)
+        for module in modules:
+            patch.setattr(module, "GRACE", GRACE)
+        yield

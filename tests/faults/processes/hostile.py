@@ -1,0 +1,265 @@
+"""Jobs that do to their process what jobs of real users do to theirs, and worse."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+
+from bide import JobTimeout, current_job
+from bide.current import CurrentJob
+from tests.integration.processes.tasks import note, wait_for
+
+
+def ran() -> str:
+    """One that does nothing to anybody."""
+    note("ran")
+    return "ran"
+
+
+async def ran_async() -> str:
+    note("ran")
+    return "ran"
+
+
+# -- those that die
+
+
+def segfault() -> None:
+    note("begun")
+    current_job().log("about to read address 0")
+    ctypes.string_at(0)
+
+
+async def segfault_async() -> None:
+    segfault()
+
+
+def leave(code: int) -> None:
+    note("begun")
+    os._exit(code)
+
+
+def abort() -> None:
+    note("begun")
+    os.abort()
+
+
+def kill(number: int) -> None:
+    note("begun")
+    os.kill(os.getpid(), number)
+    time.sleep(30)
+
+
+def kill_parent() -> None:
+    note("begun")
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(30)
+
+
+def spend_time() -> None:
+    """Until a limit of the system's kills it."""
+    note("begun")
+    used = int(time.process_time())
+    resource.setrlimit(resource.RLIMIT_CPU, (used + 1, used + 1))
+    while True:
+        pass
+
+
+def close_everything() -> None:
+    note("begun")
+    os.closerange(3, 4096)
+
+
+def swap_everything() -> None:
+    """Closes all descriptors, and has others under their numbers."""
+    note("begun")
+    os.closerange(3, 64)
+    for _ in range(60):
+        os.open("/dev/null", os.O_RDWR)
+
+
+def leak_into(number: int) -> None:
+    """What has our lines now says what it likes."""
+    note("begun")
+    os.closerange(3, 64)
+    kept.extend(socket.socketpair() for _ in range(20))
+
+
+kept: list[tuple[socket.socket, socket.socket]] = []
+
+
+# -- those that do not end
+
+
+def hold_the_gil(numbers: int) -> str:
+    """Lets go of nothing and looks for no signal: about 10 ns a number."""
+    note("begun")
+    sum(range(numbers))
+    note("ended")
+    return "summed"
+
+
+def block_signals() -> None:
+    note("begun")
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    current_job().log("deaf")
+    while True:
+        time.sleep(1)
+
+
+def swallow() -> None:
+    note("begun")
+    while True:
+        with suppress(JobTimeout):
+            time.sleep(30)
+
+
+def in_del() -> None:
+    """Where an exception is printed and forgotten."""
+    note("begun")
+
+    class Slow:
+        def __del__(self) -> None:
+            time.sleep(0.5)
+
+    while True:
+        Slow()
+
+
+async def block_the_loop() -> None:
+    note("begun")
+    time.sleep(30)  # noqa: ASYNC251 - the point of it
+
+
+def power() -> int:
+    note("begun")
+    return pow(7, 10**9)  # type: ignore[no-any-return]
+
+
+def deadlock() -> None:
+    note("begun")
+    lock = threading.Lock()
+    lock.acquire()
+    if os.fork() == 0:
+        lock.acquire()
+    lock.acquire()
+
+
+def told(job: CurrentJob, error: object) -> None:
+    note("told", job.id, str(error))
+
+
+def told_forever(job: CurrentJob, value: object) -> None:
+    note("told", job.id)
+    time.sleep(30)
+
+
+def no_more(attempt: int, error: BaseException) -> float | None:
+    note("asked", attempt)
+    return 0 if attempt < 2 else None
+
+
+def kills_the_judge(attempt: int, error: BaseException) -> float | None:
+    os._exit(4)
+
+
+# -- those that leave something behind
+
+
+def leave_processes() -> int:
+    note("begun")
+    child = subprocess.Popen(["sleep", "1000"])
+    subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    os.system("sleep 1000 &")
+    return child.pid
+
+
+def daemonize(name: str) -> str:
+    """A daemon as the books have it: forked twice, in a session of its own; lives until `name`."""
+    reader, writer = os.pipe()
+    if pid := os.fork():
+        os.close(writer)
+        os.waitpid(pid, 0)
+        daemon = int(os.read(reader, 20))
+        os.close(reader)
+        note("daemon", daemon)
+        return str(daemon)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    os.write(writer, str(os.getpid()).encode())
+    os.closerange(0, 4096)
+    while True:
+        time.sleep(1)
+
+
+def daemon_and_die() -> None:
+    daemonize("")
+    os._exit(3)
+
+
+def with_a_daemon(name: str) -> bool:
+    """Whether a daemon of this job still lives when the test says so."""
+    daemon = int(daemonize(name))
+    wait_for(name)
+    with open(f"/proc/{daemon}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] != "Z"
+
+
+def many_daemons(count: int) -> int:
+    for _ in range(count):
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                os._exit(0)
+            os._exit(0)
+        os.wait()
+    return count
+
+
+def zombies() -> int:
+    """How many dead processes this one has not reaped."""
+    me, found = os.getpid(), 0
+    for name in os.listdir("/proc"):
+        with suppress(OSError, ValueError, IndexError):
+            with open(f"/proc/{int(name)}/stat") as file:
+                state, parent = file.read().rpartition(")")[2].split()[:2]
+            found += state == "Z" and int(parent) == me
+    return found
+
+
+# -- those that take
+
+
+def allocate() -> None:
+    """Until a limit of the system's refuses more."""
+    note("begun")
+    with open("/proc/self/statm") as file:
+        now = int(file.read().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (now + (200 << 20), before[1]))
+    taken = []
+    try:
+        while True:
+            taken.append(bytearray(1 << 20))
+    finally:
+        taken.clear()
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def print_much(megabytes: int) -> int:
+    line = "x" * 1023
+    for _ in range(megabytes << 10):
+        print(line)
+    sys.stderr.write(f"{line}\n" * 1024)
+    return megabytes

@@ -1,0 +1,140 @@
+"""Jobs that kill their process: three times they are tried, and it is told how they died.
+
+All run in one worker, beside jobs that do nothing: those run once each, whatever dies beside them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bide import JobCancelled, JobFailed, Retry, State
+from tests.faults.processes import hostile
+from tests.integration.processes.stand import HOSTILE, Shared
+
+
+def beside_others(shared: Shared, task: Any, *args: Any, **options: Any) -> Any:
+    """A job that has failed, between others that have run."""
+    before = [shared.queue.enqueue(hostile.ran) for _ in range(10)]
+    job = shared.queue.enqueue_call(task, args=args, **options)
+    after = [shared.queue.enqueue(hostile.ran_async) for _ in range(10)]
+    with pytest.raises(JobFailed):
+        job.wait(30)
+    for other in (*before, *after):
+        assert other.wait(20) == "ran"
+        assert (other.refresh().attempt, other.attempts) == (1, ())
+        assert len(shared.notes("ran", other.id)) == 1
+    return job.refresh()
+
+
+@pytest.mark.parametrize(
+    ("task", "args", "how"),
+    [
+        (hostile.segfault, (), "was killed by SIGSEGV"),
+        (hostile.segfault_async, (), "was killed by SIGSEGV"),
+        (hostile.abort, (), "was killed by SIGABRT"),
+        (hostile.kill, (9,), "was killed by SIGKILL"),
+        (hostile.kill, (15,), "was killed by SIGTERM"),
+        (hostile.kill, (40,), "was killed by signal 40"),
+        (hostile.leave, (0,), "exited with code 0"),
+        (hostile.leave, (3,), "exited with code 3"),
+        (hostile.leave, (75,), "exited with code 75"),
+        (hostile.close_everything, (), "exited with code 1"),
+        (hostile.swap_everything, (), "exited with code 1"),
+        (hostile.leak_into, (1,), "exited with code 1"),
+    ],
+)
+def test_a_job_that_kills_its_process_fails_with_evidence(
+    shared: Shared, task: Any, args: tuple[Any, ...], how: str
+) -> None:
+    job = beside_others(shared, task, *args)
+    assert job.status is State.FAILED
+    assert job.error.type == "bide.WorkerCrashed"
+    assert how in job.error.message
+    assert "MB" in job.error.message
+    assert [attempt.crashed for attempt in job.attempts] == [True] * 3
+    begun = shared.notes("begun", job.id)
+    assert len({note.pid for note in begun}) == len(begun) == 3, "each time in another process"
+    if task is hostile.segfault:
+        assert [line.text for line in job.logs] == ["about to read address 0"] * 3
+
+
+def test_a_job_that_must_not_be_repeated_is_not(shared: Shared) -> None:
+    job = beside_others(shared, hostile.segfault, on_crash="fail")
+    assert len(shared.notes("begun", job.id)) == 1
+    crash, refusal = job.attempts
+    assert "SIGSEGV" in crash.error.message
+    assert "on_crash='fail' forbids" in refusal.error.message
+
+
+def test_a_limit_of_the_system_kills_like_any_other(shared: Shared) -> None:
+    job = beside_others(shared, hostile.spend_time, on_crash="fail")
+    assert "was killed by SIG" in job.attempts[0].error.message
+
+
+def test_memory_that_is_refused_is_an_error_like_any_other(shared: Shared) -> None:
+    job = beside_others(shared, hostile.allocate)
+    assert job.error.type == "MemoryError"
+    assert len(shared.notes("begun", job.id)) == 1
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        hostile.block_signals,
+        hostile.swallow,
+        hostile.in_del,
+        hostile.block_the_loop,
+        hostile.power,
+        hostile.deadlock,
+        f"{HOSTILE}:hold_the_gil",
+    ],
+)
+def test_what_no_exception_ends_is_killed(shared: Shared, task: Any) -> None:
+    args = (10**12,) if isinstance(task, str) else ()
+    job = beside_others(shared, task, *args, timeout=0.2, on_failure=hostile.told)
+    assert job.error.type == "bide.JobTimeout"
+    assert "time-out of 0.2 s" in job.error.message
+    assert job.attempt == 1
+    (told,) = shared.notes("told", job.id)
+    assert "time-out" in told.what[2]
+    if task in (hostile.block_signals, hostile.swallow, hostile.block_the_loop):
+        assert "was killed by SIGKILL; it had used up to" in job.error.message
+    if task is hostile.block_signals:
+        assert [line.text for line in job.logs] == ["deaf"]
+
+
+def test_its_policy_says_what_becomes_of_what_was_killed(shared: Shared) -> None:
+
+    retry = Retry(5, backoff=f"{HOSTILE}:no_more")
+    job = beside_others(shared, hostile.swallow, timeout=0.1, retry=retry)
+    assert len(shared.notes("begun", job.id)) == 2
+    assert [note.what[1] for note in shared.notes("asked", job.id)] == []
+    assert [note.what[1] for note in shared.notes("asked") if note.what[1] == 2] == [2]
+    assert [attempt.number for attempt in job.attempts] == [1, 2]
+
+
+def test_a_policy_that_dies_itself_is_a_crash(shared: Shared) -> None:
+
+    retry = Retry(5, backoff=f"{HOSTILE}:kills_the_judge")
+    job = beside_others(shared, hostile.swallow, timeout=0.1, retry=retry)
+    assert "exited with code 4" in job.error.message
+
+
+def test_a_callback_that_never_ends_is_killed_and_its_job_has_completed(shared: Shared) -> None:
+    job = shared.queue.enqueue_call(hostile.ran, timeout=0.1, on_success=hostile.told_forever)
+    assert job.wait(30) == "ran"
+    assert len(shared.notes("told", job.id)) == 1
+    assert len(shared.notes("ran", job.id)) == 1
+
+
+def test_a_job_that_is_cancelled_and_will_not_hear_is_killed(shared: Shared) -> None:
+    job = shared.queue.enqueue(hostile.block_signals)
+    shared.wait("begun", id=job.id)
+    job.cancel()
+
+    with pytest.raises(JobCancelled):
+        job.wait(20)
+    assert job.refresh().status is State.CANCELLED
+    assert shared.queue.enqueue(hostile.ran).wait(20) == "ran"

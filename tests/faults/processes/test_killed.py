@@ -1,0 +1,167 @@
+"""Children and nurseries that are killed from outside, each while busy and while idle."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pytest
+
+from bide import JobFailed, State
+from bide.worker.processes import kin
+from tests.faults.processes import hostile
+from tests.integration.processes import tasks
+from tests.integration.processes.stand import PROCESS, Stand
+from tests.integration.workers import eventually
+
+
+def house(worker: Any) -> Any:
+    return worker._running._house
+
+
+def children(worker: Any) -> list[int]:
+    """The children of a worker, once all are there and wait."""
+    slots = house(worker).slots
+    eventually(lambda: all(slot.is_free for slot in slots))
+    return [slot.pid for slot in slots]
+
+
+def is_gone(pid: object) -> bool:
+    return not os.path.exists(f"/proc/{pid}")
+
+
+def test_a_busy_child(stand: Stand) -> None:
+    with stand.at_work() as worker:
+        job, other = (stand.queue.enqueue(tasks.held, "gate") for _ in range(2))
+        stand.wait("begun", 2)
+        (begun,) = stand.notes("begun", job.id)
+        os.kill(begun.pid, signal.SIGKILL)
+        stand.wait("begun", 2, job.id)
+        stand.open("gate")
+        assert job.wait(20) == other.wait(20) == "held"
+        assert all(pid != begun.pid for pid in children(worker))
+    assert (job.refresh().attempt, len(job.attempts)) == (1, 1)
+    assert job.attempts[0].crashed
+    assert other.refresh().attempts == ()
+    assert len(stand.notes("begun", other.id)) == 1
+
+
+def test_idle_children(stand: Stand) -> None:
+    with stand.at_work() as worker:
+        for _ in range(3):
+            for pid in children(worker):
+                with suppress(ProcessLookupError):  # it has had its one job
+                    os.kill(pid, signal.SIGKILL)
+            jobs = [stand.queue.enqueue(hostile.ran) for _ in range(5)]
+            assert [job.wait(20) for job in jobs] == ["ran"] * 5
+    assert all(job.refresh().attempts == () for job in jobs)
+
+
+def test_a_nursery_with_one_job(stand: Stand) -> None:
+    with stand.at_work() as worker:
+        job = stand.queue.enqueue(tasks.held, "gate")
+        stand.wait("begun")
+        os.kill(house(worker)._nursery.pid, signal.SIGKILL)
+        stand.wait("begun", 2)
+        stand.open("gate")
+        assert job.wait(20) == "held"
+        assert stand.queue.enqueue(hostile.ran).wait(20) == "ran"
+    (attempt,) = job.refresh().attempts
+    assert attempt.error is not None
+    assert "SIGKILL" in attempt.error.message
+
+
+@PROCESS
+def test_a_nursery_with_two_jobs_accuses_neither(stand: Stand) -> None:
+    with stand.at_work(lease=0.6) as worker:
+        jobs = [stand.queue.enqueue(tasks.held, "gate") for _ in range(2)]
+        stand.wait("begun", 2)
+        os.kill(house(worker)._nursery.pid, signal.SIGKILL)
+        stand.wait("begun", 4)
+        stand.open("gate")
+        assert [job.wait(20) for job in jobs] == ["held"] * 2
+    for job in jobs:
+        (attempt,) = job.refresh().attempts
+        assert (attempt.crashed, attempt.error) == (True, None)
+        assert len(stand.notes("begun", job.id)) == 2
+
+
+@PROCESS
+def test_an_idle_nursery(stand: Stand) -> None:
+    with stand.at_work() as worker:
+        for _ in range(2):
+            daemon = stand.queue.enqueue(hostile.daemonize, "").wait(20)
+            children(worker)
+            os.kill(house(worker)._nursery.pid, signal.SIGKILL)
+            eventually(partial(is_gone, daemon))
+            assert stand.queue.enqueue(hostile.ran).wait(20) == "ran"
+
+
+@PROCESS
+def test_a_job_that_kills_the_nursery_each_time(stand: Stand) -> None:
+    with stand.at_work():
+        job = stand.queue.enqueue(hostile.kill_parent)
+        with pytest.raises(JobFailed):
+            job.wait(30)
+        assert stand.queue.enqueue(hostile.ran).wait(20) == "ran"
+    assert len(stand.notes("begun", job.id)) == 3
+
+
+@PROCESS
+def test_a_child_that_took_a_job_and_could_not_say_so(stand: Stand) -> None:
+    """Here the test itself takes the job off the line, between two children that stand still."""
+    with stand.at_work() as worker:
+        one, two = children(worker)
+        eventually(lambda: not worker._running._looking)  # type: ignore[union-attr]
+        for pid in (one, two):
+            os.kill(pid, signal.SIGSTOP)
+        eventually(lambda: kin.is_idle(one) and kin.is_idle(two))
+        job = stand.queue.enqueue(hostile.ran)
+        eventually(house(worker).take_back)
+        os.kill(one, signal.SIGKILL)
+        os.kill(two, signal.SIGCONT)
+        assert job.wait(20) == "ran"
+    assert (job.refresh().attempt, job.attempts) == (1, ())
+    assert len(stand.notes("ran")) == 1
+
+
+@PROCESS
+def test_a_child_that_took_a_job_and_stands_still(stand: Stand) -> None:
+    with stand.at_work() as worker:
+        one, two = children(worker)
+        eventually(lambda: not worker._running._looking)  # type: ignore[union-attr]
+        for pid in (one, two):
+            os.kill(pid, signal.SIGSTOP)
+        eventually(lambda: kin.is_idle(one) and kin.is_idle(two))
+        job = stand.queue.enqueue(hostile.ran)
+        eventually(house(worker).take_back)
+        with stand.at_work():
+            assert job.wait(20) == "ran"
+        for pid in (one, two):
+            os.kill(pid, signal.SIGCONT)
+    assert (job.refresh().attempt, job.attempts) == (1, ())
+
+
+def test_what_waits_behind_a_long_job_goes_to_others_unharmed(
+    stand: Stand,
+) -> None:
+    with stand.at_work(concurrency=1) as worker:
+        held: Any = worker._running
+        held._mean = 1e-4  # all were quick so far: it takes many at once
+        ids = [stand.queue.prepare(tasks.held, ["gate"])]
+        ids += [stand.queue.prepare(tasks.who) for _ in range(20)]
+        first, *others = stand.queue.enqueue_many(ids)
+        stand.wait("begun")
+        eventually(lambda: len(held) == 1)
+        eventually(lambda: stand.queue.counts().active == 1)
+        assert {job.refresh().status for job in others} == {State.WAITING}
+        with stand.at_work(concurrency=1):
+            seen = [job.wait(20) for job in others]
+        stand.open("gate")
+        assert first.wait(20) == "held"
+    assert {who["attempt"] for who in seen} == {1}
+    assert not any(who["redelivered"] for who in seen)
+    assert all(job.refresh().attempts == () for job in others)

@@ -1,0 +1,110 @@
+"""SIGSTOP of a child, of the nursery, of the worker: what they hold goes to others."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.faults.processes import hostile
+from tests.faults.processes.test_killed import children, house
+from tests.integration.processes import tasks
+from tests.integration.processes.stand import PROCESS, ROOT, Stand, program
+from tests.integration.workers import eventually
+
+
+def test_a_stopped_child_loses_its_lease_and_its_outcome_is_refused(
+    stand: Stand, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "bide"), stand.at_work(lease=0.6, concurrency=1):
+        job = stand.queue.enqueue(tasks.held, "gate")
+        (stopped,) = stand.wait("begun")
+        os.kill(stopped.pid, signal.SIGSTOP)
+        with stand.at_work(lease=0.6, concurrency=1):
+            stand.wait("begun", 2)
+            stand.open("gate")
+            assert job.wait(20) == "held"
+        os.kill(stopped.pid, signal.SIGCONT)
+        eventually(lambda: "was refused" in caplog.text)
+        assert stand.queue.enqueue(hostile.ran).wait(20) == "ran"
+    assert stand.queue.counts().completed == 2
+    assert len(stand.notes("begun", job.id)) == 2
+
+
+@PROCESS
+def test_a_job_that_holds_the_gil_keeps_its_lease(stand: Stand) -> None:
+    """For several leases, beside a worker that would take it."""
+    with stand.at_work(lease=0.4, concurrency=1):
+        job = stand.queue.enqueue(hostile.hold_the_gil, 10**8)
+        stand.wait("begun")
+        with stand.at_work(lease=0.4, concurrency=1):
+            assert job.wait(60) == "summed"
+    assert len(stand.notes("begun")) == 1
+    started, finished = job.refresh().started, job.finished
+    assert started is not None
+    assert finished is not None
+    assert (finished - started).total_seconds() > 0.8, "it was too quick to prove anything"
+    assert (job.attempt, job.attempts) == (1, ())
+
+
+def test_idle_children_that_are_stopped_are_given_no_jobs(stand: Stand) -> None:
+    with stand.at_work(concurrency=1) as worker:
+        (pid,) = children(worker)
+        os.kill(pid, signal.SIGSTOP)
+        job = stand.queue.enqueue(hostile.ran)
+        with stand.at_work(concurrency=1):
+            assert job.wait(20) == "ran"
+        os.kill(pid, signal.SIGCONT)
+        assert stand.queue.enqueue(hostile.ran).wait(20) == "ran"
+    assert job.refresh().attempts == ()
+
+
+def test_a_stopped_nursery(stand: Stand) -> None:
+    """Its children go on; those that it cannot replace are missed, and their jobs go to others."""
+    with stand.at_work(concurrency=1) as worker:
+        children(worker)
+        nursery = house(worker)._nursery.pid
+        os.kill(nursery, signal.SIGSTOP)
+        assert stand.queue.enqueue(hostile.ran).wait(20) == "ran"
+        dies = stand.queue.enqueue_call(hostile.leave, args=(3,), on_crash="fail")
+        if stand.executor == "process":
+            stand.wait("begun", id=dies.id)
+        jobs = [stand.queue.enqueue(hostile.ran) for _ in range(5)]
+        with stand.at_work(concurrency=1):
+            assert [job.wait(20) for job in jobs] == ["ran"] * 5
+        os.kill(nursery, signal.SIGCONT)
+        eventually(lambda: dies.refresh().finished)
+        assert stand.queue.enqueue(hostile.ran).wait(20) == "ran"
+    assert all(len(stand.notes("ran", job.id)) == 1 for job in jobs)
+
+
+@PROCESS
+def test_a_stopped_worker(stand: Stand, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("wb") as sink:
+        stopped = subprocess.Popen(
+            program(stand.queue.url, stand.executor),
+            cwd=ROOT,
+            stderr=sink,
+            stdin=subprocess.DEVNULL,
+        )
+    try:
+        job = stand.queue.enqueue(tasks.held, "gate")
+        stand.wait("begun")
+        os.kill(stopped.pid, signal.SIGSTOP)
+        with stand.at_work():
+            stand.wait("begun", 2)
+            stand.open("gate")
+            assert job.wait(20) == "held"
+        os.kill(stopped.pid, signal.SIGCONT)
+        eventually(lambda: "was refused" in log.read_text())
+        stopped.terminate()
+        assert stopped.wait(20) == 0
+    finally:
+        stopped.kill()
+        stopped.wait()
+    assert stand.queue.counts().completed == 1

@@ -1,0 +1,74 @@
+"""Workers whose jobs run in processes: one that many tests share, and what the others start."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from bide import Queue
+from bide.embedded import Server
+from bide.worker import eventloop
+from tests.conftest import BINARIES
+from tests.integration.processes import tasks
+from tests.integration.processes.stand import Shared, Stand
+
+
+@pytest.fixture(scope="package", params=["process", "fork"])
+def executor(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="package")
+def shared_worker(
+    executor: str, tmp_path_factory: pytest.TempPathFactory, one_server: Server
+) -> Iterator[Shared]:
+    """A worker at work on a server of its own, which no test empties."""
+    with Server.start(binary=next(iter(BINARIES.values()))) as server:
+        yield from _shared(server, executor, tmp_path_factory.mktemp("shared"))
+
+
+def _shared(server: Server, executor: str, directory: Path) -> Iterator[Shared]:
+    notes = directory / "notes"
+    notes.touch()
+    eventloop.new_event_loop().close()  # uvloop has two descriptors for all of its loops
+    before = descriptors()
+    with Shared(Queue("work", url=server.url), notes, executor) as shared:
+        yield shared
+    assert descriptors() == before, "descriptors are left open"
+
+
+@pytest.fixture
+def shared(shared_worker: Shared, monkeypatch: pytest.MonkeyPatch) -> Shared:
+    """The shared worker, for tests that need no other."""
+    monkeypatch.setenv(tasks.NOTES, str(shared_worker.path))
+    return shared_worker
+
+
+@pytest.fixture
+def stand(
+    executor: str, one_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Stand]:
+    """A queue, and workers of the test's own."""
+    notes = tmp_path / "notes"
+    notes.touch()
+    monkeypatch.setenv(tasks.NOTES, str(notes))
+    monkeypatch.delenv("BIDE_NURSERY", raising=False)
+    eventloop.new_event_loop().close()  # uvloop has two descriptors for all of its loops
+    before = descriptors()
+    with Stand(Queue("work", url=one_url), notes, executor) as stand:
+        yield stand
+    assert descriptors() == before, "descriptors are left open"
+
+
+def descriptors() -> dict[str, str]:
+    """What this process has open."""
+    seen = {}
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # that of the listing
+            seen[fd] = os.readlink(f"/proc/self/fd/{fd}")
+    return seen

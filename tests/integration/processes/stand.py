@@ -1,0 +1,132 @@
+"""A queue whose jobs run in processes, the notes that they write, and workers for them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import pytest
+
+from bide import Queue, Worker
+from bide.worker.processes import kin
+from tests.integration.processes import tasks
+from tests.integration.workers import eventually, listeners
+
+ROOT = Path(__file__).parents[3]
+MODULE = "tests.integration.processes.tasks"
+HOSTILE = "tests.faults.processes.hostile"
+
+
+PROCESS = pytest.mark.parametrize("executor", ["process"], indirect=True)
+"""For what no difference between the executors can change."""
+
+
+class Note(NamedTuple):
+    what: list[Any]
+    pid: int
+    id: str
+
+
+class Stand:
+    """One queue, and what its jobs noted."""
+
+    def __init__(self, queue: Queue, path: Path, executor: str) -> None:
+        self.queue = queue
+        self.path = path
+        self.executor = executor
+
+    def __enter__(self) -> Self:
+        self._before = marks()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.queue.close()
+        assert marks() <= self._before, "processes are left behind"
+
+    def notes(self, what: str | None = None, id: str | None = None) -> list[Note]:
+        """What was noted so far."""
+        notes = [Note(**json.loads(line)) for line in self.path.read_text().splitlines()]
+        return [n for n in notes if what in (None, n.what[0]) and id in (None, n.id)]
+
+    def wait(self, what: str, count: int = 1, id: str | None = None) -> list[Note]:
+        """Wait until that was noted so often."""
+        eventually(lambda: len(self.notes(what, id)) >= count, 20)
+        return self.notes(what, id)
+
+    def open(self, name: str) -> None:
+        """Let those go on that wait."""
+        Path(f"{self.path}.{name}").touch()
+
+    def worker(self, *queues: Queue, **options: Any) -> Worker:
+        """A worker that serves the tasks."""
+        options = {
+            "modules": [MODULE, HOSTILE],
+            "executor": self.executor,
+            "concurrency": 2,
+            "lease": 10,
+            **options,
+        }
+        return Worker(queues or self.queue, **options)
+
+    def burst(self, **options: Any) -> int:
+        """Run what is due; how many jobs that were."""
+        return self.worker(**options).work(burst=True)
+
+    @contextmanager
+    def at_work(self, *queues: Queue, **options: Any) -> Iterator[Worker]:
+        """A worker at work in a thread; it is stopped at the end."""
+        with at_work(self.worker(*queues, **options), queues or (self.queue,)) as worker:
+            yield worker
+
+
+class Shared(Stand):
+    """The same with a worker at work from the beginning to the end."""
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        os.environ[tasks.NOTES] = str(self.path)
+        self._working = at_work(self.worker(), [self.queue])
+        self.working = self._working.__enter__()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self._working.__exit__(*exc)
+        super().__exit__(*exc)
+
+
+@contextmanager
+def at_work(worker: Worker, queues: Any) -> Iterator[Worker]:
+    thread = threading.Thread(target=worker.work)
+    thread.start()
+    try:
+        for queue in queues:
+            eventually(partial(listeners, queue, "asked"), 20)
+        yield worker
+    finally:
+        if not worker._stops:
+            worker.stop()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def marks() -> set[bytes]:
+    """The marks of all processes that workers of this process have begun, directly or not."""
+    mark = f"{kin.MARK}={os.getpid()}-".encode()
+    found = set()
+    for pid in kin._all():
+        with suppress(OSError):
+            environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            found |= {variable for variable in environ if variable.startswith(mark)}
+    return found
+
+
+def program(url: str, executor: str, *options: str) -> list[str]:
+    """The command that starts a worker in a process of its own."""
+    return [sys.executable, "-m", "tests.integration.processes.program", url, executor, *options]

@@ -1,0 +1,63 @@
+"""When a worker is ill, when it is not ready, and whom systemd is told of."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from bide.supervisor.notify import Notifier
+from bide.supervisor.plan import Vitals
+from bide.supervisor.supervisor import LIVE, READY, Member
+
+
+@pytest.fixture
+def member() -> Member:
+    member = Member(0)
+    member.pid, member.started = 42, 1000.0
+    return member
+
+
+def test_a_worker_whose_loop_does_not_turn_is_ill(member: Member) -> None:
+    assert not member.ill(1000 + LIVE)
+    assert member.ill(1001 + LIVE) == "worker 42 has said nothing for 31 s"
+    member.vitals = Vitals(turned=1020.0, answered=1020.0)
+    assert not member.ill(1020 + LIVE)
+    assert member.ill(1021 + LIVE)
+
+
+def test_one_that_is_being_started_again_is_not_ill_and_not_ready(member: Member) -> None:
+    member.pid = 0
+    assert not member.ill(5000)
+    assert member.unready(5000) == "worker 1 has not begun"
+    member.done = True
+    assert not member.unready(5000)
+
+
+def test_one_that_the_server_does_not_answer_is_not_ready(member: Member) -> None:
+    assert member.unready(1001) == "worker 1 has not begun"
+    member.vitals = Vitals(turned=1010.0, answered=0.0)
+    assert member.unready(1011) == "worker 1 has not begun"
+    member.vitals = Vitals(turned=1100.0, answered=1010.0)
+    assert not member.unready(1010 + READY)
+    assert member.unready(1041) == "the server has not answered worker 42 for 31 s"
+
+
+def test_the_manager_is_forgotten_so_that_children_do_not_answer_it() -> None:
+    environment = {
+        "NOTIFY_SOCKET": "@bide",
+        "WATCHDOG_USEC": "3000000",
+        "WATCHDOG_PID": str(os.getpid()),
+        "HOME": "/",
+    }
+    notifier = Notifier(environment)
+    assert notifier
+    assert notifier.every == 1.5
+    assert environment == {"HOME": "/"}
+    notifier.say("READY=1")  # nobody listens there: no error
+
+
+def test_a_watchdog_of_another_process_is_none_of_ours() -> None:
+    assert Notifier({"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "1"}).every is None
+    assert Notifier({"WATCHDOG_USEC": "soon"}).every is None
+    assert not Notifier({})
