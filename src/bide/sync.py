@@ -181,6 +181,7 @@ class Hints:
         self._connection: Any = None
         self._asks = False
         """Whether a call is outstanding."""
+        self._is_cut = False
 
     def hear(self, until: float) -> str | None:
         """Who pushed the next hint; None at `until` (`time.monotonic()`), or when some were lost.
@@ -191,12 +192,15 @@ class Hints:
             try:
                 if not self._asks:
                     self._ask()
+                if self._is_cut:
+                    return None
                 if not self._connection.can_read(timeout=max(0.0, until - time.monotonic())):
                     return None
                 hint = self._read()
             except (redis.RedisError, OSError):
                 self._drop()
-                time.sleep(max(0.0, min(RECONNECT_PAUSE, until - time.monotonic())))
+                if not self._is_cut:
+                    time.sleep(max(0.0, min(RECONNECT_PAUSE, until - time.monotonic())))
                 return None
             if hint is not None:
                 return hint
@@ -208,6 +212,14 @@ class Hints:
             came = self._asks and self._connection.can_read(timeout=0) and self._read() is not None
         self._drop()
         return came
+
+    def cut(self) -> None:
+        """Have `hear`, which waits in another thread, come back at once and for good."""
+        self._is_cut = True
+        opened = getattr(self._connection, "_sock", None)
+        if opened is not None:
+            with suppress(OSError):  # of the socket itself, for TLS would have a word to say
+                socket.socket.shutdown(opened, socket.SHUT_RDWR)
 
     def _ask(self) -> None:
         if self._connection is None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from bide.ops import manage
+from bide.command import command
+from bide.ids import new_id
+from bide.ops import inspect, manage, produce
 from bide.payload.items import MARK
 from bide.retention import Retention
 from tests.conformance.probe import SECOND, Probe
@@ -222,9 +226,8 @@ def test_a_paused_queue_gives_nothing(q: Probe) -> None:
 def test_a_job_is_refused_with_a_note_and_blocks_nobody(q: Probe) -> None:
     q.add("job1", "job2")
     q.push("data")
-    reply = q.pop(count=2)
-    assert (reply.bodies, reply.refused, reply.more) == ([], 2, True)
-    assert q.popped(count=2) == ["data"]
+    reply = q.pop(count=1)
+    assert (reply.bodies, reply.refused, reply.more) == ([MARK + b'"data"'], 2, False)
     assert q.where("job1") == q.where("job2") == "failed"
     assert "not data" in q.errors("job1")[0]
     assert q.retry("job1") == ["ok"]
@@ -232,8 +235,9 @@ def test_a_job_is_refused_with_a_note_and_blocks_nobody(q: Probe) -> None:
 
 
 def test_few_jobs_are_refused_at_once_for_their_notes_may_be_long(q: Probe) -> None:
-    q.add(*(f"job{n:02d}" for n in range(20)))
     q.push("data")
+    q.add(*(f"job{n:02d}" for n in range(20)), priority=6)
+    q.raw.hset(q.keys["meta"], "kind", "data")
     first = q.pop(count=250)
     assert (first.refused, first.more) == (12, True)
     second = q.pop(count=250)
@@ -243,6 +247,7 @@ def test_few_jobs_are_refused_at_once_for_their_notes_may_be_long(q: Probe) -> N
 def test_a_job_that_was_retried_keeps_its_notes_when_it_is_refused(q: Probe) -> None:
     job = q.take("a")
     q.settle(job, "retry", "+0", b'{"type":"E","message":"first"}')
+    q.push("data")
     assert q.pop().refused == 1
     assert q.errors("a") == ["first", q.errors("a")[-1]]
     assert q.record("a").attempt == 2
@@ -252,10 +257,10 @@ def test_a_reply_is_some_megabytes_long_at_most(q: Probe) -> None:
     ids = [f"i{n}" for n in range(8)]
     q.add(*ids, body=BIG)
     first = q.pop(count=8)
-    assert len(first.bodies) == 5
+    assert len(first.bodies) == 4
     assert first.more
     second = q.pop(count=8)
-    assert len(second.bodies) == 3
+    assert len(second.bodies) == 4
     assert not second.more
 
 
@@ -319,14 +324,104 @@ def test_whoever_goes_calls_another(q: Probe) -> None:
     assert q.hear() == "w0"
 
 
+def test_where_there_are_only_jobs_they_stay_as_they_are(q: Probe) -> None:
+    q.add(*(f"job{n:02d}" for n in range(20)))
+    before = q.holding()
+    reply = q.pop(count=250)
+    assert (reply.astray, reply.bodies, reply.refused) == (True, [], 0)
+    after = q.holding()
+    assert (after.due, after.records, after.hashes) == (before.due, before.records, before.hashes)
+    q.push("data", priority=9)
+    assert q.popped(count=1) == ["data"], "the call that found nothing is not remembered"
+
+
+def test_where_data_are_known_to_be_even_lone_jobs_fail(q: Probe) -> None:
+    q.run(manage.mark_data(q.keys, Retention(), pushes=True))
+    q.add("job")
+    reply = q.pop()
+    assert (reply.astray, reply.refused, q.where("job")) == (False, 1, "failed")
+
+
+def test_a_repeat_that_comes_too_late_says_how_many_are_lost(q: Probe) -> None:
+    q.configure(completed=0)
+    q.push("a", "b", "c")
+    q.pop("c1", 2, seq=7)
+    q.move(16)
+    assert q.popped("other") == ["c"]
+    again = q.pop("c1", 2, seq=7)
+    assert (again.bodies, again.lost) == ([], 2)
+
+
+def test_what_was_put_back_is_not_lost(q: Probe) -> None:
+    q.push("a")
+    q.pop("c1", seq=1)
+    q.retry("a")
+    assert q.popped("c2") == ["a"]
+    assert q.pop("c1", seq=1).lost == 0
+
+
+@pytest.mark.parametrize("verb", ["pop", "claim"])
+def test_no_call_takes_more_than_the_script_can_name(q: Probe, verb: str) -> None:
+    """Whoever calls it, and whatever they ask for."""
+    for _ in range(40):
+        q.push(*(new_id() for _ in range(produce.CHUNK)))
+    args: tuple[Any, ...] = ("c1", 1, 9_000, 0)
+    if verb == "claim":
+        args = ("c1", 1, 9_000, 10 * SECOND, 0, 0)
+    q.reply(command(verb, q.keys, args, list))
+    assert len(q.holding().due) == 10_000 - 250
+
+
+# -- large bodies
+
+
+def test_a_claim_brings_some_megabytes_at_most_and_says_that_there_is_more(q: Probe) -> None:
+    ids = [f"i{n}" for n in range(7)]
+    q.add(*ids, body=BIG)
+    claims = [q.claim(count=7, busy=n) for n in range(2)]
+    assert [[job.id for job in claim.jobs] for claim in claims] == [ids[:4], ids[4:]]
+    assert [claim.more for claim in claims] == [True, False]
+    assert q.claim(count=7).jobs == []
+
+
+@pytest.mark.parametrize("verb", ["pop", "claim"])
+def test_however_large_a_job_is_it_comes_out(q: Probe, verb: str) -> None:
+    q.add("a", "b", body=MARK + b'"' + b"x" * 5_000_000 + b'"')
+    for _ in "ab":
+        came = q.pop(count=9).bodies if verb == "pop" else q.claim(count=9).jobs
+        assert len(came) == 1
+
+
+# -- the mark of a queue of data
+
+
+def test_a_queue_is_one_of_data_by_its_first_push_or_by_what_it_has(q: Probe) -> None:
+    def marked(pushes: bool) -> bool:
+        return q.run(manage.mark_data(q.keys, Retention(completed=0), pushes))
+
+    assert not marked(pushes=False), "it is empty, and may become anything"
+    q.add("job")
+    assert not marked(pushes=True)
+    assert not q.run(inspect.counts(q.keys)).is_data
+    q.raw.flushdb()
+    q.push("other-language")
+    assert marked(pushes=False)
+    assert q.run(inspect.counts(q.keys)).is_data
+    assert q.holding().meta["retention"].startswith("10000 0 ")
+    q.raw.flushdb()
+    q.configure(completed=7)
+    assert marked(pushes=True)
+    assert q.holding().meta["retention"].startswith("10000 7000000 "), "what was set stays"
+
+
 # -- the retention of a queue that is new
 
 
 def test_a_setting_for_new_queues_leaves_others_alone(q: Probe) -> None:
-    only_new = manage.configure(q.keys, Retention(completed=1), only_new=True)
+    only_new = manage.mark_data(q.keys, Retention(completed=1), pushes=True)
     q.run(only_new)
     assert q.holding().meta["retention"].startswith("10000 1000000 ")
-    q.run(manage.configure(q.keys, Retention(completed=2), only_new=True))
+    q.run(manage.mark_data(q.keys, Retention(completed=2), pushes=True))
     assert q.holding().meta["retention"].startswith("10000 1000000 ")
     q.raw.flushdb()
     q.add("a")

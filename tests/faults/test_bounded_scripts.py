@@ -23,7 +23,7 @@ from bide.keys import DEFAULT_PRIORITY, keys_of
 from bide.ops import consume, inspect, listen, manage, produce, registry
 from bide.ops.consume import Said, Settle
 from bide.payload.codec import Body
-from bide.payload.items import encode_item
+from bide.payload.items import MAX_DATA, encode_item
 from bide.retention import Retention
 from bide.script import load, names
 from bide.worker.saying import MAX_BYTES as MAX_SAID_BYTES
@@ -35,6 +35,9 @@ from tests.faults.verbs import settle_calls
 
 KEYS = keys_of("mail")
 DUE, HISTORY, WORKERS = 1_000_000, 20_000, 300
+LARGE = 60
+"""Items of a megabyte."""
+
 MOST_US, RUNS = 10_000, 5
 LEASE_US = 60_000_000
 RESULT = b'"' + b"x" * 200 + b'"'
@@ -128,6 +131,7 @@ def test_no_script_takes_long(full: Full) -> None:
     _time_consuming(full)
     _time_managing(full)
     _time_emptying(full)
+    _time_large_bodies(full)
     for what, us in sorted(full.timings.items(), key=lambda item: -item[1]):
         print(f"{us / 1e3:6.2f} ms  {what}")
     assert {what.partition(": ")[2] for what in full.timings} == set(names())
@@ -194,6 +198,7 @@ def _time_consuming(full: Full) -> None:
     full.time("leave", lambda: full.client.run(consume.leave(KEYS, "w")))
     about = registry.About("host", 1, ["mail"], "auto", 1, 1, "0")
     beat = registry.heartbeat(keys_of(None), "w", about)
+    full.time("stop", lambda: full.client.run(registry.stop(keys_of(None), ["w"])))
     full.time("heartbeat", lambda: full.client.run(beat))
 
 
@@ -222,7 +227,28 @@ def _time_popping(full: Full) -> None:
         full.stuff(full.ids(KEYS.names["due"][0], 50))
         assert pop().refused > 0
 
+    full.direct.hset(KEYS["meta"], "kind", "data")
     full.time("pop of jobs", refused)
+
+
+def _time_large_bodies(full: Full) -> None:
+    """Each as large as data may be; a call may take more of them than it should read."""
+    body = encode_item("x" * (MAX_DATA - 2))
+
+    def pop() -> None:
+        full.seq += 1
+        popped = full.client.run(consume.pop(KEYS, "w", full.seq, consume.MAX_POP, 0))
+        assert (len(popped.bodies), popped.more) == (4, True)
+
+    def claim() -> None:
+        jobs = full.claim()
+        assert len(jobs) == 4
+        full.settle(jobs, "complete")
+
+    for _ in range(LARGE):
+        full.enqueue([produce.Prepared(new_id(), "+0", 9, body)])
+    full.time("claim of large bodies", claim)
+    full.time("pop of large bodies", pop)
 
 
 def _time_noting(full: Full) -> None:

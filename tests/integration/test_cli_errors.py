@@ -25,7 +25,7 @@ ESCAPES = "a\x1b[2Jb\rc\x9b1m\u202e"
         (["--jsn"], 2, "--jsn"),
         (["info", "--jsn"], 2, "--json"),
         (["info", "-u"], 2, "requires an argument"),
-        (["enqueue"], 2, "MODULE:FUNCTION"),
+        (["enqueue"], 2, "TASK"),
         (["completion", "tcsh"], 2, "'bash', 'zsh', 'fish'"),
         (["worker"], 2, "No MODULE is given"),
         (["worker", "shop", "--log-format", "xml"], 2, "'text', 'kv', 'json'"),

@@ -100,7 +100,7 @@ def test_workers_are_listed(home: Path, one_url: str) -> None:
     assert "w1" in shown
     assert "mail, low" in shown
     assert "2/9" in shown
-    assert "42 MB" in shown
+    assert "42.0 MB" in shown
     assert "-0.2s" in shown
     assert "shop:x since " in shown
     assert " and 1 other" in shown

@@ -10,9 +10,11 @@ import pytest
 import redis
 from anyio.from_thread import start_blocking_portal
 
-from bide import DelayQueue, PayloadError, Queue, State, UsageError
+from bide import DelayQueue, PayloadError, Queue, State, UsageError, Worker
 from bide.keys import keys_of
-from bide.payload.items import MARK, MAX_DATA
+from bide.ops.produce import Prepared, prepare
+from bide.payload.codec import Body
+from bide.payload.items import MARK, MAX_DATA, encode_item
 from bide.script import load
 from bide.testing import eager
 from tests.faults.legal import assert_legal
@@ -138,8 +140,8 @@ def test_a_job_in_the_way_fails_with_a_note_and_blocks_nobody(pile: Any, url: st
 
 def test_a_worker_fails_an_item_with_a_sentence_and_loses_nothing(pile: Any, url: str) -> None:
     queue = Queue("orders", url=url)
-    pushed = pile.push({"user": 1})
     job = queue.enqueue(jobs.add, 1)
+    pushed = pile.push({"user": 1})
     assert burst(queue) == 2
     assert job.refresh().status is State.COMPLETED
     error = queue.fetch(pushed.id).error
@@ -149,6 +151,93 @@ def test_a_worker_fails_an_item_with_a_sentence_and_loses_nothing(pile: Any, url
     assert pile.retry([pushed.id]) == ["ok"]
     assert pile.pop() == [{"user": 1}]
     queue.close()
+
+
+MANY = 12_000
+"""More jobs than a queue keeps of what has failed."""
+
+
+def some(count: int, priority: int = 5) -> list[Prepared]:
+    return [prepare(Body("app:task", (n,)), priority=priority) for n in range(count)]
+
+
+def takes(pile: Any, how: str) -> list[Any]:
+    if how == "pop":
+        return list(pile.pop(num=1))
+    with pile.take(num=1, wait=1 if how == "take and wait" else 0) as items:
+        items.ack()
+        return [item.data for item in items]
+
+
+@pytest.mark.parametrize("how", ["pop", "take", "take and wait"])
+def test_whoever_takes_from_a_queue_of_jobs_is_told_and_leaves_it_as_it_was(
+    pile: Any, url: str, raw: redis.Redis, how: str
+) -> None:
+    queue = Queue("orders", url=url)
+    queue.enqueue_many(some(MANY))
+    for _ in range(3):
+        with pytest.raises(UsageError, match="Queue orders holds jobs, and no data; give the"):
+            takes(pile, how)
+    counts = queue.counts()
+    assert (counts.waiting, counts.active, counts.failed) == (MANY, 0, 0)
+    assert not counts.is_data
+    queue.empty()
+    queue.enqueue(jobs.add, 1)
+    assert burst(queue) == 1
+    queue.close()
+
+
+@pytest.mark.parametrize("how", ["pop", "take"])
+def test_of_jobs_in_a_delay_queue_a_few_fail_at_a_time_and_the_data_come_out(
+    pile: Any, url: str, how: str
+) -> None:
+    queue = Queue("orders", url=url)
+    pile.push("behind")
+    queue.enqueue_many(some(30, priority=9))
+    for n in (12, 24):
+        with pytest.raises(UsageError, match="jobs stood before them, and 12 have failed"):
+            takes(pile, how)
+        assert queue.counts().failed == n
+    assert takes(pile, how) == ["behind"]
+    assert queue.counts().failed == 30
+    queue.close()
+
+
+def test_a_take_of_many_gives_back_the_jobs_it_need_not_fail(pile: Any, url: str) -> None:
+    queue = Queue("orders", url=url)
+    queue.enqueue_many(some(30))
+    pile.push("behind")
+    with pile.take(num=250) as items:
+        assert [item.data for item in items] == ["behind"]
+        counts = queue.counts()
+        assert (counts.failed, counts.waiting, counts.active) == (12, 18, 1)
+        items.ack()
+    queue.close()
+
+
+def test_a_worker_refuses_a_delay_queue_before_it_takes_anything(pile: Any, url: str) -> None:
+    pile.push_many(range(50))
+    other = Queue("other", url=url)
+    job = other.enqueue(jobs.add, 1)
+    with pytest.raises(UsageError, match="Queue orders is a delay queue: it holds data, which no"):
+        Worker([other, pile.queue.name], url=url).work(burst=True)
+    assert pile.length() == 50
+    assert job.refresh().status is State.WAITING
+    other.close()
+
+
+@pytest.mark.parametrize("how", ["pop", "take"])
+def test_items_that_another_language_pushed_make_a_delay_queue_too(
+    pile: Any, raw: redis.Redis, how: str
+) -> None:
+    script = load("enqueue")
+    keys = KEYS.of(script.keys)
+    assert pile.pop() == [], "whoever looked before sees it all the same"
+    for id in "ab":
+        raw.eval(script.text, len(keys), *keys, id, "+0", 5, encode_item(id))
+        assert takes(pile, how) == [id]
+    assert raw.hget(KEYS["meta"], "retention") == b"10000 0 10000 2592000000000 10000 0"
+    assert pile.queue.counts().is_data
 
 
 @pytest.mark.parametrize("how", ["pop", "take"])

@@ -105,7 +105,7 @@ class Managed(Store):
 
     def configure(self, retention: str) -> Reply:
         self.retention = retention
-        return [b"ok"]
+        return [b"ok", b"-"]
 
     def delete(self, ids: Sequence[str]) -> Reply:
         words = []

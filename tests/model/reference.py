@@ -17,7 +17,7 @@ GRACE, HORIZON, LONGEST = 50_000, 2_000_000, 10_000_000
 RECLAIMS, CRASHES, MANY_STRIKES = 10, 3, 10
 PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10_000_000, 60_000_000, 30_000_000
 SWEEP = TRIM = 100
-MARK, BYTES = 3, 4_000_000
+MARK, REFUSALS = 3, 12
 REFUSAL = (
     b'{"type":"bide.PayloadError","message":"This is a job, not data: a DelayQueue met it and '
     b'cannot run it; have a Worker serve this queue, and retry the job."}'
@@ -226,7 +226,9 @@ class Queue(Managed):
                 return [b"stale"]
             if last == seq:
                 popped = [self.jobs[id] for id in ids if id in self.jobs]
-                return [b"ok", now, 1, 0, *(j.body for j in popped if j.was_popped(consumer, then))]
+                lost = len(ids) - sum(1 for job in popped if job.run)
+                found = [job.body for job in popped if job.was_popped(consumer, then)]
+                return [b"ok", now, 1, 0, lost, *found]
         reclaimed = self._reclaim(now, now if now >= calm_until else self.meta["calm_from"])
         if rewound:
             self._clamp(now + longest)
@@ -234,9 +236,10 @@ class Queue(Managed):
             self.sweep(SWEEP)
         paused = "paused" in self.meta
         ripe = [] if paused else [j for j in self.due_jobs() if j.score <= now - previous]
-        looked = ripe[:count]
+        looked, items, full = self._look(ripe, count)
+        astray = bool(looked) and items == 0
         taken, refused = [], []
-        for job in looked:
+        for job in [] if astray else looked:
             self._take(job, now, consumer, 0, False)
             assert job.run
             if job.body[0] == MARK:
@@ -248,7 +251,8 @@ class Queue(Managed):
                 job.note_attempt("E", now, REFUSAL)
                 self.finish(job, "failed", now)
                 refused.append(job)
-        self.claims[consumer] = (now, seq, [job.id for job in taken])
+        if not astray:
+            self.claims[consumer] = (now, seq, [job.id for job in taken])
         self.tell(now, [job.id for job in taken])
         self.tell(now, [job.id for job in refused])
         self.retain("completed", now, len(taken) + 64)
@@ -257,9 +261,22 @@ class Queue(Managed):
             self.retain("cancelled", now, TRIM)
         if reclaimed:
             self.push()
-        may_be_more = reclaimed == RECLAIMS or len(looked) == count
+        may_be_more = reclaimed == RECLAIMS or full or items == count
         more = len(taken) < count and may_be_more
-        return [b"ok", now, int(more), len(refused), *(job.body for job in taken)]
+        word = b"strangers" if astray else b"ok"
+        return [word, now, int(more), len(refused), 0, *(job.body for job in taken)]
+
+    def _look(self, ripe: list[Job], count: int) -> tuple[list[Job], int, bool]:
+        looked: list[Job] = []
+        items = 0
+        for job in ripe:
+            if items == count:
+                break
+            if len(looked) - items == REFUSALS:
+                return looked, items, True
+            looked.append(job)
+            items += job.body[0] == MARK
+        return looked, items, False
 
     def _clamp(self, longest: int) -> bool:
         far = [job for job in self.at("active") if job.score > longest][-RECLAIMS:]

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from bide.command import Command
-from bide.delay_queue.core import Core, Wanted
+from bide.delay_queue.asked import Wanted
+from bide.delay_queue.core import Core
 from bide.delay_queue.seats import Seat, Seats
 from bide.delay_queue.steps import Ask, Hear, Hush
 from bide.errors import ServerUnavailable

@@ -137,7 +137,7 @@ def _row(worker: WorkerSeen) -> list[str]:
         f"{about.busy}/{about.concurrency}",
         f"{from_us(about.started_us).astimezone():%m-%d %H:%M}",
         relative(-worker.ago),
-        f"{about.rss / 1e6:.0f} MB" if about.rss else "",
+        f"{about.rss / 1e6:.1f} MB" if about.rss else "",
         "" if about.skew is None else f"{about.skew:+.1f}s",
         about.version,
         _runs(worker),

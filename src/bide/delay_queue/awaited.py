@@ -10,7 +10,8 @@ from typing import Any, Final, TypeVar
 
 from bide import aio
 from bide.clock import Duration, to_us
-from bide.delay_queue.core import LEASE, Core, Wanted, checked_num, usable, wanted
+from bide.delay_queue.asked import LEASE, Wanted, checked_num, usable, wanted
+from bide.delay_queue.core import GOODBYE, Core
 from bide.delay_queue.items import AsyncItem, AsyncItems, ItemSeen, Pushed
 from bide.delay_queue.steps import Ask, Hear, Steps
 from bide.dialogue import PATIENCE
@@ -46,7 +47,7 @@ class AsyncDelayQueue:
         self.queue: Final = AsyncQueue(name, url=url, prefix=prefix, patience=patience)
         """What holds the items: its `counts()`, `pause()`, `resume()`, `configure()`."""
         self._core = Core()
-        self._tidying: set[asyncio.Task[None]] = set()
+        self._tidying: set[asyncio.Task[bool]] = set()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.queue.name!r})"
@@ -95,7 +96,7 @@ class AsyncDelayQueue:
                 `job_ids`: repeating with `ids=` is safe.
         """
         jobs = self._core.prepare(data, delay, at, ids)
-        await self._drive(self._core.beginning(self._place))
+        await self._drive(self._core.beginning(self._place, pushes=True))
         added = await self.queue.enqueue_many(jobs)
         return [Pushed(job.id, job.due if job.new else None, bool(job.new)) for job in added]
 
@@ -104,19 +105,23 @@ class AsyncDelayQueue:
     async def pop(self, num: int = 1, previous: Duration = 0) -> list[Any]:
         """Take up to `num` data that are due, for good: they are gone when they are returned.
 
-        A reply that is lost loses nothing: the call is repeated, and returns the same. But what
-        this process does not live to deal with is lost; `take` is for what must not be.
+        A reply that is lost loses nothing if the server is back within 15 s: the call is repeated,
+        and returns the same. What is repeated later finds nothing, and says so in the log; and
+        what this process does not live to deal with is lost. `take` is for what must not be.
 
         Args:
             num: how many at most.
             previous: only what was due so long ago.
 
         Raises:
-            UsageError: an argument cannot be meant.
-            ServerUnavailable: no answer; what was taken by then is what the next call returns.
+            UsageError: an argument cannot be meant, or the queue holds jobs and no data.
+            ServerUnavailable: no answer; what was taken by then is what the next call returns, if
+                it comes within 15 s.
         """
         count, previous_us = checked_num(num), to_us(previous, "previous")
-        return await self._drive(self._core.popping(self._place.keys, count, previous_us))
+        place = self._place
+        await self._drive(self._core.beginning(place, pushes=False))
+        return await self._drive(self._core.popping(place.keys, count, previous_us))
 
     def take(
         self, num: int = 1, *, lease: Duration = LEASE, wait: Duration | None = 0
@@ -131,20 +136,28 @@ class AsyncDelayQueue:
         Args:
             num: how many at most, up to 250.
             lease: how long they are held, unless they are extended.
-            wait: how long to wait for the first of them to be due; None for as long as it takes.
+            wait: how long to wait for the first of them to be due; None for as long as it takes,
+                or until the task is cancelled.
 
         Raises:
-            UsageError: an argument cannot be meant.
+            UsageError: an argument cannot be meant; or, when the block is entered, the queue holds
+                jobs and no data.
         """
         return AsyncTaking(self, wanted(num, lease, wait))
 
     def each(
         self, *, num: int = 1, lease: Duration = LEASE, wait: Duration | None = None
     ) -> AsyncIterator[AsyncItem]:
-        """AsyncItems one after another, as they are due; ends when none came for `wait`.
+        """Items one after another, as they are due; ends when none came for `wait`.
 
-        Ack each item that is dealt with; the rules and the arguments are those of `take`, `num` is
-        how many are taken at once.
+        Deal with each in an `async with item:` block: at its end the item is acked, and after an
+        exception given back, which counts as an attempt. (Without it the loop cannot tell an
+        exception from its end, and gives back as if it had not been taken.) An item that is passed
+        over without an answer comes again after a while, which grows and counts as an attempt, with
+        a warning.
+
+        Args as for `take`; with `num` above 1, that many are taken at once, and the leases of all
+        begin then: choose a lease for as long as the work on all of them takes, or extend it.
 
         Raises:
             UsageError: an argument cannot be meant.
@@ -196,11 +209,20 @@ class AsyncDelayQueue:
         return await self.queue.empty()
 
     async def close(self) -> None:
-        """Close the connections; the next call opens new ones."""
+        """Close the connections; the next call opens new ones.
+
+        If the server is away, this takes a second at most: what is held comes back when its lease
+        ends.
+        """
         here = asyncio.get_running_loop()
         if tidying := [task for task in self._tidying if task.get_loop() is here]:
             await asyncio.wait(tidying)
-        await self._drive(self._core.leaving(self._place.keys))
+        place = self._place
+        goodbye = aio.Client(place.url, patience=0, reply_timeout=GOODBYE, clock=place.clock)
+        try:
+            await self._drive(self._core.leaving(place.keys), goodbye)
+        finally:
+            await goodbye.close()
         await self.queue.close()
 
     # -- what items and `take` use
@@ -219,20 +241,24 @@ class AsyncDelayQueue:
 
     async def _begin(self, asked: Wanted) -> AsyncItems:
         try:
-            claimed = await self._drive(self._core.taking(self._place.keys, asked))
+            place = self._place
+            await self._drive(self._core.beginning(place, pushes=False))
+            claimed = await self._drive(self._core.taking(place.keys, asked))
         except asyncio.CancelledError:
             # What the call may have taken is given back, but nobody has to wait for that.
             tidying = asyncio.create_task(self._drive(self._core.giving_back(self.queue.keys)))
             self._tidying.add(tidying)
             tidying.add_done_callback(self._tidying.discard)
             raise
-        self._core.held += len(claimed)
-        return AsyncItems(
-            self, [AsyncItem(self, job, data, asked.lease_us) for job, data in claimed]
-        )
+        items = [AsyncItem(self, job, data, asked.lease_us) for job, data in claimed]
+        self._core.seats.hold(items)
+        return AsyncItems(self, items)
 
     async def _end(self, items: AsyncItems, error: BaseException | None) -> None:
         await self._drive(self._core.ending(self.queue.keys, items, error))
+
+    async def _return(self, item: AsyncItem, error: BaseException) -> None:
+        await self._drive(self._core.giving_up(self.queue.keys, [item], error))
 
     async def _each(self, asked: Wanted) -> AsyncIterator[AsyncItem]:
         while True:
@@ -241,10 +267,17 @@ class AsyncDelayQueue:
                     return
                 for item in items:
                     yield item
+                left = items.unanswered
+                await self._drive(self._core.passing_over(self.queue.keys, left))
 
-    async def _drive(self, steps: Steps[T]) -> T:
-        """Do what the steps say; what fails is for them to judge."""
-        client, hints = self.queue._client, None
+    async def _drive(self, steps: Steps[T], by: aio.Client | None = None) -> T:
+        """Do what the steps say; what fails is for them to judge.
+
+        Args:
+            steps: what to do.
+            by: what else than the queue's client sends it.
+        """
+        client, hints = by or self.queue._client, None
         try:
             step = next(steps)
             while True:

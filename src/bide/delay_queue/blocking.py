@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
@@ -9,9 +10,10 @@ from typing import Any, Final, TypeVar
 
 from bide import sync
 from bide.clock import Duration, to_us
-from bide.delay_queue.core import LEASE, Core, Wanted, checked_num, usable, wanted
+from bide.delay_queue.asked import LEASE, Wanted, checked_num, usable, wanted
+from bide.delay_queue.core import GOODBYE, Core
 from bide.delay_queue.items import Item, Items, ItemSeen, Pushed
-from bide.delay_queue.steps import Ask, Hear, Steps
+from bide.delay_queue.steps import CLOSED, Ask, Hear, Steps
 from bide.dialogue import PATIENCE
 from bide.errors import BideError, UsageError
 from bide.ops.consume import Outcome
@@ -45,6 +47,11 @@ class DelayQueue:
         self.queue: Final = Queue(name, url=url, prefix=prefix, patience=patience)
         """What holds the items: its `counts()`, `pause()`, `resume()`, `configure()`."""
         self._core = Core()
+        self._lock = threading.Lock()
+        self._hearing: list[sync.Hints] = []
+        """What waits for news, to be cut off by `close`."""
+        self._closes = 0
+        """How often this was closed."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.queue.name!r})"
@@ -92,7 +99,7 @@ class DelayQueue:
                 `job_ids`: repeating with `ids=` is safe.
         """
         jobs = self._core.prepare(data, delay, at, ids)
-        self._drive(self._core.beginning(self._place))
+        self._drive(self._core.beginning(self._place, pushes=True))
         added = self.queue.enqueue_many(jobs)
         return [Pushed(job.id, job.due if job.new else None, bool(job.new)) for job in added]
 
@@ -101,19 +108,23 @@ class DelayQueue:
     def pop(self, num: int = 1, previous: Duration = 0) -> list[Any]:
         """Take up to `num` data that are due, for good: they are gone when they are returned.
 
-        A reply that is lost loses nothing: the call is repeated, and returns the same. But what
-        this process does not live to deal with is lost; `take` is for what must not be.
+        A reply that is lost loses nothing if the server is back within 15 s: the call is repeated,
+        and returns the same. What is repeated later finds nothing, and says so in the log; and
+        what this process does not live to deal with is lost. `take` is for what must not be.
 
         Args:
             num: how many at most.
             previous: only what was due so long ago.
 
         Raises:
-            UsageError: an argument cannot be meant.
-            ServerUnavailable: no answer; what was taken by then is what the next call returns.
+            UsageError: an argument cannot be meant, or the queue holds jobs and no data.
+            ServerUnavailable: no answer; what was taken by then is what the next call returns, if
+                it comes within 15 s.
         """
         count, previous_us = checked_num(num), to_us(previous, "previous")
-        return self._drive(self._core.popping(self._place.keys, count, previous_us))
+        place = self._place
+        self._drive(self._core.beginning(place, pushes=False))
+        return self._drive(self._core.popping(place.keys, count, previous_us))
 
     def take(self, num: int = 1, *, lease: Duration = LEASE, wait: Duration | None = 0) -> Taking:
         """Hold up to `num` items that are due, for the length of a `with` block.
@@ -126,20 +137,27 @@ class DelayQueue:
         Args:
             num: how many at most, up to 250.
             lease: how long they are held, unless they are extended.
-            wait: how long to wait for the first of them to be due; None for as long as it takes.
+            wait: how long to wait for the first of them to be due; None for as long as it takes,
+                or until `close`.
 
         Raises:
-            UsageError: an argument cannot be meant.
+            UsageError: an argument cannot be meant; or, when the block is entered, the queue holds
+                jobs and no data.
         """
-        return Taking(self, wanted(num, lease, wait))
+        return Taking(self, wanted(num, lease, wait), self._closes)
 
     def each(
         self, *, num: int = 1, lease: Duration = LEASE, wait: Duration | None = None
     ) -> Iterator[Item]:
-        """Items one after another, as they are due; ends when none came for `wait`.
+        """Items one after another, as they are due; ends when none came for `wait`, or by `close`.
 
-        Ack each item that is dealt with; the rules and the arguments are those of `take`, `num` is
-        how many are taken at once.
+        Deal with each in a `with item:` block: at its end the item is acked, and after an exception
+        given back, which counts as an attempt. (Without it the loop cannot tell an exception from
+        its end, and gives back as if it had not been taken.) An item that is passed over without an
+        answer comes again after a while, which grows and counts as an attempt, with a warning.
+
+        Args as for `take`; with `num` above 1, that many are taken at once, and the leases of all
+        begin then: choose a lease for as long as the work on all of them takes, or extend it.
 
         Raises:
             UsageError: an argument cannot be meant.
@@ -197,8 +215,21 @@ class DelayQueue:
         return self.queue.empty()
 
     def close(self) -> None:
-        """Close the connections; the next call opens new ones."""
-        self._drive(self._core.leaving(self._place.keys))
+        """Close the connections; the next call opens new ones.
+
+        A `take` that waits in another thread comes back empty, and `each` ends. If the server is
+        away, this takes a second at most: what is held comes back when its lease ends.
+        """
+        with self._lock:
+            self._closes += 1
+            for hints in self._hearing:
+                hints.cut()
+        place = self._place
+        goodbye = sync.Client(place.url, patience=0, reply_timeout=GOODBYE, clock=place.clock)
+        try:
+            self._drive(self._core.leaving(place.keys), by=goodbye)
+        finally:
+            goodbye.close()
         self.queue.close()
 
     # -- what items and `take` use
@@ -215,24 +246,38 @@ class DelayQueue:
     def _extend(self, items: Sequence[Item], lease: Duration | None) -> list[bool]:
         return self._drive(self._core.extending(self.queue.keys, items, lease))
 
-    def _begin(self, asked: Wanted) -> Items:
-        claimed = self._drive(self._core.taking(self._place.keys, asked))
-        self._core.held += len(claimed)
-        return Items(self, [Item(self, job, data, asked.lease_us) for job, data in claimed])
+    def _begin(self, asked: Wanted, closes: int) -> Items:
+        place = self._place
+        self._drive(self._core.beginning(place, pushes=False))
+        claimed = self._drive(self._core.taking(place.keys, asked), closes)
+        items = [Item(self, job, data, asked.lease_us) for job, data in claimed]
+        self._core.seats.hold(items)
+        return Items(self, items)
 
     def _end(self, items: Items, error: BaseException | None) -> None:
         self._drive(self._core.ending(self.queue.keys, items, error))
 
+    def _return(self, item: Item, error: BaseException) -> None:
+        self._drive(self._core.giving_up(self.queue.keys, [item], error))
+
     def _each(self, asked: Wanted) -> Iterator[Item]:
-        while True:
-            with Taking(self, asked) as items:
+        closes = self._closes
+        while closes == self._closes:
+            with Taking(self, asked, closes) as items:
                 if not items:
                     return
                 yield from items
+                self._drive(self._core.passing_over(self.queue.keys, items.unanswered))
 
-    def _drive(self, steps: Steps[T]) -> T:
-        """Do what the steps say; what fails is for them to judge."""
-        client, hints = self.queue._client, None
+    def _drive(self, steps: Steps[T], closes: int = 0, by: sync.Client | None = None) -> T:
+        """Do what the steps say; what fails is for them to judge.
+
+        Args:
+            steps: what to do.
+            closes: how often this had been closed when the caller began.
+            by: what else than the queue's client sends it.
+        """
+        client, hints = by or self.queue._client, None
         try:
             step = next(steps)
             while True:
@@ -244,10 +289,11 @@ class DelayQueue:
                     else:
                         step = steps.send(results)
                 elif isinstance(step, Hear):
-                    hints = hints or client.hints(self.queue.keys["wake"])
-                    step = steps.send(hints.hear(step.until))
+                    hints = hints or self._hear(client)
+                    heard = None if closes != self._closes else hints.hear(step.until)
+                    step = steps.send(heard if closes == self._closes else CLOSED)
                 else:
-                    came = hints is not None and hints.close()
+                    came = hints is not None and self._hush(hints)
                     hints = None
                     step = steps.send(came)
         except StopIteration as end:
@@ -255,21 +301,33 @@ class DelayQueue:
         finally:
             steps.close()
             if hints is not None:
-                hints.close()
+                self._hush(hints)
+
+    def _hear(self, client: sync.Client) -> sync.Hints:
+        hints = client.hints(self.queue.keys["wake"])
+        with self._lock:
+            self._hearing.append(hints)
+        return hints
+
+    def _hush(self, hints: sync.Hints) -> bool:
+        with self._lock:
+            self._hearing.remove(hints)
+        return hints.close()
 
 
 class Taking:
     """The `with` block of a `take`."""
 
-    def __init__(self, pile: DelayQueue, asked: Wanted) -> None:
+    def __init__(self, pile: DelayQueue, asked: Wanted, closes: int) -> None:
         self._pile = pile
+        self._closes = closes
         self._asked = asked
         self._items: Items | None = None
 
     def __enter__(self) -> Items:
         if self._items is not None:
             raise UsageError("This take has been entered already; call take() again.")
-        self._items = self._pile._begin(self._asked)
+        self._items = self._pile._begin(self._asked, self._closes)
         return self._items
 
     def __exit__(

@@ -6,14 +6,25 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final
 
-from bide.clock import Duration, to_us
+from bide.clock import Duration
 from bide.command import Command
+from bide.delay_queue.asked import LEASE, Wanted, checked_lease
 from bide.delay_queue.items import ItemCore, ItemSeen
-from bide.delay_queue.replies import Held, decoded, release, set_aside, settle_all, sorted_out
+from bide.delay_queue.replies import (
+    MOST_REFUSED,
+    Held,
+    decoded,
+    heed,
+    judged,
+    release,
+    set_aside,
+    settle_all,
+    sorted_out,
+)
 from bide.delay_queue.seats import Seat, Seats
-from bide.delay_queue.steps import Ask, Hear, Hush, Steps, ask, ask_all
+from bide.delay_queue.steps import CLOSED, Ask, Hear, Hush, Steps, ask, ask_all
 from bide.errors import BideError, PayloadError, ServerRefused, UsageError
 from bide.ids import check_name, new_id
 from bide.job import Claimed
@@ -30,23 +41,14 @@ from bide.states import State
 
 log = logging.getLogger("bide.delay_queue")
 
-LEASE: Final = 30.0
-"""Seconds for which an item is held, unless its consumer says otherwise."""
+GOODBYE: Final = 1.0
+"""Seconds for a reply to what a delay queue says when it is closed; nothing depends on it."""
 
 RETENTION: Final = Retention(completed=0, cancelled=0)
 """What is taken is of no more use; so that a repeated call finds what it did, it stays for 15 s."""
 
-
-C = TypeVar("C")
-
-
-class Wanted(NamedTuple):
-    """What a `take` asks for."""
-
-    num: int
-    lease_us: int
-    wait: float | None
-    """Seconds; None for as long as it takes."""
+FIRST_DELAY, LONGEST_DELAY = 1_000_000, 300_000_000
+"""Microseconds after which an item comes again that `each` went past: doubling, and at most."""
 
 
 class Core:
@@ -54,10 +56,10 @@ class Core:
 
     def __init__(self) -> None:
         self.seats: Final = Seats()
-        self.held = 0
-        """How many items its consumers hold."""
-        self._orphans: list[Claimed] = []
-        """What was claimed by calls that did not live to hand it out."""
+        self._marked: Place[Any] | None = None
+        """Where the queue is known to be marked as one of data."""
+        self._looked: Place[Any] | None = None
+        """Where a consumer has looked whether it is."""
 
     # -- pushing
 
@@ -80,37 +82,54 @@ class Core:
             for id, body in zip(given, bodies, strict=True)
         ]
 
-    def beginning(self, place: Place[Any]) -> Steps[None]:
-        """Before the first push: a queue that is new keeps nothing of what was taken."""
-        if not place.known:
-            yield Ask([manage.configure(place.keys, RETENTION, only_new=True)])
+    def beginning(self, place: Place[Any], pushes: bool) -> Steps[None]:
+        """Before the first push or look: a queue that is new, or has items, is one of data.
+
+        Then no worker serves it, and it keeps nothing of what was taken.
+        """
+        if self._marked is place or (place.known if pushes else self._looked is place):
+            return
+        self._looked = place
+        (marked,) = yield Ask([manage.mark_data(place.keys, RETENTION, pushes)])
+        if marked is True:
+            self._marked = place
+
+    def _is_data(self, keys: Keys) -> bool:
+        return self._marked is not None and self._marked.keys is keys
+
+    def _has_found(self, keys: Keys) -> None:
+        """Data came out of a queue: if it was not marked, the next call looks again."""
+        if not self._is_data(keys):
+            self._looked = None
 
     # -- taking for good
 
     def popping(self, keys: Keys, count: int, previous_us: int) -> Steps[list[Any]]:
         """Data that are due, for good."""
-        left = self.seats.left_over
-        found = [left.popleft() for _ in range(min(count, len(left)))]
+        found = self.seats.take_left_over(count)
         seat = self.seats.take("pop")
         try:
             while len(found) < count:
                 asked = min(count - len(found), consume.MAX_POP)
                 reply = yield from ask(seat.pop(keys, asked, previous_us))
-                _hear_out(seat, reply, reply.refused, keys)
+                _hear_out(seat, reply)
                 data, unread = decoded(reply)
                 found += data
                 if unread:
                     yield from set_aside(keys, unread)
+                heed(keys, reply)
                 if not reply.more and len(reply.bodies) < asked:
                     break
         except BaseException as error:  # it has gone from the server: nobody else will have it
             if not found or not isinstance(error, BideError):
-                left.extend(found)
+                self.seats.leave_over(found)
                 raise
             log.warning("queue %s: gave out less than was due: %s", keys.queue, error)
         finally:
             self.seats.put(seat)
-        left.extend(found[count:])  # what an earlier call had taken, but not handed out
+        if found:
+            self._has_found(keys)
+        self.seats.leave_over(found[count:])  # what an earlier call had taken, but not handed out
         return found[:count]
 
     # -- taking under a lease
@@ -118,67 +137,101 @@ class Core:
     def taking(self, keys: Keys, wanted: Wanted) -> Steps[list[Held]]:
         """Items that are due, under a lease; waits for the first of them."""
         ends = None if wanted.wait is None else time.monotonic() + wanted.wait
-        if self._orphans:
+        if self.seats.has_orphans:
             yield from self.giving_back(keys)
         seat = self.seats.take("claim")
+        in_hand: list[Claimed] = []
+        strangers: list[Claimed] = []
         try:
             while True:
                 sent = time.monotonic()
                 is_last = ends is not None and sent >= ends
-                reply = yield from self._claim(seat, keys, wanted, arm=0 if is_last else 1)
-                try:
-                    claimed = yield from sorted_out(keys, reply, wanted.num)
-                    if claimed or (is_last and not _looks_again(reply)):
-                        yield from self._pass_on(seat, keys, wanted)
-                        return claimed
-                except BaseException:
-                    self._orphans += reply.jobs
-                    raise
-                if not _looks_again(reply):
+                arm = 0 if is_last else 1
+                reply = yield from self._claim(seat, keys, wanted, len(strangers), arm)
+                in_hand += reply.jobs
+                found = sorted_out(keys, reply, wanted.num)
+                strangers += found.strangers
+                again = reply.more or reply.drain or len(reply.jobs) >= wanted.num
+                ended = bool(found.items) or not again or len(strangers) >= MOST_REFUSED
+                settles, problem = found.settles, None
+                if strangers and ended:
+                    more, problem = judged(keys, strangers, bool(found.items), self._is_data(keys))
+                    settles, strangers = settles + more, []
+                yield from settle_all(keys, settles)
+                in_hand = [*strangers, *(job for job, _ in found.items)]
+                if problem is not None:
+                    raise problem
+                if found.items or (is_last and not again):
+                    yield from self._pass_on(seat, keys, wanted)
+                    if found.items:
+                        self._has_found(keys)
+                    return found.items
+                if not again:
                     until = sent + (reply.until_us - reply.now_us) / 1e6
-                    yield from _wait(seat, until if ends is None else min(until, ends))
+                    if (yield from _wait(seat, until if ends is None else min(until, ends))):
+                        yield from self._stop_waiting(seat, keys, wanted)
+                        return []
+        except BaseException:
+            self.seats.orphan(in_hand)
+            raise
         finally:
             self.seats.put(seat)
 
-    def _claim(self, seat: Seat, keys: Keys, wanted: Wanted, arm: int) -> Steps[Claim]:
-        command = seat.claim(keys, wanted.num, wanted.lease_us, self.held, arm)
-        reply = yield from ask(command)
-        _hear_out(seat, reply, 0, keys)
+    def _claim(self, seat: Seat, keys: Keys, wanted: Wanted, more: int, arm: int) -> Steps[Claim]:
+        """Claim; `more` are in hand that nobody holds yet."""
+        busy = self.seats.held + more
+        reply = yield from ask(seat.claim(keys, wanted.num, wanted.lease_us, busy, arm))
+        _hear_out(seat, reply)
         seat.keeps_time = reply.until_us > 0
         return reply
 
     def _pass_on(self, seat: Seat, keys: Keys, wanted: Wanted) -> Steps[None]:
         """A hint that came too late for this one is another's."""
         if (yield Hush()):
-            yield from self._claim(seat, keys, wanted._replace(num=0), arm=0)
+            yield from self._claim(seat, keys, wanted._replace(num=0), 0, arm=0)
 
-    def giving_back(self, keys: Keys) -> Steps[None]:
-        """Let go of what calls that were cancelled have taken, and of what they promised."""
+    def _stop_waiting(self, seat: Seat, keys: Keys, wanted: Wanted) -> Steps[None]:
+        """The delay queue was closed: others are not to count on this one."""
+        try:
+            yield from self._pass_on(seat, keys, wanted)
+            yield from ask(consume.leave(keys, seat.name))
+            seat.keeps_time = False
+        except BideError as error:  # the server forgets it by and by
+            log.info("queue %s: left without a word: %s", keys.queue, error)
+
+    def giving_back(self, keys: Keys) -> Steps[bool]:
+        """Let go of what calls that were cancelled have taken, and of what they promised.
+
+        Returns:
+            Whether the server answered.
+        """
         unfinished = self.seats.take_unfinished()
         try:
-            orphans, self._orphans = self._orphans, []
+            orphans = self.seats.take_orphans()
             yield from settle_all(keys, [release(job) for job in orphans])
             for seat in unfinished:
                 if seat.owes:
                     wanted = Wanted(1, round(LEASE * 1e6), 0)
-                    reply = yield from self._claim(seat, keys, wanted, arm=0)
+                    reply = yield from self._claim(seat, keys, wanted, 0, arm=0)
                     yield from settle_all(keys, [release(job) for job in reply.jobs])
                 yield from ask(consume.leave(keys, seat.name))
                 seat.keeps_time = False
         except BideError as error:
             log.warning("queue %s: some items come back when leases end: %s", keys.queue, error)
+            return False
         finally:
             for seat in unfinished:
                 self.seats.put(seat)
+        return True
 
     def leaving(self, keys: Keys) -> Steps[None]:
         """Have the server forget this process's seats, but for those that it owes an answer."""
         seats: list[Seat] = []
         try:
-            yield from self.giving_back(keys)
-            seats = self.seats.take_all()
-            names = [seat.name for seat in seats if not seat.owes]
-            yield from ask_all([consume.leave(keys, name) for name in names])
+            if (yield from self.giving_back(keys)):
+                seats = self.seats.take_all()
+                names = [seat.name for seat in seats if not seat.owes]
+                yield from ask_all([consume.leave(keys, name) for name in names])
         except BideError as error:  # it forgets them by and by
             log.info("queue %s: left without a word: %s", keys.queue, error)
         finally:
@@ -218,20 +271,46 @@ class Core:
 
         What raises is no fault of those who listen to the server: they are given back as they came.
         """
-        self.held -= len(items)
-        left = [item for item in items if item.answer is None]
+        left = [item for item in self.seats.let_go(items) if item.answer is None]
+        yield from self.giving_up(keys, left, error)
+
+    def giving_up(
+        self, keys: Keys, items: Sequence[ItemCore], error: BaseException | None
+    ) -> Steps[None]:
+        """Give items back: after an error as deliveries that failed."""
         try:
             if isinstance(error, Exception):
-                yield from self.answering(keys, left, "retry", "+0", encode_error(error))
+                yield from self.answering(keys, items, "retry", "+0", encode_error(error))
             else:
-                yield from self.answering(keys, left, "release", "", b"")
+                yield from self.answering(keys, items, "release", "", b"")
         except BideError as failed:
             log.warning(
                 "queue %s: %d items come back when their leases end: %s",
                 keys.queue,
-                len(left),
+                len(items),
                 failed,
             )
+
+    def passing_over(self, keys: Keys, items: Sequence[ItemCore]) -> Steps[None]:
+        """Give back what `each` went past without an answer: later and later, for it is a mistake.
+
+        What raises is no fault of those who iterate: the items come back when their leases end.
+        """
+        if not items:
+            return
+        log.warning(
+            "queue %s: %d items were passed over without an answer, and come again after a while; "
+            "ack() what is dealt with",
+            keys.queue,
+            len(items),
+        )
+        why = encode_error(UsageError("each() went past this item, and nobody had answered it."))
+        try:
+            for item in items:
+                delay = min(FIRST_DELAY * 2 ** min(item.attempt - 1, 20), LONGEST_DELAY)
+                yield from self.answering(keys, [item], "retry", f"+{delay}", why)
+        except BideError as failed:
+            log.warning("queue %s: they come when their leases end: %s", keys.queue, failed)
 
     def extending(
         self, keys: Keys, items: Sequence[ItemCore], lease: Duration | None
@@ -293,78 +372,19 @@ _SAID: Final[dict[str | None, str]] = {
 }
 
 
-def wanted(num: int, lease: Duration, wait: Duration | None) -> Wanted:
-    """What a `take` asks for.
-
-    Raises:
-        UsageError: one of them cannot be meant.
-    """
-    wait_us = None if wait is None else to_us(wait, "wait")
-    seconds = None if wait_us is None else wait_us / 1e6
-    return Wanted(checked_num(num, consume.MAX_CLAIM), checked_lease(lease), seconds)
-
-
-def checked_num(num: int, most: int | None = None) -> int:
-    """How many items are asked for.
-
-    Raises:
-        UsageError: it is no number of items.
-    """
-    if isinstance(num, bool) or not isinstance(num, int) or num < 1 or (most and num > most):
-        raise UsageError(
-            f"num={num!r} is no number of items; give 1 {f'to {most}' if most else 'or more'}."
-        )
-    return num
-
-
-def checked_lease(lease: Duration) -> int:
-    """A lease in microseconds.
-
-    Raises:
-        UsageError: it is not a duration, or none at all.
-    """
-    lease_us = to_us(lease, "lease")
-    if lease_us == 0:
-        raise UsageError("lease=0 would hold nothing; give as long as the work on an item takes.")
-    return lease_us
-
-
-def usable(place: Place[C]) -> Place[C]:
-    """The place, if it has a server.
-
-    Raises:
-        UsageError: functions run at once there, and there is nothing that could hold data.
-    """
-    if place.stand_in is not None:
-        raise UsageError(
-            "bide.testing.eager() runs functions in place of a server, and has none that holds "
-            "data; test a DelayQueue with the `bide` fixture, or TestBed."
-        )
-    return place
-
-
-def _hear_out(seat: Seat, reply: Claim | Popped, refused: int, keys: Keys) -> None:
+def _hear_out(seat: Seat, reply: Claim | Popped) -> None:
     """Note a reply to the seat's latest call."""
     seat.answered()
     if reply.stale:
         raise ServerRefused("The server has seen a later call of this consumer.")
-    if refused:
-        log.warning(
-            "queue %s: met %d jobs, which are no data; they have failed, and stay to be retried "
-            "once a Worker serves the queue",
-            keys.queue,
-            refused,
-        )
 
 
-def _looks_again(reply: Claim) -> bool:
-    """Whether a claim that brought nothing did not look, or not at everything."""
-    return reply.more or reply.drain
-
-
-def _wait(seat: Seat, until: float) -> Steps[None]:
-    """Wait for news, at most until then."""
+def _wait(seat: Seat, until: float) -> Steps[bool]:
+    """Wait for news, at most until then; whether the delay queue was closed instead."""
     while time.monotonic() < until:
         caller = yield Hear(until)
+        if caller is CLOSED:
+            return True
         if caller is None or seat.is_news(caller):
-            return
+            return False
+    return False

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, overload
 
 from bide.clock import Duration, from_us
@@ -73,6 +75,7 @@ class ItemCore:
         self.reclaims: Final = claimed.reclaims
         """How many leases have ended without an answer since the last delivery that had one."""
         self.token: Final = claimed.token
+        self.pid: Final = os.getpid()
         self.lease_us: Final = lease_us
         self.answer: Outcome | None = None
         """What it was answered with."""
@@ -84,11 +87,31 @@ class ItemCore:
 
 
 class Item(ItemCore):
-    """An item under a lease, for code that blocks."""
+    """An item under a lease, for code that blocks.
+
+    A `with item:` block acks it at its end, unless it was answered in the block; after an exception
+    it is given back, which counts as an attempt.
+    """
 
     def __init__(self, pile: DelayQueue, claimed: Claimed, data: Any, lease_us: int) -> None:
         super().__init__(claimed, data, lease_us)
         self._pile = pile
+
+    def __enter__(self) -> Item:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self.answer is not None:
+            return
+        if error is None:
+            self.ack()
+        else:
+            self._pile._return(self, error)
 
     def ack(self) -> bool:
         """The item is dealt with, and is removed.
@@ -135,11 +158,31 @@ class Item(ItemCore):
 
 
 class AsyncItem(ItemCore):
-    """An item under a lease, for code on an event loop."""
+    """An item under a lease, for code on an event loop.
+
+    An `async with item:` block acks it at its end, unless it was answered in the block; after an
+    exception it is given back, which counts as an attempt.
+    """
 
     def __init__(self, pile: AsyncDelayQueue, claimed: Claimed, data: Any, lease_us: int) -> None:
         super().__init__(claimed, data, lease_us)
         self._pile = pile
+
+    async def __aenter__(self) -> AsyncItem:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self.answer is not None:
+            return
+        if error is None:
+            await self.ack()
+        else:
+            await self._pile._return(self, error)
 
     async def ack(self) -> bool:
         """The item is dealt with, and is removed.

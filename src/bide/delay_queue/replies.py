@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from bide.command import Command
 from bide.delay_queue.steps import Steps, ask, ask_all
-from bide.errors import PayloadError
+from bide.errors import PayloadError, UsageError
 from bide.ids import new_id
 from bide.job import Claimed
 from bide.keys import DEFAULT_PRIORITY, Keys
@@ -16,7 +16,7 @@ from bide.ops import consume, produce
 from bide.ops.consume import Claim, Popped, Settle
 from bide.ops.produce import Prepared
 from bide.payload.codec import encode_error
-from bide.payload.items import decode_item
+from bide.payload.items import decode_item, is_item
 
 log = logging.getLogger("bide.delay_queue")
 
@@ -24,23 +24,108 @@ Held = tuple[Claimed, Any]
 """What was claimed, and its data."""
 
 
-def sorted_out(keys: Keys, reply: Claim, count: int) -> Steps[list[Held]]:
-    """The items of a claim; what is no data has failed, and what is too much is given back."""
-    claimed: list[Held] = []
-    settles: list[Settle] = []
+MOST_REFUSED: Final = 12
+"""Jobs that one call fails at most because they are no data; `lua/pop.lua` has it too."""
+
+
+class Sorted(NamedTuple):
+    """What a claim brought."""
+
+    items: list[Held]
+    settles: list[Settle]
+    """What cannot be read has failed, and what is too much is given back."""
+    strangers: list[Claimed]
+    """Jobs, of which a worker should have been told."""
+
+
+def sorted_out(keys: Keys, reply: Claim, count: int) -> Sorted:
+    """What a claim brought."""
+    found = Sorted([], [], [])
     for job in reply.jobs:
+        if not is_item(job.body):
+            found.strangers.append(job)
+            continue
         try:
             data = decode_item(job.body)
         except PayloadError as error:
-            log.warning("queue %s: job %s has failed: %s", keys.queue, job.id, error)
-            settles.append(Settle(job.id, job.token, "fail", "", encode_error(error)))
+            log.warning("queue %s: item %s has failed: %s", keys.queue, job.id, error)
+            found.settles.append(Settle(job.id, job.token, "fail", "", encode_error(error)))
             continue
-        if len(claimed) < count:
-            claimed.append((job, data))
+        if len(found.items) < count:
+            found.items.append((job, data))
         else:  # of a repeated call that had asked for more
-            settles.append(release(job))
-    yield from settle_all(keys, settles)
-    return claimed
+            found.settles.append(release(job))
+    return found
+
+
+def judged(
+    keys: Keys, strangers: Sequence[Claimed], has_items: bool, is_data: bool
+) -> tuple[list[Settle], UsageError | None]:
+    """What becomes of jobs that a delay queue has met, and what to raise.
+
+    Where there are data, they fail, a few at a time. Who meets nothing but jobs is at the wrong
+    queue, and leaves them as they were.
+    """
+    if not has_items and not is_data:
+        return [release(job) for job in strangers], _astray(keys)
+    failing, rest = strangers[:MOST_REFUSED], strangers[MOST_REFUSED:]
+    _warn(keys, len(failing))
+    settles = [Settle(job.id, job.token, "fail", "", _refusal(job)) for job in failing]
+    settles += [release(job) for job in rest]
+    crowd = not has_items and len(failing) == MOST_REFUSED
+    return settles, _crowd(keys) if crowd else None
+
+
+def heed(keys: Keys, reply: Popped) -> None:
+    """Say what a pop met besides data.
+
+    Raises:
+        UsageError: there were jobs, and no data.
+    """
+    if reply.lost:
+        log.error(
+            "queue %s: %d items are lost: the call that took them had no answer, and it was "
+            "repeated more than 15 s later; use take() for what must not be lost",
+            keys.queue,
+            reply.lost,
+        )
+    if reply.refused:
+        _warn(keys, reply.refused)
+    if reply.astray:
+        raise _astray(keys)
+    if reply.refused == MOST_REFUSED and not reply.bodies:
+        raise _crowd(keys)
+
+
+def _warn(keys: Keys, count: int) -> None:
+    log.warning(
+        "queue %s: met %d jobs, which are no data; they have failed, and stay to be retried "
+        "once a Worker serves the queue",
+        keys.queue,
+        count,
+    )
+
+
+def _astray(keys: Keys) -> UsageError:
+    return UsageError(
+        f"Queue {keys.queue} holds jobs, and no data; give the DelayQueue a name of its own, or "
+        "have a Worker serve this queue."
+    )
+
+
+def _crowd(keys: Keys) -> UsageError:
+    return UsageError(
+        f"Queue {keys.queue} holds data, but jobs stood before them, and {MOST_REFUSED} have "
+        "failed; enqueue functions to another queue, and call again for what is behind them."
+    )
+
+
+def _refusal(job: Claimed) -> bytes:
+    try:
+        decode_item(job.body)
+    except PayloadError as error:
+        return encode_error(error)
+    raise AssertionError(job)
 
 
 def release(job: Claimed) -> Settle:

@@ -1,9 +1,12 @@
-"""The names under which a process takes items.
+"""The names under which a process takes items, and what it has in hand.
 
 The server remembers what each consumer last took, so that a call whose reply was lost can be sent
 again. It remembers one call of each: so calls that are under way at once, in threads or tasks, need
 a name each. Such a name with its count of calls is a seat; whoever takes something sits down on a
 free one.
+
+All of this is one process's: a child that was forked begins with nothing, or both would hand out
+the same.
 """
 
 from __future__ import annotations
@@ -13,9 +16,12 @@ import secrets
 import socket
 import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 from bide.command import Command
+from bide.delay_queue.items import ItemCore
+from bide.job import Claimed
 from bide.keys import Keys
 from bide.ops import consume
 from bide.ops.consume import Claim, Popped
@@ -27,7 +33,8 @@ class Seat:
     """One name, and its latest call."""
 
     def __init__(self) -> None:
-        self.name: Final = f"{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(3)}"
+        self.pid: Final = os.getpid()
+        self.name: Final = f"{socket.gethostname()}.{self.pid}.{secrets.token_hex(3)}"
         self.owes: Kind | None = None
         """A call was sent whose reply has not been seen: it may have taken items."""
         self.keeps_time = False
@@ -73,13 +80,68 @@ class Seats:
     def _begin(self) -> None:
         self._pid = os.getpid()
         self._free: list[Seat] = []
-        self.left_over: deque[Any] = deque()
-        """Data that were popped and not handed out yet."""
+        self._left_over: deque[Any] = deque()
+        self._orphans: list[Claimed] = []
+        self._held = 0
 
     def _check_process(self) -> None:
-        """A process that was forked has seats of its own, and owes its parent nothing."""
+        """A process that was forked has nothing of its parent's, and owes it nothing."""
         if self._pid != os.getpid():
             self._begin()
+
+    @property
+    def held(self) -> int:
+        """How many items the consumers of this process hold."""
+        with self._lock:
+            self._check_process()
+            return self._held
+
+    def hold(self, items: Sequence[ItemCore]) -> None:
+        """Items were handed out under a lease."""
+        with self._lock:
+            self._check_process()
+            self._held += len(items)
+
+    def let_go(self, items: Sequence[ItemCore]) -> list[ItemCore]:
+        """They are held no more; those of them that this process held, and not its parent."""
+        with self._lock:
+            self._check_process()
+            mine = [item for item in items if item.pid == self._pid]
+            self._held -= len(mine)
+            return mine
+
+    def take_left_over(self, count: int) -> list[Any]:
+        """Some of the data that were popped and not handed out."""
+        with self._lock:
+            self._check_process()
+            left = self._left_over
+            return [left.popleft() for _ in range(min(count, len(left)))]
+
+    def leave_over(self, data: Sequence[Any]) -> None:
+        """Keep data that were popped for who comes next."""
+        with self._lock:
+            self._check_process()
+            self._left_over.extend(data)
+
+    @property
+    def has_orphans(self) -> bool:
+        """Whether something is to be given back."""
+        with self._lock:
+            self._check_process()
+            return bool(self._orphans)
+
+    def take_orphans(self) -> list[Claimed]:
+        """What was claimed by calls that did not live to hand it out."""
+        with self._lock:
+            self._check_process()
+            taken, self._orphans = self._orphans, []
+            return taken
+
+    def orphan(self, jobs: Sequence[Claimed]) -> None:
+        """Keep what was claimed until it can be given back."""
+        with self._lock:
+            self._check_process()
+            self._orphans += jobs
 
     def take(self, kind: Kind) -> Seat:
         """A free seat for such a call: one that still owes it an answer, else one that owes none.
@@ -98,7 +160,8 @@ class Seats:
         """Leave a seat to others."""
         with self._lock:
             self._check_process()
-            self._free.append(seat)
+            if seat.pid == self._pid:
+                self._free.append(seat)
 
     def take_all(self) -> list[Seat]:
         """All free seats."""

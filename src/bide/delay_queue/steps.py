@@ -3,7 +3,8 @@
 `DelayQueue` and `AsyncDelayQueue` drive them and do nothing but what they yield:
 
     Ask(commands)   one round trip; answer with the results, a `BideError` for each that failed
-    Hear(until)     wait for a wake hint, until then at most; answer with who pushed it, or None
+    Hear(until)     wait for a wake hint, until then at most; answer with who pushed it, None, or
+                    CLOSED if the delay queue was closed meanwhile
     Hush()          hear no more; answer with whether a hint had come meanwhile
 
 A generator that is closed at one of these leaves nothing undone that the next call does not find.
@@ -12,12 +13,15 @@ A generator that is closed at one of these leaves nothing undone that the next c
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from bide.command import Command
 from bide.errors import BideError
 
 T = TypeVar("T")
+
+CLOSED: Final = "(closed)"
+"""No seat has such a name."""
 
 
 class Ask(NamedTuple):

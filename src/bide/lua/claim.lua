@@ -25,12 +25,13 @@
 -- @arg   arm       integer  2 to wait with free slots, 1 to wait if nothing was taken, 0 not to
 -- @reply ok now until deadline more alone drain, then per job: id body token tries due
 -- @reply stale     the worker has since sent a later claim
--- @include clock record hint wait retain sweep noting ended event reclaim recall
+-- @include clock record hint wait retain sweep noting ended event reclaim recall weigh
 
 -- tries: the attempt; of a job that was claimed before, what `record.tries` says
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
 local SWEEP, TRIM = 100, 100
-local LEVELS, ALONE = 10, 11
+local LEVELS, ALONE, MOST = 10, 11, 250
+count = math.min(count, MOST)
 
 -- Removes before anything is added: a full server lets a script that has begun to remove go on.
 redis.call('ZREM', keep, worker)
@@ -39,7 +40,7 @@ redis.call('ZREM', park, worker)
 local now = clock.now(meta)
 local lease_end = now + lease_us
 local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
-  'trash', 'drain_until', 'calm_from', 'listened')
+  'trash', 'drain_until', 'calm_from', 'listened', 'large')
 local book = event.open(set[9], now)
 local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now,
   lease_us)
@@ -101,10 +102,13 @@ local paused = set[1]
 local reply = {'ok', now, 0, 0, 0, 0, 0}
 local alone = 0
 local taken = {}
+local room = weigh.room()
 
 local function take(level, picked)
   local ids = {}
   for i = 1, #picked, 2 do ids[#ids + 1] = picked[i] end
+  if set[10] and weigh.cut(room, jobs, ids) then more = true end
+  if #ids == 0 then return end
   redis.call('ZREM', due[level], unpack(ids))
   local bodies = redis.call('HMGET', jobs, unpack(ids))
   local lines = redis.call('HMGET', run, unpack(ids))
@@ -173,12 +177,12 @@ end
 local overdue = false
 if not paused then
   for level = 1, LEVELS do
-    local room = count - #taken
+    local wanted = count - #taken
     local head = redis.call('ZRANGE', due[level], 0, 0, 'WITHSCORES')
     if head[2] and tonumber(head[2]) <= now then
-      if room > 0 then
+      if wanted > 0 then
         local picked = redis.call('ZRANGEBYSCORE', due[level], '-inf', now, 'WITHSCORES',
-          'LIMIT', 0, room)
+          'LIMIT', 0, wanted)
         take(level, picked)
         head = redis.call('ZRANGE', due[level], 0, 0, 'WITHSCORES')
       end

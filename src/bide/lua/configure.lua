@@ -1,18 +1,28 @@
--- configure: set how long, and how many, finished jobs of the queue are kept.
+-- configure: set what the queue keeps of finished jobs, or that it is a delay queue.
 -- @key   meta       sets
--- @key   jobs       looks
+-- @key   jobs       looks at some
 -- @arg   retention  text     count and age in µs of what is kept completed, failed, cancelled
--- @arg   only_new   integer  1 to leave a queue alone that has a setting, or jobs
--- @reply ok
+-- @arg   kind       text     of a delay queue: `data` where some are to be pushed, else `maybe`; or `-`
+-- @reply ok kind
+
+local MARK, SAMPLE = 3, 5
 
 if not string.find(retention, '^%d+ %d+ %d+ %d+ %d+ %d+$') then
   return redis.error_reply('BADARG configure retention')
 end
-if only_new == 1
-  and (redis.call('EXISTS', jobs) == 1 or redis.call('HEXISTS', meta, 'retention') == 1) then
-  return {'ok'}
+local known = redis.call('HMGET', meta, 'kind', 'retention')
+if kind ~= '-' then
+  -- A queue is one of data by its first push, or where what it has shows that it is one.
+  if known[1] then return {'ok', known[1]} end
+  local some = redis.call('HRANDFIELD', jobs, SAMPLE)
+  if #some > 0 then kind = 'data' end
+  for i = 1, #some do
+    if string.byte(redis.call('HGET', jobs, some[i])) ~= MARK then kind = 'maybe' end
+  end
+  if kind ~= 'data' then return {'ok', '-'} end
 end
 -- Removes first, because a full server refuses what adds before.
-redis.call('HDEL', meta, 'retention')
-redis.call('HSET', meta, 'retention', retention)
-return {'ok'}
+redis.call('HDEL', meta, '')
+if kind == 'data' then redis.call('HSET', meta, 'kind', kind) end
+if kind == '-' or not known[2] then redis.call('HSET', meta, 'retention', retention) end
+return {'ok', kind}

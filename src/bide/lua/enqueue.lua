@@ -1,5 +1,5 @@
 -- enqueue: add jobs, each due at its own time; an id that exists changes nothing.
--- @key   meta    reads whether a trash is left, and whether someone listens
+-- @key   meta    reads whether a trash is left, and whether someone listens; marks large bodies
 -- @key   due     adds
 -- @key   jobs    adds the bodies
 -- @key   run     removes what a trashed namesake left
@@ -10,7 +10,7 @@
 -- @key   events  tells listeners
 -- @rest  id when priority body
 -- @reply ok now, then per job: new due | exists 0
--- @include clock when hint sweep event
+-- @include clock when hint sweep event weigh
 
 -- Adds first, so that a full server refuses the whole call and nothing of it.
 for i = rest, #ARGV, 4 do
@@ -22,13 +22,16 @@ for i = rest, #ARGV, 4 do
 end
 
 local now = clock.now(meta)
-local known, is_known = {}, {}
+local known, is_known, large = {}, {}, false
 for i = rest, #ARGV, 4 do
   if redis.call('HSETNX', jobs, ARGV[i], ARGV[i + 3]) == 0 then
     known[#known + 1] = ARGV[i]
     is_known[i] = true
+  elseif #ARGV[i + 3] > weigh.LARGE then
+    large = true
   end
 end
+if large then redis.call('HSETNX', meta, 'large', 1) end
 
 -- A namesake among what `empty` has set aside is as good as deleted.
 local freed = {}

@@ -21,16 +21,21 @@
 -- @arg   seq          integer  number of this call; a repeat carries the same
 -- @arg   count        integer  how many at most
 -- @arg   previous_us  integer  only what was due so long ago
--- @reply ok now more refused, then bodies
+-- @reply ok now more refused lost, then bodies
+-- @reply strangers    only jobs are due, in a queue that is none of data: they stay as they are
 -- @reply stale        the consumer has since sent a later call
--- @include clock record hint retain sweep noting ended event reclaim recall
+-- @include clock record hint retain sweep noting ended event reclaim recall weigh
 
 -- more: less than was asked for, though there may be more: call again
 -- refused: how many jobs of a worker's were met, which are no data, and have failed by this
-local MARK, BYTES, REFUSALS, PIECE, SWEEP, TRIM = 3, 4000000, 12, 50, 100, 100
+-- lost: how many items the call took of which its repeat came too late
+local MARK, REFUSALS, PIECE, SWEEP, TRIM = 3, 12, 50, 100, 100
+local MOST = 250
 local LEVELS = 10
 local REFUSAL = '{"type":"bide.PayloadError","message":"This is a job, not data: a DelayQueue met'
   .. ' it and cannot run it; have a Worker serve this queue, and retry the job."}'
+
+count = math.min(count, MOST)
 
 -- Removes before anything is added: a full server lets a script that has begun to remove go on.
 redis.call('ZREM', keep, consumer)
@@ -38,7 +43,7 @@ redis.call('ZREM', park, consumer)
 
 local now = clock.now(meta)
 local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
-  'trash', 'calm_from', 'listened')
+  'trash', 'calm_from', 'listened', 'kind', 'large')
 local book = event.open(set[8], now)
 local longest = tonumber(set[5]) or 0
 local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now, longest)
@@ -51,9 +56,11 @@ local then_us, last_seq, last_ids = recall.last(claims, consumer)
 if last_seq then
   if last_seq > seq then return {'stale'} end
   if last_seq == seq then
-    local reply = {'ok', now, 1, 0}
+    local reply = {'ok', now, 1, 0, 0}
     for id in string.gmatch(last_ids, '%S+') do
-      local mine = record.parse(redis.call('HGET', run, id))
+      local line = redis.call('HGET', run, id)
+      local mine = record.parse(line)
+      if not line then reply[5] = reply[5] + 1 end
       if mine and mine.worker == consumer and mine.started == then_us
         and redis.call('ZSCORE', completed, id) then
         reply[#reply + 1] = redis.call('HGET', jobs, id)
@@ -77,41 +84,53 @@ if set[6] then sweep.some(meta, trash, stores, SWEEP) end
 -- Look: nothing is taken before its body is known. A reply has some megabytes at most; and few jobs
 -- are refused at once, because their notes are long.
 local ids, bodies, lines, scores, levels = {}, {}, {}, {}, {}
-local bytes, strangers, full = 0, 0, false
+local items, strangers, full = 0, 0, false
+local room = weigh.room()
 
 local function look(level)
   local from = 0
   repeat
-    local size = math.min(PIECE, count - #ids)
+    local size = math.min(PIECE, count - items)
     local picked = redis.call('ZRANGEBYSCORE', due[level], '-inf', now - previous_us, 'WITHSCORES',
       'LIMIT', from, size)
     local some = {}
     for i = 1, #picked, 2 do some[#some + 1] = picked[i] end
     if #some == 0 then return end
+    local is_cut = set[10] and weigh.cut(room, jobs, some)
+    if #some == 0 then full = true return end
     local read = redis.call('HMGET', jobs, unpack(some))
     local known = redis.call('HMGET', run, unpack(some))
     for i, id in ipairs(some) do
-      full = bytes >= BYTES or strangers >= REFUSALS
+      full = strangers >= REFUSALS
       if full then return end
       local n = #ids + 1
       ids[n], bodies[n], lines[n] = id, read[i], known[i]
       scores[n], levels[n] = picked[2 * i], level
-      bytes = bytes + #(read[i] or '')
-      if read[i] and string.byte(read[i]) ~= MARK then strangers = strangers + 1 end
+      if read[i] and string.byte(read[i]) ~= MARK then
+        strangers = strangers + 1
+      else
+        items = items + 1
+      end
     end
     from = from + #some
-  until #some < size or #ids >= count
+    full = is_cut
+  until full or #some < size or items >= count
 end
 
 if not set[1] then
   for level = 1, #due do
-    if #ids >= count or full then break end
+    if items >= count or full then break end
     look(level)
   end
 end
 
--- Take.
-local reply = {'ok', now, 0, 0}
+-- Take. Whoever finds nothing but jobs is at the wrong queue, unless that was marked as one of data.
+local reply = {'ok', now, 0, 0, 0}
+local astray = strangers > 0 and items == 0 and set[9] ~= 'data'
+if astray then
+  reply[1] = 'strangers'
+  ids = {}
+end
 local removes, completes, fails, records, notes_add = {}, {}, {}, {}, {}
 local taken = {}
 local fresh_head = record.settled(record.fresh(now), 'C')
@@ -154,7 +173,7 @@ for i, id in ipairs(ids) do
   end
 end
 for level, remove in pairs(removes) do redis.call('ZREM', due[level], unpack(remove)) end
-recall.note(claims, consumer, now, seq, taken)
+if not astray then recall.note(claims, consumer, now, seq, taken) end
 
 local limits = retain.limits(meta)
 if #records > 0 then redis.call('HSET', run, unpack(records)) end
@@ -182,6 +201,6 @@ if book then
   if #records + #given_up > 0 then event.drained(book, 'pop', active, due) end
   event.write(meta, events, book)
 end
-if #taken < count and (again or full or #ids == count) then reply[3] = 1 end
+if #taken < count and (again or full or items == count) then reply[3] = 1 end
 if reclaimed > 0 then hint.push(wake, '-') end
 return reply

@@ -61,6 +61,10 @@ class Popped(NamedTuple):
     """Fewer than were asked for, though there may be more: pop again."""
     refused: int
     """How many jobs were met that are no data; they have failed by this."""
+    lost: int = 0
+    """Of how many items that the call took its repeat came too late."""
+    astray: bool = False
+    """The queue holds jobs of a worker's, and no data; they are as they were."""
     stale: bool = False
     """The server has seen a later call of this consumer."""
 
@@ -168,7 +172,7 @@ def _read_claim(reply: list[Any]) -> Claim:
 def _read_popped(reply: list[Any]) -> Popped:
     if reply[0] == b"stale":
         return Popped([], False, 0, stale=True)
-    return Popped(reply[4:], bool(reply[2]), reply[3])
+    return Popped(reply[5:], bool(reply[2]), reply[3], reply[4], astray=reply[0] == b"strangers")
 
 
 def _read_claimed(id: bytes, body: bytes, token: int, tries: int | bytes, due_us: int) -> Claimed:

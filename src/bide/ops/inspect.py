@@ -11,6 +11,7 @@ from bide.command import Command, command
 from bide.errors import UsageError
 from bide.job import RunRecord, Snapshot
 from bide.keys import Keys
+from bide.ops.manage import DATA
 from bide.ops.reply import groups, pairs, raw, text, words
 from bide.retention import Retention
 from bide.states import LISTABLE, State
@@ -45,6 +46,8 @@ class Counts(NamedTuple):
     """The last jump of the server's clock, or stretch in which no worker claimed; 0 for none."""
     retention: Retention
     """What the queue keeps of finished jobs."""
+    is_data: bool = False
+    """Whether it is a delay queue: it holds data, and no worker serves it."""
 
     @property
     def now(self) -> datetime:
@@ -172,4 +175,5 @@ def _read_counts(reply: list[Any]) -> Counts:
         totals={name: int(meta.get(name, 0)) for name in _TOTALS},
         gap_us=int(meta.get("gap_us", 0)),
         retention=Retention.read(meta.get("retention")),
+        is_data=meta.get("kind") == DATA.encode(),
     )

@@ -15,6 +15,9 @@ from bide.retention import Retention
 CHUNK: Final = 100
 """Jobs cancelled or deleted per call at most: bounds the time one call may take on the server."""
 
+DATA: Final = "data"
+"""The `kind` of a delay queue, in the settings."""
+
 SWEEP: Final = 500
 """Jobs deleted per call while a queue is emptied."""
 
@@ -85,15 +88,25 @@ def resume(keys: Keys) -> Command[None]:
     return command("resume", keys, (), lambda reply: None)
 
 
-def configure(keys: Keys, retention: Retention, only_new: bool = False) -> Command[None]:
-    """Set what the queue keeps of finished jobs; with `only_new`, if it is new to the server.
+def configure(keys: Keys, retention: Retention) -> Command[None]:
+    """Set what the queue keeps of finished jobs.
 
     Raises:
         UsageError: it is no `Retention`, or an age or the count cannot be meant.
     """
     if not isinstance(retention, Retention):
         raise UsageError(f"retention must be a bide.Retention, not {retention!r}.")
-    return command("configure", keys, (retention.stored(), int(only_new)), lambda reply: None)
+    return command("configure", keys, (retention.stored(), "-"), lambda reply: None)
+
+
+def mark_data(keys: Keys, retention: Retention, pushes: bool) -> Command[bool]:
+    """Mark a queue as one of data, with its retention; whether it is one.
+
+    It is by its first push, or if it has items already; a queue with jobs of a worker's stays as
+    it is.
+    """
+    args = (retention.stored(), DATA if pushes else "maybe")
+    return command("configure", keys, args, lambda reply: reply[1] == DATA.encode())
 
 
 def empty(keys: Keys, begin: str | None) -> Command[Emptied]:

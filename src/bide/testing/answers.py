@@ -89,6 +89,7 @@ class Shelf:
             | {"retried": 0, "reclaimed": 0},
             gap_us=0,
             retention=Retention(),
+            is_data=False,
         )
 
     def _watch(self, id: str, _for_us: int) -> str:

@@ -24,12 +24,13 @@ from bide.errors import BideError, UsageError
 from bide.ids import check_name
 from bide.keys import keys_of
 from bide.ops.consume import leave
-from bide.ops.registry import MOST_DOING, About, heartbeat, register
+from bide.ops.registry import MOST_DOING, About, heartbeat
 from bide.queue import AsyncQueue, Queue
 from bide.script import SERVER_CLOCK
 from bide.task import Served, registering_modules
 from bide.version import VERSION
 from bide.worker import cancels, eventloop, idleness, title
+from bide.worker.begin import begin
 from bide.worker.executors import Executor, check_limits
 from bide.worker.heartbeat import beat
 from bide.worker.leases import Leases
@@ -165,6 +166,7 @@ class Worker:
 
         Raises:
             ServerUnavailable: the server could not be reached at the start.
+            UsageError: one of the queues is a delay queue, which holds data.
         """
         # What is imported by now lives as long as the process: the collector, which would stop all
         # jobs for some 20 ms to look at it again, need not.
@@ -196,7 +198,7 @@ class Worker:
                 # Of calls that share a round trip, one whose script the server does not know would
                 # be sent again, behind the others: notes and outcomes go ahead of claims.
                 await client.load(["note", "settle", "claim", "extend"])
-                await client.run(register(self._global_keys, self.queues))
+                await begin(client, self._global_keys, self._keys)
                 return await self._run(client, burst)
         finally:
             self._stops = 0

@@ -31,5 +31,5 @@ def obituary(died: Died) -> str:
             how = f"was killed by {signal.Signals(-code).name}"
         except ValueError:
             how = f"was killed by signal {-code}"
-    memory = f"; it had used up to {died.rss / 1e6:.0f} MB" if died.rss else ""
+    memory = f"; it had used up to {died.rss / 1e6:.1f} MB" if died.rss else ""
     return f"Its process {how}{memory}."
