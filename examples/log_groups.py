@@ -1,8 +1,8 @@
 """Lines of several builds, out of order and from several producers; each build handled as a whole.
 
-The line that ends a build does not come last. So it enqueues what handles the build, due a little
-later and under an id that the build has only once; by then the stragglers are there. The lines lie
-in a hash of the program's own. It prints:
+The line that ends a build does not come last. So it enqueues what handles the build, a little later
+and under an id of the build. The lines lie in a hash, which that job renames: if its worker dies,
+they are there for its next run. They, and any that come too late, are gone after a day. It prints:
 
     build 7: 4 lines
       1 checkout
@@ -16,13 +16,15 @@ in a hash of the program's own. It prints:
 """
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import redis
 
 import bide
 
 queue = bide.Queue("logs")
-STRAGGLERS = "500ms"
+store: Any = redis.Redis.from_url(queue.url)
+STRAGGLERS, DAY = "500ms", 86_400
 
 SENT = [
     [(7, 4, "END"), (8, 3, "END"), (7, 1, "checkout")],  # each producer's own order
@@ -33,17 +35,18 @@ SENT = [
 
 @queue.task
 def collect(build: int, number: int, text: str) -> None:
-    with redis.Redis.from_url(queue.url) as store:
-        store.hset(f"build {build}", str(number), text)  # a line that comes twice counts once
+    store.hset(f"build {build}", number, text)  # a line that comes twice counts once
+    store.expire(f"build {build}", DAY)
     if text == "END":
         handle.options(job_id=f"build-{build}", delay=STRAGGLERS).enqueue(build)
 
 
 @queue.task
 def handle(build: int) -> list[str]:
-    with redis.Redis.from_url(queue.url) as store:
-        lines: dict[bytes, bytes] = store.hgetall(f"build {build}")
-        store.delete(f"build {build}")
+    taken = f"taken {bide.current_job().id}"
+    if not store.exists(taken):  # else an earlier run has, and its worker died
+        store.rename(f"build {build}", taken)
+    lines = store.hgetall(taken)
     return [f"{int(n)} {lines[n].decode()}" for n in sorted(lines, key=int)]
 
 
@@ -51,8 +54,7 @@ def main() -> None:
     with queue.events(kinds="completed", job_id=["build-7", "build-8"]) as events:
         with ThreadPoolExecutor() as producers:
             producers.map(lambda lines: [collect.enqueue(*line) for line in lines], SENT)
-        done = sorted(str(next(events).job_id) for _ in range(2))
-    for id in done:
+        done = [str(next(events).job_id) for _ in range(2)]
+    for id in sorted(done):
         lines = queue.fetch(id).wait()
-        print(f"{id.replace('-', ' ')}: {len(lines)} lines")
-        print(*(f"  {line}" for line in lines), sep="\n")
+        print(f"{id.replace('-', ' ')}: {len(lines)} lines", *lines, sep="\n  ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
@@ -14,6 +15,7 @@ from redis.asyncio.retry import Retry
 
 from bide.command import Command
 from bide.connection import (
+    GOODBYE,
     HINT_WAIT,
     REPLY_TIMEOUT,
     hide_password,
@@ -67,6 +69,8 @@ class Client:
         self._clock = clock
         self.answered = 0.0
         """When the server last answered (`time.monotonic()`); 0 for never."""
+        self.answers = True
+        """Whether the last round trip came to its end, if there was one."""
         self._reply_timeout = reply_timeout
         pool = redis.asyncio.ConnectionPool.from_url(self.url, **options(self.url, Retry, None))
         self._make_connection: Callable[[], Any] = pool.make_connection
@@ -109,6 +113,12 @@ class Client:
                     step = next(steps)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
+
+    async def say_goodbye(self, command: Command[Any]) -> None:
+        """Run a command that costs nothing if it is lost: within about a second, or not at all."""
+        with contextlib.suppress(BideError, TimeoutError):
+            async with asyncio.timeout(GOODBYE):
+                await self.run(command)
 
     async def pop(self, keys: Sequence[str], seconds: int) -> tuple[str, str] | None:
         """Wait for a wake hint on any of `keys`, for at most `seconds`; the key, and who pushed it.
@@ -214,7 +224,9 @@ class Client:
                 connection = opened.idle.pop() if opened.idle else self._make_connection()
             except OSError as error:  # the library reads a file of its own, once
                 return error
-            return await self._talk(opened, connection, calls, self._reply_timeout + block)
+            replies = await self._talk(opened, connection, calls, self._reply_timeout + block)
+            self.answers = not isinstance(replies, Exception)
+            return replies
 
     async def _talk(
         self, opened: _Open, connection: Any, calls: list[Call], patience: float

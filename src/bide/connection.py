@@ -22,6 +22,9 @@ CONNECT_TIMEOUT: Final = 2.0
 REPLY_TIMEOUT: Final = 5.0
 """Seconds without a byte after which a connection counts as dead."""
 
+GOODBYE: Final = 1.0
+"""Seconds for what is said at the end, and costs nothing if it is lost."""
+
 HINT_WAIT: Final = 10
 """Seconds per blocking call for a wake hint, so that a dead connection is noticed."""
 
@@ -145,7 +148,8 @@ def options(url: str, retry: type[Any], reply_timeout: float | None) -> dict[str
         "protocol": 2,
     }
     if not url.startswith("unix:"):
-        common |= {"socket_connect_timeout": CONNECT_TIMEOUT, "socket_keepalive": True}
+        connect_timeout = min(CONNECT_TIMEOUT, reply_timeout or CONNECT_TIMEOUT)
+        common |= {"socket_connect_timeout": connect_timeout, "socket_keepalive": True}
     if url.startswith("rediss:") and ("ssl_cert_reqs", "none") not in parse_qsl(
         urlsplit(url).query
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +29,15 @@ def same(one: Function, other: Function) -> bool:
     (module, _, name), (other_module, _, other_name) = (
         place(function).partition(":") for function in (one, other)
     )
-    return name == other_name and (module == other_module or "__main__" in (module, other_module))
+    if name != other_name or module == other_module:
+        return name == other_name
+    return "__main__" in (module, other_module) and _file(one) == _file(other) is not None
+
+
+def _file(function: Function) -> str | None:
+    """Where it was read from, by whatever name; None of what was not written in Python."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return code and os.path.realpath(code.co_filename)
 
 
 def place(function: Function) -> str:

@@ -13,6 +13,7 @@ from redis.retry import Retry
 
 from bide.command import Command
 from bide.connection import (
+    GOODBYE,
     HINT_WAIT,
     LONGEST_RECONNECT_PAUSE,
     RECONNECT_PAUSE,
@@ -65,6 +66,8 @@ class Client:
         self._patience = check_patience(patience)
         self._clock = clock
         self._reached = False
+        self.answers = True
+        """Whether the last round trip came to its end, if there was one."""
         self._reply_timeout = reply_timeout
         self._redis = redis.Redis.from_url(self.url, **options(self.url, Retry, reply_timeout))
         self._redis.set_response_callback("XREAD", lambda reply, **_: reply)  # as it comes
@@ -107,6 +110,13 @@ class Client:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
+    def say_goodbye(self, command: Command[Any]) -> None:
+        """Run a command that costs nothing if it is lost: within about a second, or not at all."""
+        brief = Client(self.url, patience=0, reply_timeout=GOODBYE, clock=self._clock)
+        with suppress(BideError):
+            brief.run(command)
+        brief.close()
+
     def read(self, stream: str, after: str, seconds: float) -> Entries | None:
         """The next entries of a stream behind an id; waits for one for at most `seconds`.
 
@@ -139,9 +149,23 @@ class Client:
                 pipe.execute_command(*call)  # type: ignore[no-untyped-call]
             replies = pipe.execute(raise_on_error=False)
         except (redis.RedisError, OSError) as error:
+            self.answers = False
             return error
-        self._reached = True
+        self._reached = self.answers = True
         return replies
+
+
+def cut(client: Client) -> None:
+    """Have what other threads wait for break off now.
+
+    Their connections stay theirs to close: the number of a socket that is closed while it is read
+    is given to the next that is opened, whose bytes the reader would then take.
+    """
+    for connection in [*client._redis.connection_pool._in_use_connections]:
+        opened = connection._sock
+        if opened is not None:
+            with suppress(OSError):
+                socket.socket.shutdown(opened, socket.SHUT_RDWR)
 
 
 class Hints:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -65,3 +66,10 @@ def test_the_tests_it_names_are_there(page: object) -> None:
     for path, name in TEST.findall(text):
         source = (ROOT / path).read_text("utf-8")
         assert not name or f"def {name}(" in source, f"{path}::{name}"
+
+
+@pytest.mark.parametrize("page", sorted(FOLDER.glob("*.md")), ids=lambda page: page.stem)
+def test_each_row_names_a_test_and_not_a_whole_file(page: Path) -> None:
+    for line in page.read_text("utf-8").splitlines():
+        if line.startswith("|"):
+            assert all(name for _, name in TEST.findall(line)), line

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
+import redis
 
+import bide
 from tests.docs.compare import differs
 from tests.docs.pages import ROOT
 
@@ -38,6 +42,32 @@ def test_an_example_prints_what_it_says(example: Path, one_url: str) -> None:
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
 def test_an_example_is_short(example: Path) -> None:
     assert len(example.read_text("utf-8").splitlines()) <= 60
+
+
+def test_a_group_of_lines_outlives_the_worker_that_handles_it(
+    one_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is as if the first run had ended with its worker, just before it was settled."""
+    monkeypatch.setenv("BIDE_URL", one_url)
+    monkeypatch.delitem(sys.modules, "examples.log_groups", raising=False)
+    example: Any = importlib.import_module("examples.log_groups")
+    worker = bide.Worker(example.queue)
+    for number, text in ((2, "END"), (1, "checkout")):
+        example.collect.enqueue(9, number, text)
+    worker.work(burst=True)
+    job = example.queue.fetch("build-9")
+    job.promote()
+    worker.work(burst=True)
+    assert job.wait(0) == ["1 checkout", "2 END"]
+    example.collect.enqueue(9, 3, "too late")
+    job.retry()
+    worker.work(burst=True)
+    job.refresh()
+    assert job.result == ["1 checkout", "2 END"]
+    with redis.Redis.from_url(one_url) as raw:
+        assert all(raw.ttl(key) > 0 for key in ("build 9", "taken build-9"))
+    example.store.close()
+    example.queue.close()
 
 
 def test_there_is_no_example_of_an_unknown_name() -> None:

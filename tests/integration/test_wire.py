@@ -185,6 +185,16 @@ def test_node_hears_what_the_server_refuses(home: Path, one_url: str) -> None:
         _node(home, one_url, "ann@example.org")
 
 
+@needs_node
+def test_node_is_told_no_time_of_a_job_that_was_there_before(home: Path, one_url: str) -> None:
+    script = json.loads(said(bide(home, "script", "enqueue", "--json", "-q", "mail")))
+    (home / "enqueue.json").write_text(
+        json.dumps(script | {"text": "return {'ok', 1, 'exists', 0}", "sha": "0" * 40})
+    )
+    told = _node(home, one_url, "ann@example.org")
+    assert (told["isNew"], told["due"]) == (False, None)
+
+
 def _node(home: Path, url: str, *args: str) -> Any:
     done = subprocess.run(
         ["node", str(ROOT / "examples" / "node" / "enqueue.mjs"), "send_email", *args],

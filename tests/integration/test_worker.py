@@ -304,6 +304,10 @@ def test_a_worker_names_what_is_wrong_with_its_arguments(url: str) -> None:
         Worker("q", url=url, modules=["no.such.module"])
 
 
+def test_a_queue_that_is_named_twice_is_served_once(one_url: str) -> None:
+    assert Worker(["b", "a", "b"], url=one_url).queues == ["b", "a"]
+
+
 def test_a_worker_is_listed_from_its_start_to_its_stop(queue: Queue) -> None:
     assert queue.workers() == []
     before = datetime.now(UTC)

@@ -129,6 +129,20 @@ def test_a_module_that_is_loaded_again_has_the_same_functions(kind: Kind) -> Non
         assert Served().find("send_email").function is function
 
 
+def test_a_function_of_the_program_does_not_replace_one_of_a_module_in_silence(kind: Kind) -> None:
+    """Both are `send`, and one is in `__main__`; but they are two files."""
+
+    def read(module: str, file: str) -> Any:
+        space: dict[str, Any] = {"__name__": module}
+        exec(compile("def send(to): ...", file, "exec"), space)
+        return space["send"]
+
+    kind("mail").task(name="send_email")(read("shop", "/src/shop.py"))
+    with pytest.raises(UsageError, match="'send_email' is the name of shop:send already"):
+        kind("mail").task(name="send_email")(read("__main__", "/src/script.py"))
+    kind("mail").task(name="send_email")(read("__main__", "/src/shop.py"))
+
+
 @pytest.mark.parametrize("name", ["", "a:b", "a b", "a.b", "1st", "x\n", 5, True, b"send"])
 def test_a_name_that_cannot_be_one_is_refused_with_the_form(kind: Kind, name: Any) -> None:
     with pytest.raises(UsageError, match="name must be a word of letters"):

@@ -21,7 +21,7 @@ from bide.ops.produce import Prepared, Receipt
 from bide.ops.registry import WorkerSeen
 from bide.options import OnCrash, Options, TaskOptions
 from bide.payload.serializers import Codec
-from bide.queue.awaited_events import AsyncEvents, AsyncListening
+from bide.queue.awaited_events import AsyncEvents, AsyncListening, stop_all
 from bide.queue.awaited_job import AsyncJob
 from bide.queue.core import (
     QueueCore,
@@ -333,9 +333,7 @@ class AsyncQueue(QueueCore[aio.Client]):
 
         What listens on it ends. The next call opens new ones.
         """
-        for listening in [*self._listenings]:
-            if listening._is_here:
-                await listening.stop()
+        await stop_all(self._listenings)
         await self._together.here.settled()
         await self._client.close()
 

@@ -6,16 +6,15 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from bide import aio
 from bide.command import Command
 from bide.connection import LONGEST_RECONNECT_PAUSE
-from bide.errors import BideError
 from bide.events import GAP, Event
 from bide.ops.listen import Position
-from bide.queue.following import Following, Pause, Read, not_entered
+from bide.queue.following import Following, Pause, Read, entered_already, not_entered
 
 log = logging.getLogger("bide.events")
 
@@ -39,8 +38,11 @@ class AsyncEvents:
         """Hold the stream open.
 
         Raises:
+            UsageError: it is held open already, by another `async with` for these events.
             BideError: the server cannot be reached, or refuses.
         """
+        if self._client is not None:
+            raise entered_already()
         client = self._make_client()
         try:
             self._following.began(await client.run(self._following.hold()))
@@ -54,9 +56,9 @@ class AsyncEvents:
         client, self._client = self._client, None
         if client is not None:
             try:
-                if not self._following.is_named:
-                    with contextlib.suppress(BideError):  # it is let go of ten minutes later
-                        await client.run(self._following.let_go())
+                named = self._following.is_named
+                if client.answers and not named:  # else it is let go of ten minutes later
+                    await client.say_goodbye(self._following.let_go())
             finally:
                 await client.close()
 
@@ -138,14 +140,17 @@ class AsyncListening:
 
     async def stop(self) -> None:
         """End it; a callback that is awaited is cancelled, unless it is this one that calls."""
-        own = self._task is asyncio.current_task()
-        if not self._stopping:  # once, because it says goodbye to the server first
-            self._stopping = True
-            if not own:
-                self._task.cancel()
-        if not own:
+        self._begin_to_stop()
+        if self._task is not asyncio.current_task():
             await asyncio.wait([self._task])
             await self._events.__aexit__()  # where it was cancelled before it began
+
+    def _begin_to_stop(self) -> None:
+        """`stop`, without waiting; once, because it says goodbye to the server first."""
+        if not self._stopping:
+            self._stopping = True
+            if self._task is not asyncio.current_task():
+                self._task.cancel()
 
     def abandon(self) -> None:
         """End it without a word; the event loop may have ended."""
@@ -182,3 +187,12 @@ class AsyncListening:
                 await outcome
         except Exception:
             log.exception("the callback for %s of %s raised", event.kind, event.job_id)
+
+
+async def stop_all(listenings: Iterable[AsyncListening]) -> None:
+    """Stop all that listen on this event loop, at once: all goodbyes take no longer than one."""
+    ending = [listening for listening in listenings if listening._is_here]
+    for listening in ending:
+        listening._begin_to_stop()
+    for listening in ending:
+        await listening.stop()

@@ -20,7 +20,7 @@ from bide.ops.produce import Prepared, Receipt
 from bide.ops.registry import WorkerSeen
 from bide.options import OnCrash, Options, TaskOptions
 from bide.payload.serializers import Codec
-from bide.queue.blocking_events import Events, Listening
+from bide.queue.blocking_events import Events, Listening, stop_all
 from bide.queue.blocking_job import Job
 from bide.queue.core import (
     QueueCore,
@@ -358,8 +358,7 @@ class Queue(QueueCore[sync.Client]):
 
     def close(self) -> None:
         """Close the connections, and end what listens; the next call opens new ones."""
-        for listening in [*self._listenings]:
-            listening.stop()
+        stop_all(self._listenings)
         self._client.close()
 
     def _make_client(self, url: str, clock: str) -> sync.Client:
@@ -369,8 +368,7 @@ class Queue(QueueCore[sync.Client]):
         return sync.Client(url, patience=self._patience, clock=clock)
 
     def _leave(self, client: sync.Client) -> None:
-        for listening in [*self._listenings]:
-            listening.stop()
+        stop_all(self._listenings)
         client.close()
 
     def _run(self, command: Command[T]) -> T:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Self
 
 from bide import sync
 from bide.command import Command
 from bide.connection import LONGEST_RECONNECT_PAUSE
-from bide.errors import BideError
 from bide.events import GAP, Event
 from bide.ops.listen import Position
-from bide.queue.following import Following, Pause, Read, not_entered
+from bide.queue.following import Following, Pause, Read, entered_already, not_entered
 
 log = logging.getLogger("bide.events")
 
@@ -32,6 +30,8 @@ class Events:
         self._steps = following.steps()
         self._todo: Any = None
         self._cut = threading.Event()
+        self._answered: bool | None = None
+        """Whether the server did when the connection was cut."""
 
     @property
     def after(self) -> str:
@@ -42,8 +42,11 @@ class Events:
         """Hold the stream open.
 
         Raises:
+            UsageError: it is held open already, by another `with` for these events.
             BideError: the server cannot be reached, or refuses.
         """
+        if self._client is not None:
+            raise entered_already()
         client = self._make_client()
         try:
             self._following.began(client.run(self._following.hold()))
@@ -56,9 +59,9 @@ class Events:
     def __exit__(self, *exc: object) -> None:
         client, self._client = self._client, None
         if client is not None:
-            if not self._following.is_named:
-                with contextlib.suppress(BideError):  # it is let go of ten minutes later
-                    client.run(self._following.let_go())
+            answers = client.answers if self._answered is None else self._answered
+            if answers and not self._following.is_named:  # else it is let go of ten minutes later
+                client.say_goodbye(self._following.let_go())
             client.close()
 
     def __iter__(self) -> Self:
@@ -97,10 +100,12 @@ class Events:
 
     def _stop(self) -> None:
         """Have what another thread waits for end now."""
-        self._cut.set()
         client = self._client
         if client is not None:
-            client.close()
+            if self._answered is None:
+                self._answered = client.answers
+            self._cut.set()
+            sync.cut(client)
 
 
 class _Cut(Exception):
@@ -144,13 +149,17 @@ class Listening:
         Called from a callback, this one's or another's, it does not wait: two that stop each other
         would wait for ever.
         """
-        self._stopping.set()
+        self._begin_to_stop()
         if getattr(_calling, "back", False):
-            self._events._stop()
             return
         while self._thread.is_alive():
-            self._events._stop()  # again, if it opened a connection meanwhile
+            self._events._stop()  # again, if it began to read meanwhile
             self._thread.join(0.05)
+
+    def _begin_to_stop(self) -> None:
+        """`stop`, without waiting."""
+        self._stopping.set()
+        self._events._stop()
 
     def _run(self) -> None:
         pause = 0.0
@@ -182,3 +191,12 @@ class Listening:
             log.exception("the callback for %s of %s raised", event.kind, event.job_id)
         finally:
             _calling.back = False
+
+
+def stop_all(listenings: Iterable[Listening]) -> None:
+    """Stop all at once, so that the goodbyes of all take no longer than one's."""
+    ending = [*listenings]
+    for listening in ending:
+        listening._begin_to_stop()
+    for listening in ending:
+        listening.stop()

@@ -167,3 +167,8 @@ def _checked_job_ids(job_id: str | Iterable[str] | None) -> frozenset[str] | Non
 def not_entered(with_: str) -> UsageError:
     """The error for events that are read before their context begins, or after it has ended."""
     return UsageError(f"Read events within their context: `{with_} queue.events() as events:`.")
+
+
+def entered_already() -> UsageError:
+    """The error for events whose context begins a second time before it has ended."""
+    return UsageError("These events are being read already; ask queue.events() for others.")

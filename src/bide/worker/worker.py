@@ -119,7 +119,7 @@ class Worker:
         self._clock = config.overridden().clock or SERVER_CLOCK
         label = name or f"{socket.gethostname()}.{os.getpid()}"
         self.name: Final = check_name(f"{label}.{secrets.token_hex(3)}", "worker name")
-        self.queues: Final = [q if isinstance(q, str) else q.name for q in given]
+        self.queues: Final = [*dict.fromkeys(q if isinstance(q, str) else q.name for q in given)]
         self.concurrency: Final = limits.concurrency
         self.executor: Final[Executor] = limits.executor
         self._lease_us = to_us(lease, "lease")
@@ -133,9 +133,8 @@ class Worker:
         }
         self._modules = [modules] if isinstance(modules, str) else list(modules)
         self._served = Served(self._modules)
-        once = [*dict.fromkeys(self.queues)]
-        self._order = make_order(order, once)
-        self._keys = [keys_of(queue, prefix) for queue in once]
+        self._order = make_order(order, self.queues)
+        self._keys = [keys_of(queue, prefix) for queue in self.queues]
         self._global_keys = keys_of(None, prefix)
         self._loop: Loop | None = None
         self._running: Running | Crew | None = None
