@@ -7,22 +7,42 @@ from functools import partial
 from typing import Any
 
 import pytest
+import redis
 import rq
 from redis import WatchError
 from rq.job import Dependency, Job, JobStatus
+from rq.registry import CanceledJobRegistry, DeferredJobRegistry
 
 from bide.contrib.rq import DelayQueue
+from bide.errors import BideError
 from tests.contrib.rq import jobs
 from tests.contrib.rq.rqs import at_work, burst, due, due_now, eventually, run, server_now
 
 GATE = "rq:queue:delay_gate"
 
 
+def waiting(queue: DelayQueue) -> list[str]:
+    """The ids of delayed jobs that wait for others, of whatever queue."""
+    assert queue.deferred_job_registry.get_job_ids() == []
+    return DeferredJobRegistry("delay_gate", queue.connection).get_job_ids()
+
+
+def held(job: Job, how: str) -> Job:
+    """A job as enqueue has returned it, as RQ's own fetch does now, or as the queue's does."""
+    if how == "enqueued":
+        return job
+    if how == "fetched":
+        return Job.fetch(job.id, job.connection)
+    found = DelayQueue("mail", job.connection).fetch_job(job.id)
+    assert found is not None
+    return found
+
+
 def test_the_delay_counts_from_when_the_dependencies_are_met(queue: DelayQueue) -> None:
     parent = queue.enqueue(jobs.add, 1)
     job = queue.enqueue(jobs.add, 1, delay=60, depends_on=parent)
     assert job.get_status() == JobStatus.DEFERRED
-    assert queue.deferred_job_registry.get_job_ids() == [job.id]
+    assert waiting(queue) == [job.id]
     assert burst(queue) == 0
     assert queue.delayed_jobs() == []
     run(queue)  # of the parent; its unmodified worker frees the job
@@ -33,13 +53,13 @@ def test_the_delay_counts_from_when_the_dependencies_are_met(queue: DelayQueue) 
     assert job.get_status() == JobStatus.SCHEDULED
     assert Job.fetch(job.id, queue.connection).origin == "mail"
     assert Job.fetch(job.id, queue.connection).enqueued_at is None
-    assert queue.deferred_job_registry.get_job_ids() == []
+    assert waiting(queue) == []
     due_now(queue, job)
     run(queue)
     assert job.return_value() == 2
     assert not queue.connection.exists(GATE, "rq:deferred:delay_gate", queue.delay_key)
     fields: Any = queue.connection.hkeys(job.key)
-    assert not [name for name in fields if name.startswith(b"delay_")]
+    assert not [name for name in fields if name.startswith(b"delay") and name != b"delay_call"]
 
 
 def test_the_worker_may_read_other_queues_than_the_jobs(queue: DelayQueue) -> None:
@@ -114,19 +134,21 @@ def test_the_id_of_a_job_that_is_about_to_expire_may_be_used_again(queue: DelayQ
     assert queue.delayed_jobs() == [job]
 
 
-def test_rqs_cancel_and_delete_hold_while_it_waits_for_others(queue: DelayQueue) -> None:
+@pytest.mark.parametrize("how", ["enqueued", "fetched", "found"])
+def test_rqs_cancel_and_delete_hold_while_it_waits_for_others(queue: DelayQueue, how: str) -> None:
     parent = queue.enqueue(jobs.add, 1)
     cancelled = queue.enqueue(jobs.add, 1, delay=60, depends_on=parent)
     deleted = queue.enqueue(jobs.add, 1, delay=60, depends_on=parent)
     behind = queue.enqueue(jobs.add, 1, delay=60, depends_on=parent)
-    cancelled.cancel()
-    deleted.delete()
-    assert queue.deferred_job_registry.get_job_ids() == [behind.id]
+    held(cancelled, how).cancel()
+    held(deleted, how).delete()
+    assert waiting(queue) == [behind.id]
     run(queue)
     burst(queue)
     assert queue.delayed_jobs() == [behind]
     assert cancelled.get_status() == JobStatus.CANCELED
-    assert queue.canceled_job_registry.get_job_ids() == [cancelled.id]
+    assert CanceledJobRegistry("delay_gate", queue.connection).get_job_ids() == [cancelled.id]
+    assert queue.connection.keys("rq:deferred:*") == []
 
 
 @pytest.mark.parametrize("verb", ["cancel", "delete"])
@@ -138,6 +160,8 @@ def test_rqs_cancel_and_delete_hold_at_the_gate(
     behind = queue.enqueue(jobs.add, 1, delay=60, depends_on=parent)
     run(queue)
     getattr(job, verb)()
+    assert queue.connection.lrange(GATE, 0, -1) == [behind.id.encode()]
+    queue.connection.lpush(GATE, job.id)  # as a worker does that had read it before
     caplog.clear()
     with caplog.at_level(logging.WARNING, "bide.rq"):
         burst(queue)
@@ -146,15 +170,86 @@ def test_rqs_cancel_and_delete_hold_at_the_gate(
     assert not queue.connection.exists(GATE)
 
 
-def test_it_can_be_looked_up_and_cancelled_while_it_waits(queue: DelayQueue) -> None:
+def test_it_can_be_looked_up_while_it_waits(queue: DelayQueue) -> None:
     parent = queue.enqueue(jobs.add, 1)
     job = queue.enqueue(jobs.add, 1, delay=60, depends_on=parent)
     found = queue.fetch_job(job.id)
     assert found is not None
-    assert found.origin == "mail"
+    assert found.origin == job.origin == Job.fetch(job.id, queue.connection).origin == "delay_gate"
     assert DelayQueue("other", queue.connection).fetch_job(job.id) is None
-    found.cancel()
-    assert queue.deferred_job_registry.get_job_ids() == []
+
+
+@pytest.mark.parametrize("how", ["enqueued", "fetched", "found"])
+@pytest.mark.parametrize("read", ["before", "at the gate"])
+@pytest.mark.parametrize("saved", ["before", "at the gate", "delayed", "moved"])
+def test_a_save_by_whoever_holds_it_changes_no_delay(
+    queue: DelayQueue, how: str, read: str, saved: str
+) -> None:
+    """RQ's save writes back origin and status as they were when the job was read."""
+    parent = queue.enqueue(jobs.add, 1)
+    job = queue.enqueue(jobs.add, 1, delay=60, depends_on=parent, ttl=1000)
+    holder = held(job, how)
+
+    def save_at(moment: str) -> None:
+        nonlocal holder
+        if read == moment and how != "enqueued":
+            holder = held(job, how)
+        if saved == moment:
+            holder.meta["by"] = "its holder"
+            holder.save()
+
+    save_at("before")
+    run(queue)
+    save_at("at the gate")
+    burst(queue)
+    save_at("delayed")
+    assert queue.job_ids == []
+    assert queue.connection.ttl(job.key) == -1
+    assert queue.delayed_jobs() == [job]
+    assert queue.fetch_job(job.id) == job
+    assert 59 < (due(queue, job) or 0) - server_now(queue.connection) <= 60
+    due_now(queue, job)
+    assert queue.job_ids == [job.id]
+    assert Job.fetch(job.id, queue.connection).origin == "mail"
+    assert 0 < queue.connection.ttl(job.key) <= 1000
+    save_at("moved")
+    run(queue)
+    assert job.return_value() == 2
+    assert job.get_meta() == {"by": "its holder"}
+
+
+def test_what_was_saved_late_can_be_cancelled_and_is_then_its_queues(queue: DelayQueue) -> None:
+    parent = queue.enqueue(jobs.add, 1)
+    job = queue.enqueue(jobs.add, 1, delay=60, depends_on=parent)
+    run(queue)
+    burst(queue)
+    job.save()
+    assert queue.cancel_delayed(job.id)
+    assert Job.fetch(job.id, queue.connection).origin == "mail"
+    assert queue.canceled_job_registry.get_job_ids() == [job.id]
+
+
+def test_an_id_that_is_used_again_for_one_that_waits_for_others_is_not_early(
+    queue: DelayQueue,
+) -> None:
+    queue.enqueue(jobs.add, 1, delay=60, job_id="one")
+    parent = queue.enqueue(jobs.add, 1)
+    job = queue.enqueue(jobs.add, 1, delay=60, depends_on=parent, job_id="one")
+    queue.connection.zadd(queue.delay_key, {job.id: 0})
+    assert burst(queue) == 0
+    run(queue)
+    burst(queue)
+    assert queue.delayed_jobs() == [job]
+
+
+def test_a_job_at_the_gate_that_was_enqueued_at_once_runs_once(queue: DelayQueue) -> None:
+    parent = queue.enqueue(jobs.add, 1)
+    job = queue.enqueue(jobs.add, 1, delay=60, depends_on=parent)
+    run(queue)
+    rq.Queue("mail", queue.connection)._enqueue_job(job)
+    burst(queue)
+    assert queue.delayed_jobs() == []
+    assert queue.job_ids == [job.id]
 
 
 def test_a_pipeline_holds_it_until_it_is_sent(queue: DelayQueue) -> None:
@@ -199,12 +294,13 @@ def test_a_dependency_that_ends_meanwhile_is_seen(
     job = queue.enqueue(jobs.add, 1, delay=60, depends_on=parent, ttl=30)
     assert looked == [JobStatus.DEFERRED, JobStatus.QUEUED]
     assert queue.delayed_jobs() == [job]
-    assert queue.deferred_job_registry.get_job_ids() == []
+    assert waiting(queue) == []
 
 
 def test_what_stands_at_the_gate_by_mistake_is_dropped(queue: DelayQueue) -> None:
     plain = rq.Queue("delay_gate", queue.connection).enqueue(jobs.add, 1)
     queue.connection.rpush(GATE, *[f"stray-{i}" for i in range(150)])
+    queue.connection.set("rq:job:stray-0", "no job")
     parent = queue.enqueue(jobs.add, 1)
     job = queue.enqueue(jobs.add, 1, delay=60, depends_on=parent)
     run(queue)
@@ -222,6 +318,66 @@ def test_a_timer_at_work_opens_the_gate_and_moves_on_time(queue: DelayQueue) -> 
         eventually(lambda: queue.job_ids == [job.id])
     run(queue)
     assert job.return_value() == 2
+
+
+def test_a_queue_whose_key_another_program_uses_holds_up_no_other(
+    queue: DelayQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = DelayQueue("bad", queue.connection)
+    queue.connection.set(bad.delay_key, "no set")
+    parent = queue.enqueue(jobs.add, 1)
+    stay = [bad.enqueue(jobs.add, 1, delay=60, depends_on=parent) for _ in range(120)]
+    run(queue)
+    parent = queue.enqueue(jobs.add, 1)
+    job = queue.enqueue(jobs.add, 1, delay=60, depends_on=parent)
+    run(queue)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "bide.rq"):
+        burst(queue)
+    assert caplog.messages == [
+        "120 jobs stay at the gate: another program uses the key rq:delay_queue:bad; delete it"
+    ]
+    assert queue.delayed_jobs() == [job]
+    with at_work(queue):
+        before = opened(queue)
+        parent = queue.enqueue(jobs.add, 1)
+        other = queue.enqueue(jobs.add, 1, delay=60, depends_on=parent)
+        run(queue)
+        eventually(lambda: queue.delayed_jobs() == [job, other])
+        assert opened(queue) - before < 50  # it is not in a hot loop
+        queue.connection.delete(bad.delay_key)
+        eventually(lambda: len(bad.delayed_jobs()) == len(stay))
+    assert not queue.connection.exists(GATE)
+
+
+def opened(queue: DelayQueue) -> int:
+    """How often a gate was waited at."""
+    stats: Any = queue.connection.info("commandstats")
+    return int(stats.get("cmdstat_blmove", {}).get("calls", 0))
+
+
+@pytest.mark.parametrize("right", ["HMGET", "HSET", "ZADD", "HDEL", "LREM", "LTRIM", "~rq:job:"])
+def test_what_a_timer_may_not_let_through_stays_at_the_gate(
+    one_queue: DelayQueue, right: str
+) -> None:
+    connection = one_queue.connection
+    parent = one_queue.enqueue(jobs.add, 1)
+    made = [one_queue.enqueue(jobs.add, 1, delay=60, depends_on=parent) for _ in range(3)]
+    run(one_queue)
+    keys = ["*"] if right != "~rq:job:" else ["rq:queue*", "rq:delay*"]
+    minus = [f"-{right.lower()}"] if right.isupper() else []
+    connection.acl_setuser(
+        "poor", enabled=True, nopass=True, keys=keys, channels=["*"], commands=["+@all", *minus]
+    )
+    path = connection.connection_pool.connection_kwargs["path"]
+    poor = redis.Redis(unix_socket_path=path, username="poor", password="x")
+    with pytest.raises(BideError):
+        burst("mail", connection=poor)
+    connection.acl_deluser("poor")
+    assert connection.llen(GATE) == 3
+    burst(one_queue)
+    assert sorted(job.id for job in one_queue.delayed_jobs()) == sorted(job.id for job in made)
+    assert not connection.exists(GATE)
 
 
 def stands(queue: DelayQueue, job: Job) -> bool:

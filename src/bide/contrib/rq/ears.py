@@ -27,6 +27,9 @@ BLOCK: Final = 10
 
 _MARGIN: Final = 3.0
 
+_STAYING: Final = 1.0
+"""Seconds between looks at a gate where a job must stay."""
+
 
 class Ear(threading.Thread):
     """A thread that listens until it is stopped; the Timer's own calls report what is wrong."""
@@ -135,5 +138,6 @@ class Gate(Ear):
         """Wait until the gate's list has a job, and let it through."""
         gate = self._keys.gate
         # From its head to its head: it waits for the list, and changes nothing.
-        if self._client.blmove(gate, gate, BLOCK, "LEFT", "LEFT") is not None:
-            open_gate(self._client, self._keys)
+        came = self._client.blmove(gate, gate, BLOCK, "LEFT", "LEFT") is not None
+        if came and not open_gate(self._client, self._keys):
+            self._stopping.wait(_STAYING)  # BLMOVE would not wait: the list is not empty

@@ -6,9 +6,8 @@ import logging
 from typing import Final
 
 import redis
-from rq.utils import as_text
 
-from bide.contrib.rq.keys import DEFERRED, DELAYED, HINTS, Keys
+from bide.contrib.rq.keys import DELAYED, GATE, HINTS, Keys
 from bide.contrib.rq.scripts import run
 
 log = logging.getLogger("bide.rq")
@@ -17,17 +16,34 @@ _AT_ONCE: Final = 100
 """Jobs per call of the script, so that no call is long."""
 
 
-def open_gate(client: redis.Redis, keys: Keys) -> None:
+def open_gate(client: redis.Redis, keys: Keys) -> bool:
     """Let all jobs through that stand at the gate; the delay of each begins.
+
+    Returns:
+        Whether none stays. One does while another program uses the key of its queue's sorted set.
 
     Raises:
         redis.RedisError: as the client library has it; what is not through still stands there.
     """
+    staying: list[bytes] = []
     read = _AT_ONCE
     while read == _AT_ONCE:
-        args = [keys.jobs, DELAYED, HINTS, DEFERRED, _AT_ONCE]
-        read, through, strays = run(client, "open", [keys.gate], args)
+        args = [keys.jobs, DELAYED, HINTS, GATE, len(staying), _AT_ONCE]
+        read, through, strays, stay = run(client, "open", [keys.gate], args)
+        staying += stay
         for id in through:
-            log.debug("job %s waits for its delay from now", as_text(id))
+            log.debug("job %s waits for its delay from now", _text(id))
         for id in strays:
-            log.warning("job %s is not one that waits for its delay; dropped", as_text(id))
+            log.warning("job %s is not one that waits for its delay; dropped", _text(id))
+    for name in sorted(set(staying)):
+        log.warning(
+            "%d jobs stay at the gate: another program uses the key %s%s; delete it",
+            staying.count(name),
+            DELAYED,
+            _text(name),
+        )
+    return not staying
+
+
+def _text(id: bytes) -> str:
+    return id.decode("utf-8", "backslashreplace")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import rq
-from rq.registry import CanceledJobRegistry, DeferredJobRegistry, ScheduledJobRegistry
+from rq.registry import CanceledJobRegistry, ScheduledJobRegistry
 
 from bide.errors import UsageError
 
@@ -21,8 +21,6 @@ GATE: Final = "delay_gate"
 
 One serves all queues: a blocking command that takes nothing off its list waits on one list only.
 """
-
-DEFERRED: Final = DeferredJobRegistry.key_template.format("")
 
 
 @dataclass(frozen=True)

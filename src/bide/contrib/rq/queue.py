@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import secrets
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, cast
 
@@ -125,7 +126,13 @@ class DelayQueue(rq.Queue):
         found = cast("list[bytes]", self.connection.zrange(self.delay_key, offset, end))
         ids = [as_text(id) for id in found]
         jobs = self.job_class.fetch_many(ids, self.connection, serializer=self.serializer)
-        return [job for job in jobs if job is not None and self._has_delayed(job)]
+        with self.connection.pipeline(transaction=False) as pipe:
+            for id in ids:
+                pipe.hget(self.job_class.key_for(id), "delayed_on")
+            queues = pipe.execute(raise_on_error=False)
+        on = self.name.encode()
+        pairs = zip(jobs, queues, strict=True)
+        return [job for job, queue in pairs if job is not None and queue == on and _waits(job)]
 
     def delayed_until(self, job: Job | str) -> datetime | None:
         """When a delayed job is due, in UTC; None if it is not delayed."""
@@ -145,7 +152,7 @@ class DelayQueue(rq.Queue):
             self.connection,
             "cancel",
             [keys.jobs + id, keys.delayed, keys.cancelled],
-            [id, self.name],
+            [id, self.name, GATE],
         )
         if done and isinstance(job, Job):
             job._status = JobStatus.CANCELED
@@ -177,18 +184,21 @@ class DelayQueue(rq.Queue):
                 self.connection,
                 "reschedule",
                 [keys.jobs + id, keys.delayed],
-                [id, self.name, count_from, us, keys.hints],
+                [id, self.name, count_from, us, keys.hints, GATE],
             )
         )
 
     def fetch_job(self, job_id: str) -> Job | None:
-        """The job of this id, if it is this queue's; also while it waits for other jobs."""
+        """The job of this id, if it is this queue's; also while it waits for other jobs.
+
+        Its `origin` is then the gate's, as on the server, so that to save it changes nothing.
+        """
         job = super().fetch_job(job_id)
         if job is None:
-            waits_for = self.connection.hget(self.job_class.key_for(job_id), "delay_queue")
-            if waits_for is not None and as_text(waits_for) == self.name:
+            key = self.job_class.key_for(job_id)
+            on = self.connection.hmget(key, ["delay_queue", "delayed_on"])
+            if self.name.encode() in on:
                 job = self.job_class.fetch(job_id, self.connection, serializer=self.serializer)
-                job.origin = self.name
         return job
 
     def _delaying(self, delay: Duration | None) -> DelayQueue:
@@ -200,9 +210,6 @@ class DelayQueue(rq.Queue):
         one._delay_us = us
         return one
 
-    def _has_delayed(self, job: Job) -> bool:
-        return job.get_status(refresh=False) == JobStatus.SCHEDULED and job.origin == self.name
-
     def _delay(
         self,
         job: Job,
@@ -211,16 +218,22 @@ class DelayQueue(rq.Queue):
         pipeline: Pipeline | None,
         at_front: bool,
         unique: bool,
+        call: str | None = None,
     ) -> Job:
+        call = call or secrets.token_hex(8)  # by which the script knows a repeat
         self._prepare(job)
         job._status = JobStatus.SCHEDULED
         keys = self._keys
-        fields = [part for pair in self._fields(job, at_front).items() for part in pair]
+        delayed = self._fields(job, at_front) | {"delayed_on": self.name}
+        fields = [part for pair in delayed.items() for part in pair]
         reply = run(
             self.connection if pipeline is None or unique else pipeline,
             "delay",
             [job.key, keys.delayed, keys.queues],
-            [job.id, count_from, us, "unique" if unique else "", keys.list, keys.hints, *fields],
+            [
+                *(job.id, count_from, us, "unique" if unique else "", keys.list, keys.hints, call),
+                *fields,
+            ],
         )
         if unique and as_text(reply) == "exists":
             raise DuplicateJobError(f"Job with ID '{job.id}' already exists")
@@ -229,9 +242,10 @@ class DelayQueue(rq.Queue):
     def _after_others(self, job: Job, pipeline: Pipeline | None, at_front: bool) -> Job:
         """Delay a job from when the jobs are done that it depends on; they may be so already."""
         pipe = pipeline if pipeline is not None else self.connection.pipeline()
+        call = secrets.token_hex(8)  # for all tries: one that seems to have failed may have not
         while True:
             try:
-                self._defer_or_delay(job, pipe, at_front)
+                self._defer_or_delay(job, pipe, at_front, call)
                 if pipeline is None:
                     pipe.execute()
                 return job
@@ -242,9 +256,10 @@ class DelayQueue(rq.Queue):
                 if pipeline is None:
                     pipe.reset()
 
-    def _defer_or_delay(self, job: Job, pipe: Pipeline, at_front: bool) -> None:
+    def _defer_or_delay(self, job: Job, pipe: Pipeline, at_front: bool, call: str) -> None:
         self._prepare(job)
         job._status = JobStatus.QUEUED
+        job.origin = GATE  # also of the object, whose holder may save it
         ttl, job.ttl = job.ttl, None  # RQ would have it count from here
         try:
             self.setup_dependencies(job, pipeline=pipe)
@@ -252,13 +267,17 @@ class DelayQueue(rq.Queue):
         finally:
             job.ttl = ttl
         if job.get_status(refresh=False) != JobStatus.DEFERRED:
-            self._delay(job, "in", self._delay_us, pipe, at_front, False)
+            self._delay(job, "in", self._delay_us, pipe, at_front, False, call)
             return
-        deferred |= {"origin": GATE, "delay_queue": self.name, "delay_us": self._delay_us}
+        deferred |= {
+            "delay_queue": self.name,
+            "delay_us": self._delay_us,
+            "delay_call": call,
+        }
         if ttl is not None:
             deferred["delay_ttl"] = ttl
         pipe.sadd(self.redis_queues_keys, self.key)
-        pipe.hdel(job.key, "ttl", "enqueued_at", "delay_ttl")
+        pipe.hdel(job.key, "ttl", "enqueued_at", "delay_ttl", "delayed_on")
         pipe.hset(job.key, mapping=deferred)
         pipe.persist(job.key)
 
@@ -273,6 +292,13 @@ class DelayQueue(rq.Queue):
     def _fields(self, job: Job, at_front: bool) -> dict[Any, Any]:
         saved = {name: value for name, value in job.to_dict().items() if value is not None}
         return saved | {"delay_front": int(bool(at_front or job.enqueue_at_front))}
+
+
+def _waits(job: Job) -> bool:
+    """Whether RQ's own fields, which may have been saved late, say what `delayed_on` does."""
+    status = job.get_status(refresh=False)
+    at_gate = job.origin == GATE and status in (JobStatus.DEFERRED, JobStatus.QUEUED)
+    return at_gate or status == JobStatus.SCHEDULED
 
 
 def _id(job: Job | str) -> str:

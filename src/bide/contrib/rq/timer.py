@@ -23,7 +23,7 @@ from bide.connection import LONGEST_RECONNECT_PAUSE, RECONNECT_PAUSE, REPLY_TIME
 from bide.contrib.rq.connections import GONE, client_like, describe
 from bide.contrib.rq.ears import Ear, Gate, Hints
 from bide.contrib.rq.gate import open_gate
-from bide.contrib.rq.keys import Keys
+from bide.contrib.rq.keys import GATE, Keys
 from bide.contrib.rq.queue import DelayQueue
 from bide.contrib.rq.scripts import NO_CLUSTER, check_connection, run
 from bide.dialogue import translate
@@ -157,15 +157,15 @@ class Timer:
 
     def _move(self, client: redis.Redis, keys: Keys) -> int:
         """Move what is due of a queue, up to a limit; how many ids were taken off its set."""
-        moved, gone, taken, next_due, now = run(
+        moved, gone, cancelled, taken, next_due, now = run(
             client,
             "move",
             [keys.delayed, keys.list, keys.scheduled, keys.queues],
-            [keys.name, keys.jobs, AT_ONCE],
+            [keys.name, keys.jobs, AT_ONCE, GATE],
         )
         monotonic = time.monotonic()
         self._server_ahead = float(now) - monotonic
-        read = len(moved) + len(gone) + len(taken)
+        read = len(moved) + len(gone) + len(cancelled) + len(taken)
         left = float(next_due) - float(now) if next_due else LONGEST_SLEEP
         self._due[keys.name] = monotonic + min(left, LONGEST_SLEEP)
         self._moved += len(moved)
@@ -173,8 +173,10 @@ class Timer:
             log.debug("job %s moved to %s", _text(id), keys.name)
         for id in gone:
             log.warning("job %s of %s is gone; dropped", _text(id), keys.name)
+        for id in cancelled:
+            log.info("job %s of %s was cancelled", _text(id), keys.name)
         for id in taken:
-            log.info("job %s of %s was cancelled or enqueued elsewhere", _text(id), keys.name)
+            log.warning("job %s of %s was enqueued elsewhere; dropped", _text(id), keys.name)
         return read
 
     def _sleep(self) -> None:

@@ -1,14 +1,13 @@
 -- Cancel a job that is delayed, as RQ's own cancel would.
 -- KEYS: the job, the sorted set of delayed jobs, RQ's registry of cancelled jobs
--- ARGV: the job's id, the queue's name
+-- ARGV: the job's id, the queue's name, the gate's
 -- Reply: 1, or 0 if it was not delayed
 local job, delayed, cancelled = KEYS[1], KEYS[2], KEYS[3]
-local id, name = ARGV[1], ARGV[2]
-local status, origin = unpack(redis.call('HMGET', job, 'status', 'origin'))
-if not redis.call('ZSCORE', delayed, id) or status ~= 'scheduled' or origin ~= name then
+local id, name, gate = ARGV[1], ARGV[2], ARGV[3]
+if not redis.call('ZSCORE', delayed, id) or not is_delayed(judged(job), name, gate) then
   return 0
 end
 redis.call('ZREM', delayed, id) -- first: then a full server lets the rest pass
-redis.call('HSET', job, 'status', 'canceled')
+redis.call('HSET', job, 'status', 'canceled', 'origin', name)
 redis.call('ZADD', cancelled, math.floor(clock() / 1000000), id)
 return 1

@@ -1,15 +1,21 @@
 -- Save a job and put it where it waits for its due time.
 -- KEYS: the job, the sorted set of delayed jobs, RQ's set of queues
 -- ARGV: the job's id; "in" or "at"; microseconds from now or since the epoch; "unique" or "";
---       the queue's key; the channel of hints; then field and value of the job, again and again
--- Reply: when it is due, in seconds; or "exists" where a unique id is taken
+--       the queue's key; the channel of hints; what no other call has; then field and value of the
+--       job, again and again
+-- Reply: when it is due, in seconds; "exists" where a unique id is taken; "done" where this very
+--        call was done before: its reply was lost, and the job may have run since
 local job, delayed, queues = KEYS[1], KEYS[2], KEYS[3]
-local id, from, us, unique, queue, channel = unpack(ARGV, 1, 6)
+local id, from, us, unique, queue, channel, call = unpack(ARGV, 1, 7)
 local kind = redis.call('TYPE', delayed).ok
 if kind ~= 'zset' and kind ~= 'none' then
   return redis.error_reply('WRONGTYPE ' .. delayed .. ' is a ' .. kind .. ', not a sorted set')
 end
-if unique == 'unique' and redis.call('EXISTS', job) == 1 then
+local taken = redis.call('EXISTS', job) == 1
+if taken and redis.call('HGET', job, 'delay_call') == call then
+  return 'done'
+end
+if taken and unique == 'unique' then
   return 'exists'
 end
 local due = tonumber(us)
@@ -20,7 +26,7 @@ due = seconds(due)
 redis.call('SADD', queues, queue) -- first: then a full server refuses the whole
 -- What an earlier job of this id may have left; its hash may be about to expire with its result.
 redis.call('HDEL', job, 'ttl', 'enqueued_at', 'delay_queue', 'delay_us', 'delay_ttl')
-redis.call('HSET', job, unpack(ARGV, 7))
+redis.call('HSET', job, 'delay_call', call, unpack(ARGV, 8))
 redis.call('PERSIST', job)
 redis.call('PERSIST', job .. ':dependents')
 delay_until(delayed, channel, id, due)

@@ -1,14 +1,15 @@
 -- Move the jobs that are due to the list that RQ's workers read.
 -- KEYS: the sorted set of delayed jobs, the queue's list, RQ's registry of scheduled jobs, RQ's
 --       set of queues
--- ARGV: the queue's name, what a job's key begins with, how many jobs at most
--- Reply: ids that were moved; ids whose job is gone; ids of jobs that others have taken up or
---        cancelled; when the next is due, in seconds, or ""; now, in seconds
+-- ARGV: the queue's name, what a job's key begins with, how many jobs at most; the
+--       gate's name
+-- Reply: ids that were moved; ids whose job is gone; ids of jobs that were cancelled; ids of jobs
+--        that others have taken up; when the next is due, in seconds, or ""; now, in seconds
 --
--- A job is moved only if it is as `delay` has left it. RQ's own cancel, delete and enqueue know
+-- A job is moved only if it is delayed on this queue still. RQ's own cancel, delete and enqueue know
 -- nothing of the sorted set: what they touched is only taken off it.
 local delayed, list, scheduled, queues = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local name, prefix, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local name, prefix, limit, gate = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 for key, wanted in pairs({[list] = 'list', [scheduled] = 'zset'}) do
   local kind = redis.call('TYPE', key).ok
   if kind ~= wanted and kind ~= 'none' then
@@ -46,11 +47,12 @@ for i = 1, #found, 2 do
   ids[#ids + 1] = found[i]
   scores[#scores + 1] = found[i + 1]
 end
-local moved, gone, taken = {}, {}, {}
+local moved, gone, cancelled, taken = {}, {}, {}, {}
 local fields = {}
 for i, id in ipairs(ids) do
   fields[i] = redis.pcall(
-    'HMGET', prefix .. id, 'status', 'origin', 'enqueued_at', 'delay_front', 'ttl', 'data'
+    'HMGET', prefix .. id, 'status', 'origin', 'enqueued_at', 'delayed_on', 'delay_gated',
+    'delay_front', 'ttl', 'data'
   )
   -- Of a job whose key holds something else, nothing is left; what may not be read is not gone.
   if fields[i].err and not string.find(fields[i].err, 'WRONGTYPE', 1, true) then
@@ -69,21 +71,23 @@ if #ids > 0 then
 end
 for i, id in ipairs(ids) do
   local job = prefix .. id
-  local status, origin, enqueued, front, ttl, data = unpack(fields[i], 1, 6)
+  local front, ttl, data = unpack(fields[i], 6, 8)
   if fields[i].err or not data then
     gone[#gone + 1] = id
-  elseif status ~= 'scheduled' or origin ~= name or enqueued
-    or redis.call('ZSCORE', scheduled, id) then
+  elseif fields[i][1] == 'canceled' then
+    cancelled[#cancelled + 1] = id
+  elseif not is_delayed(fields[i], name, gate) or redis.call('ZSCORE', scheduled, id) then
     taken[#taken + 1] = id
   else
     local pushed = redis.pcall(front == '1' and 'LPUSH' or 'RPUSH', list, id)
     if type(pushed) == 'table' then return stop(i, pushed) end
-    local set = redis.pcall('HSET', job, 'status', 'queued', 'enqueued_at', moment(now))
+    local set = redis.pcall('HSET', job, 'status', 'queued', 'origin', name, 'enqueued_at',
+      moment(now))
     if type(set) == 'table' then
       redis.call(front == '1' and 'LPOP' or 'RPOP', list)
       return stop(i, set)
     end
-    redis.pcall('HDEL', job, 'delay_front')
+    redis.pcall('HDEL', job, 'delay_front', 'delayed_on', 'delay_gated')
     if ttl and tonumber(ttl) then
       redis.pcall('EXPIRE', job, ttl)
       redis.pcall('EXPIRE', job .. ':dependents', ttl)
@@ -96,4 +100,4 @@ if #moved > 0 then
   redis.pcall('SADD', queues, list)
 end
 local head = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
-return { moved, gone, taken, head[2] or '', seconds(now) }
+return { moved, gone, cancelled, taken, head[2] or '', seconds(now) }

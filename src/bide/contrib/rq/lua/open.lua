@@ -1,42 +1,56 @@
 -- Open the gate: jobs whose dependencies are met have their delay from now.
 -- KEYS: the gate's list
--- ARGV: what a job's key, a sorted set of delayed jobs, a channel of hints and a registry of
---       deferred jobs begin with; how many jobs at most
--- Reply: how many were read; ids that were let through; ids of no job that waits for its delay
+-- ARGV: what a job's key, a sorted set of delayed jobs and a channel of hints begin with; the gate's
+--       name; how many jobs to pass over, and how many to read at most
+-- Reply: how many were read; ids that were let through; ids of no job that waits for its delay; the
+--        queue of each that stays, because another program uses the key of the queue's sorted set
 --
 -- RQ's worker has pushed each to the gate's list because the job's origin says so. Here the job
--- gets its own queue as origin again.
-local gate = KEYS[1]
-local jobs, delays, hints, deferred, limit = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
-local ids = redis.call('LRANGE', gate, 0, limit - 1)
+-- gets its own queue as origin again. It leaves the list last: what is refused on the way stays there.
+local list = KEYS[1]
+local jobs, delays, hints, gate = unpack(ARGV, 1, 4)
+local first, limit = tonumber(ARGV[5]), tonumber(ARGV[6])
+local ids = redis.call('LRANGE', list, first, first + limit - 1)
 local fields = {}
 for i, id in ipairs(ids) do
-  local job = redis.pcall('HMGET', jobs .. id, 'status', 'delay_queue', 'delay_us', 'delay_ttl')
-  local kind = job[2] and redis.call('TYPE', delays .. job[2]).ok
-  if kind and kind ~= 'zset' and kind ~= 'none' then
-    return redis.error_reply('WRONGTYPE ' .. delays .. job[2] .. ' is a ' .. kind .. ', not a sorted set')
+  fields[i] = redis.pcall(
+    'HMGET', jobs .. id, 'status', 'origin', 'enqueued_at', 'delay_queue', 'delay_us', 'delay_ttl'
+  )
+  -- Of a job whose key holds something else, nothing is left; what may not be read is not gone.
+  if fields[i].err and not string.find(fields[i].err, 'WRONGTYPE', 1, true) then
+    return redis.error_reply(fields[i].err)
   end
-  fields[i] = job
 end
-if #ids > 0 then
-  redis.call('LTRIM', gate, #ids, -1)
-end
+redis.call('LTRIM', list, 0, -1) -- it changes nothing; after it, a full server lets the rest pass
 local now = clock()
-local through, strays = {}, {}
+local through, strays, stay = {}, {}, {}
 for i, id in ipairs(ids) do
   local job = jobs .. id
-  local status, queue, us, ttl = unpack(fields[i], 1, 4)
-  if fields[i].err or status ~= 'queued' or not queue or not tonumber(us) then
+  local status, origin, enqueued, queue, us, ttl = unpack(fields[i], 1, 6)
+  local waits = status == 'queued' or status == 'deferred' -- as one says that was read before, and saved
+  if fields[i].err or not waits or origin ~= gate or not queue or not tonumber(us) then
+    redis.call('LREM', list, 1, id)
     strays[#strays + 1] = id
   else
-    redis.call('HSET', job, 'status', 'scheduled', 'origin', queue)
-    redis.call('HDEL', job, 'enqueued_at', 'delay_queue', 'delay_us', 'delay_ttl')
-    if ttl then
-      redis.call('HSET', job, 'ttl', ttl)
+    local kind = redis.call('TYPE', delays .. queue).ok
+    if kind ~= 'zset' and kind ~= 'none' then
+      stay[#stay + 1] = queue
+    else
+      delay_until(delays .. queue, hints .. queue, id, seconds(now + us))
+      redis.call('HSET', job, 'status', 'scheduled', 'origin', queue, 'delayed_on', queue)
+      if enqueued then
+        redis.call('HSET', job, 'delay_gated', enqueued)
+      end
+      if ttl then
+        redis.call('HSET', job, 'ttl', ttl)
+      end
+      redis.call('HDEL', job, 'enqueued_at', 'delay_queue', 'delay_us', 'delay_ttl')
+      redis.call('PERSIST', job) -- its ttl, if one was saved, began when it came here
+      redis.call('PERSIST', job .. ':dependents')
+      redis.call('PERSIST', jobs .. ':' .. id .. ':dependencies') -- RQ has two colons there
+      redis.call('LREM', list, 1, id)
+      through[#through + 1] = id
     end
-    redis.pcall('ZREM', deferred .. queue, id)
-    delay_until(delays .. queue, hints .. queue, id, seconds(now + us))
-    through[#through + 1] = id
   end
 end
-return { #ids, through, strays }
+return { #ids, through, strays, stay }
