@@ -113,6 +113,8 @@ META: Final[dict[str, str]] = {
     "large": "1 once a body was large: then claims look at sizes before they read bodies",
     "own": "1 once a job was to be kept for a time of its own",
     "listened": "until when `events` is held open, and since when (µs), while someone listens",
+    "kind": "`data` in a delay queue, which no worker serves",
+    "large": "1 once a body was so large that bodies are weighed before they are read",
     "told": "how many events there were since then: the second half of the last one's id",
     "trash": "1 while `trash` holds what `empty` set aside",
     "emptied": "which emptying was the last, and how many jobs it set aside",

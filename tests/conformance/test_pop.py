@@ -254,13 +254,13 @@ def test_a_job_that_was_retried_keeps_its_notes_when_it_is_refused(q: Probe) -> 
 
 
 def test_a_reply_is_some_megabytes_long_at_most(q: Probe) -> None:
-    ids = [f"i{n}" for n in range(8)]
+    ids = [f"i{n}" for n in range(4)]
     q.add(*ids, body=BIG)
-    first = q.pop(count=8)
-    assert len(first.bodies) == 4
+    first = q.pop(count=4)
+    assert len(first.bodies) == 2
     assert first.more
-    second = q.pop(count=8)
-    assert len(second.bodies) == 4
+    second = q.pop(count=4)
+    assert len(second.bodies) == 2
     assert not second.more
 
 
@@ -376,12 +376,12 @@ def test_no_call_takes_more_than_the_script_can_name(q: Probe, verb: str) -> Non
 
 
 def test_a_claim_brings_some_megabytes_at_most_and_says_that_there_is_more(q: Probe) -> None:
-    ids = [f"i{n}" for n in range(7)]
+    ids = [f"i{n}" for n in range(4)]
     q.add(*ids, body=BIG)
-    claims = [q.claim(count=7, busy=n) for n in range(2)]
-    assert [[job.id for job in claim.jobs] for claim in claims] == [ids[:4], ids[4:]]
+    claims = [q.claim(count=4, busy=n) for n in range(2)]
+    assert [[job.id for job in claim.jobs] for claim in claims] == [ids[:2], ids[2:]]
     assert [claim.more for claim in claims] == [True, False]
-    assert q.claim(count=7).jobs == []
+    assert q.claim(count=4).jobs == []
 
 
 @pytest.mark.parametrize("verb", ["pop", "claim"])

@@ -238,11 +238,11 @@ def _time_large_bodies(full: Full) -> None:
     def pop() -> None:
         full.seq += 1
         popped = full.client.run(consume.pop(KEYS, "w", full.seq, consume.MAX_POP, 0))
-        assert (len(popped.bodies), popped.more) == (4, True)
+        assert (len(popped.bodies), popped.more) == (1, True)
 
     def claim() -> None:
         jobs = full.claim()
-        assert len(jobs) == 4
+        assert len(jobs) == 1
         full.settle(jobs, "complete")
 
     for _ in range(LARGE):

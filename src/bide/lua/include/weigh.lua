@@ -3,7 +3,7 @@
 -- had a large body, and there sizes are asked for before bodies are read.
 local weigh = {LARGE = 16000}
 
-local BYTES = 4000000
+local BYTES = 2000000
 
 -- What a call may read yet; the first body is always read.
 function weigh.room() return {left = BYTES, is_new = true} end
