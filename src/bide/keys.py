@@ -109,8 +109,6 @@ META: Final[dict[str, str]] = {
     "lease_us": "the longest lease that any claim has asked for",
     "drain_until": "one worker drains for a suspect; no other begins to before this",
     "retention": "count and age in µs of what is kept completed, failed, cancelled, if configured",
-    "kind": "`data` where a `DelayQueue` has pushed items; no Worker serves it",
-    "large": "1 once a body was large: then claims look at sizes before they read bodies",
     "own": "1 once a job was to be kept for a time of its own",
     "listened": "until when `events` is held open, and since when (µs), while someone listens",
     "kind": "`data` in a delay queue, which no worker serves",
