@@ -31,8 +31,10 @@ def greet(name: str) -> str:
 def move(old: rq.Queue, new: bide.Queue) -> int:
     """Move what is scheduled; no RQ scheduler may run meanwhile, RQ workers may."""
     ids = old.scheduled_job_registry.get_job_ids()
-    for id in ids:
-        job = rq.job.Job.fetch(id, connection=old.connection)
+    jobs = rq.job.Job.fetch_many(ids, connection=old.connection)
+    for id, job in zip(ids, jobs, strict=True):
+        if job is None:  # RQ's registry outlived it
+            continue
         due = old.scheduled_job_registry.get_scheduled_time(job)
         module, _, function = str(job.func_name).rpartition(".")
         # First here, then not there: who is killed in between moves it again, under the same id.
