@@ -35,6 +35,8 @@ def bring(q: Probe, state: State, end: State | None = None, verb: str = "") -> C
     if verb == "pop" and end is State.COMPLETED:
         q.push("a")
         return NEVER_CLAIMED
+    if verb == "pop":  # a job in a queue of data
+        q.raw.hset(q.keys["meta"], "kind", "data")
     if state is State.CANCELLED:
         q.add("a")
         q.cancel("a")

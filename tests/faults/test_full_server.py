@@ -110,8 +110,12 @@ def test_data_can_be_popped(tank: Tank) -> None:
     tank.fill()
     popped = tank.client.run(consume.pop(KEYS, "c", 1, 20, 0))
     assert popped.bodies == [encode_item(n) for n in range(20)]
-    assert tank.client.run(consume.pop(KEYS, "c", 2, 5, 0)).refused == 5
-    assert assert_legal(tank.direct, "mail").total("completed") == 20
+    before = assert_legal(tank.direct, "mail")
+    popped = tank.client.run(consume.pop(KEYS, "c", 2, 5, 0))
+    assert (popped.bodies, popped.refused, popped.astray) == ([], 0, True), "only jobs are left"
+    holding = assert_legal(tank.direct, "mail")
+    assert holding.total("completed") == 20
+    assert holding.due == before.due
 
 
 def test_what_waits_can_be_moved_cancelled_deleted_and_emptied(tank: Tank) -> None:
