@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
+from anyio.from_thread import start_blocking_portal
 
 from bide import Queue
+from bide.keys import keys_of
+from tests.faults.legal import assert_legal
 from tests.integration import jobs
 from tests.integration.console import TASKS
+from tests.integration.piles import open_pile
 
 
 @pytest.fixture
@@ -34,3 +40,33 @@ def queue(url: str) -> Iterator[Queue]:
     queue = Queue("work", url=url)
     yield queue
     queue.close()
+
+
+@pytest.fixture
+def raw(url: str) -> Iterator[redis.Redis]:
+    """The client library itself, on each server: to see what stands there, or to spoil it."""
+    with redis.Redis.from_url(url) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def portal() -> Iterator[Any]:
+    """An event loop in a thread, for what is awaited."""
+    with start_blocking_portal("asyncio") as portal:
+        yield portal
+
+
+@pytest.fixture(params=["sync", "aio"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Which of the two kinds of delay queue."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def pile(portal: Any, kind: str, url: str, raw: redis.Redis) -> Iterator[Any]:
+    """A delay queue of either kind, on each server, which leaves nothing odd behind."""
+    with open_pile(portal, kind, url) as pile:
+        yield pile
+    assert_legal(raw, "orders")
+    assert raw.hlen(keys_of("orders")["claims"]) == 0, "close takes leave of the server"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
@@ -18,12 +18,6 @@ from tests.integration import jobs
 from tests.integration.workers import Later
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def raw(url: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(url) as client:
-        yield client
 
 
 @pytest.fixture

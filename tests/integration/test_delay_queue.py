@@ -4,48 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 import redis
-from anyio.from_thread import start_blocking_portal
 
 from bide import DelayQueue, Queue, State, UsageError
 from bide.keys import keys_of
 from tests.faults.eventually import eventually
-from tests.faults.legal import assert_legal
 from tests.integration import jobs
-from tests.integration.piles import open_pile
 
 KEYS = keys_of("orders")
-
-
-@pytest.fixture(scope="module")
-def portal() -> Iterator[Any]:
-    with start_blocking_portal("asyncio") as portal:
-        yield portal
-
-
-@pytest.fixture
-def raw(url: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(url) as client:
-        yield client
-
-
-@pytest.fixture(params=["sync", "aio"])
-def kind(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
-
-
-@pytest.fixture
-def pile(portal: Any, kind: str, url: str, raw: redis.Redis) -> Iterator[Any]:
-    with open_pile(portal, kind, url) as pile:
-        yield pile
-    assert_legal(raw, "orders")
-    assert raw.hlen(KEYS["claims"]) == 0, "close takes leave of the server"
 
 
 def ids(seen: list[Any]) -> list[str]:

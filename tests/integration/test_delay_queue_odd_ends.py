@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 import redis
-from anyio.from_thread import start_blocking_portal
 
 from bide import DelayQueue, PayloadError, Queue, State, UsageError, Worker
 from bide.keys import keys_of
@@ -17,38 +15,10 @@ from bide.payload.codec import Body
 from bide.payload.items import MARK, MAX_DATA, encode_item
 from bide.script import load
 from bide.testing import eager
-from tests.faults.legal import assert_legal
 from tests.integration import jobs
-from tests.integration.piles import open_pile
 from tests.integration.workers import burst
 
 KEYS = keys_of("orders")
-
-
-@pytest.fixture(scope="module")
-def portal() -> Iterator[Any]:
-    with start_blocking_portal("asyncio") as portal:
-        yield portal
-
-
-@pytest.fixture
-def raw(url: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(url) as client:
-        yield client
-
-
-@pytest.fixture(params=["sync", "aio"])
-def kind(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
-
-
-@pytest.fixture
-def pile(portal: Any, kind: str, url: str, raw: redis.Redis) -> Iterator[Any]:
-    with open_pile(portal, kind, url) as pile:
-        yield pile
-    assert_legal(raw, "orders")
-    assert raw.hlen(KEYS["claims"]) == 0, "close takes leave of the server"
 
 
 # -- bad input

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,12 +11,6 @@ import redis
 from bide import JobCancelled, Queue, Retry, State
 from tests.integration import jobs, surface
 from tests.integration.workers import at_work, burst, eventually, listeners, worker
-
-
-@pytest.fixture
-def raw(url: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(url) as client:
-        yield client
 
 
 def ended(queue: Queue, id: str) -> bool:

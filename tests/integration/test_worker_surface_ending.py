@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,12 +12,6 @@ from bide import Queue, Retry, State, sync
 from bide.ops import consume
 from tests.integration import jobs, surface
 from tests.integration.workers import at_work, burst, eventually, worker
-
-
-@pytest.fixture
-def raw(url: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(url) as client:
-        yield client
 
 
 def ended(queue: Queue, id: str) -> bool:

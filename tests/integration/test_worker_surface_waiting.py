@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -26,12 +26,6 @@ from tests.integration import jobs, surface
 from tests.integration.workers import Later, at_work, burst, eventually, listeners
 
 Wait = Callable[..., Any]
-
-
-@pytest.fixture
-def raw(url: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(url) as client:
-        yield client
 
 
 @pytest.fixture(params=["blocking", "awaited"])

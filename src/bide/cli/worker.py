@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import threading
 from typing import Any
 
 import click
@@ -19,6 +18,7 @@ from bide.supervisor import Supervisor
 from bide.supervisor.plan import Plan
 from bide.worker import Worker
 from bide.worker.executors import CONCURRENCY, EXECUTORS, Executor
+from bide.worker.leftovers import leave_threads_behind
 from bide.worker.order import read_order
 from bide.worker.worker import GRACE, LEASE
 
@@ -147,18 +147,8 @@ def worker(
     workers = workers or told.worker.workers
     if workers is None and health is None and not os.environ.get("NOTIFY_SOCKET"):
         Worker(**options).work(burst)
-        _leave_threads_behind()
+        leave_threads_behind()
         return None
     plan = Plan(options, burst, sys.path, log)
     grace_us = to_us(options.get("grace", GRACE), "grace")
     return Supervisor(plan, workers or 1, grace_us / 1e6, health).run()
-
-
-def _leave_threads_behind() -> None:
-    """End although threads still run that jobs have started, and the interpreter would wait for."""
-    main = threading.main_thread()
-    left = [t.name for t in threading.enumerate() if t is not main and not t.daemon]
-    if left:
-        logging.getLogger("bide").warning("ends though threads still run: %s", ", ".join(left))
-        logging.shutdown()
-        os._exit(0)

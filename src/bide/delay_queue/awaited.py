@@ -10,8 +10,9 @@ from typing import Any, Final, TypeVar
 
 from bide import aio
 from bide.clock import Duration, to_us
+from bide.connection import GOODBYE
 from bide.delay_queue.asked import LEASE, Wanted, checked_num, usable, wanted
-from bide.delay_queue.core import GOODBYE, Core
+from bide.delay_queue.core import Core
 from bide.delay_queue.items import AsyncItem, AsyncItems, ItemSeen, Pushed
 from bide.delay_queue.steps import Ask, Hear, Steps
 from bide.dialogue import PATIENCE

@@ -41,9 +41,6 @@ from bide.states import State
 
 log = logging.getLogger("bide.delay_queue")
 
-GOODBYE: Final = 1.0
-"""Seconds for a reply to what a delay queue says when it is closed; nothing depends on it."""
-
 RETENTION: Final = Retention(completed=0, cancelled=0)
 """What is taken is of no more use; so that a repeated call finds what it did, it stays for 15 s."""
 

@@ -15,6 +15,7 @@ from bide.errors import BideError, UsageError
 from bide.logs import printable
 from bide.supervisor.plan import ENDED, RETIRED, UNUSABLE, Plan, Vitals, decode_plan, encode
 from bide.worker import Worker
+from bide.worker.leftovers import leave_threads_behind
 from bide.worker.processes.wire import Reader
 
 EVERY: Final = 1.0
@@ -41,7 +42,9 @@ def main() -> None:
 def _serve(plan: Plan, line: socket.socket) -> int:
     worker = Worker(**plan.options)
     worker.work(plan.burst, beside=lambda: report(worker, line))
-    return RETIRED if worker.retired else ENDED
+    code = RETIRED if worker.retired else ENDED
+    leave_threads_behind(code)
+    return code
 
 
 async def report(worker: Worker, line: socket.socket) -> None:

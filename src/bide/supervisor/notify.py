@@ -21,10 +21,6 @@ class Notifier:
         if watchdog.isdigit() and int(watchdog) > 0 and pid in ("", str(os.getpid())):
             self.every = int(watchdog) / 2e6
 
-    def __bool__(self) -> bool:
-        """Whether anyone listens."""
-        return bool(self._path)
-
     def say(self, *words: str) -> None:
         """Send assignments such as `READY=1`."""
         if not self._path:

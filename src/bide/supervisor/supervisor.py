@@ -101,6 +101,7 @@ class Supervisor:
         self._health = health
         self._notifier = Notifier()
         self._stops = 0
+        self._said_ready = False
         self._code = 0
         self._done = asyncio.Event()
 
@@ -145,7 +146,9 @@ class Supervisor:
             self._notifier.say("STOPPING=1")
             log.info("stops %d workers", sum(member.pid > 0 for member in self._members))
             self._loop.call_later(self._grace + SPARE, self._kill)
-        if self._stops > 2:
+        elif self._stops == 2:
+            log.info("waits for no jobs any more; another signal kills")
+        else:
             self._kill()
         for member in self._members:
             self._signal(member, signal.SIGTERM)
@@ -182,7 +185,8 @@ class Supervisor:
         for member in self._members:
             if not member.pid and not member.done and not member.started:
                 self._start(member)
-        if not self._stops and not self._what_is_unready() and self._notifier:
+        if not self._stops and not self._said_ready and not self._what_is_unready():
+            self._said_ready = True
             self._notifier.say("READY=1", f"STATUS={len(self._members)} workers")
 
     def _hang_up(self, member: Member) -> None:

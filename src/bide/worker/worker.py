@@ -8,18 +8,17 @@ import gc
 import logging
 import os
 import secrets
-import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from types import FrameType
 from typing import Any, Final
 
-from bide import aio, config, logs
+from bide import aio, config, logs, signals
 from bide.clock import Duration, to_us
-from bide.connection import resolve_prefix, resolve_url
+from bide.connection import GOODBYE, resolve_prefix, resolve_url
 from bide.errors import BideError, UsageError
 from bide.ids import check_name
 from bide.keys import keys_of
@@ -53,7 +52,6 @@ GRACE: Final = 30.0
 """Seconds that running jobs get to end after the first signal."""
 
 _SHORTEST_LEASE_US: Final = 300_000
-_GOODBYE: Final = 1.0
 
 
 class Worker:
@@ -99,8 +97,8 @@ class Worker:
                 gives each job a process of its own.
             max_jobs: after how many jobs the process that ran them has had enough: a child is
                 replaced; where there are none, the worker stops.
+            max_rss: above how many bytes of memory a child is, once it has ended its job.
             max_idle: how long to wait for jobs before stopping.
-            max_rss: above how many bytes of memory it is, once it has ended its job.
             allow_pickle: read arguments that were pickled, which can run any code of whoever can
                 write to the queues. Without it, this is done for queues given as objects whose
                 serializer is `"pickle"`, and no others.
@@ -194,7 +192,7 @@ class Worker:
         self.retired = False
         self._client = client = aio.Client(self._url, patience=0, clock=self._clock)
         try:
-            with self._signal_handlers():
+            with signals.heard(self._signalled):
                 # Of calls that share a round trip, one whose script the server does not know would
                 # be sent again, behind the others: notes and outcomes go ahead of claims.
                 await client.load(["note", "settle", "claim", "extend"])
@@ -294,7 +292,7 @@ class Worker:
         """Drop what the server remembers of this worker; if it cannot be said, it is forgotten."""
         goodbye = [leave(keys, self.name) for keys in self._keys]
         with contextlib.suppress(BideError, TimeoutError):
-            async with asyncio.timeout(_GOODBYE):
+            async with asyncio.timeout(GOODBYE):
                 await client.run_many([*goodbye, heartbeat(self._global_keys, self.name, None)])
 
     def stop(self) -> None:
@@ -336,19 +334,6 @@ class Worker:
         self.stop()
         if self._stops > 2:
             os._exit(128 + number)  # the leases end by themselves
-
-    @contextlib.contextmanager
-    def _signal_handlers(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        signals = (signal.SIGINT, signal.SIGTERM)
-        before = [signal.signal(number, self._signalled) for number in signals]
-        try:
-            yield
-        finally:
-            for number, handler in zip(signals, before, strict=True):
-                signal.signal(number, handler)
 
     def _about(self, running: Running | Crew, started_us: int, skew: float | None) -> About:
         doing = running.doing()

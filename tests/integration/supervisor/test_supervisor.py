@@ -114,9 +114,9 @@ def test_the_third_kills_what_does_not_answer(tmp_path: Path, one_url: str) -> N
         for pid in unit.members():
             os.kill(pid, signal.SIGSTOP)
             eventually(partial(stopped, pid))
-        for _ in range(3):
+        for answer in ("stops 2 workers", "another signal kills", "is killed"):
             unit.signal(signal.SIGTERM)
-            eventually(lambda: state(unit.process.pid) == "S")
+            unit.logged(answer)
         assert unit.wait() == 1
         assert "does not stop, and is killed" in unit.log
 
@@ -148,6 +148,16 @@ def test_what_a_job_left_behind_ends_with_it(
         unit.signal(signal.SIGTERM)
         assert unit.wait() == 0
         assert state(daemon) in ("", "Z")
+
+
+def test_a_thread_that_a_job_left_behind_keeps_no_worker_from_ending(
+    tmp_path: Path, one_url: str, queue: Queue
+) -> None:
+    with started(tmp_path, one_url, "-q", "work", "-w", "1") as unit:
+        queue.enqueue("shop:leave_thread").wait(30)
+        unit.signal(signal.SIGTERM)
+        unit.logged("ends though threads still run: left-by-a-job")
+        assert unit.wait() == 0
 
 
 def test_orphans_that_end_are_reaped(tmp_path: Path, one_url: str, queue: Queue) -> None:

@@ -16,7 +16,7 @@ from tests.integration.console import environment
 from tests.integration.workers import eventually
 
 TASKS = """
-import os, pathlib, subprocess, sys, time
+import os, pathlib, subprocess, sys, threading, time
 
 def note(name):
     pathlib.Path("seen").mkdir(exist_ok=True)
@@ -31,6 +31,10 @@ def slow(seconds, name="slow"):
     while time.monotonic() < until and not pathlib.Path("gate").exists():
         time.sleep(0.01)
     return os.getpid()
+
+def leave_thread():
+    args = {"name": "left-by-a-job", "daemon": False}
+    threading.Thread(target=time.sleep, args=(600,), **args).start()
 
 def leave_daemon(name):
     code = (

@@ -32,18 +32,19 @@ def open_gate(client: redis.Redis, keys: Keys) -> bool:
         read, through, strays, stay = run(client, "open", [keys.gate], args)
         staying += stay
         for id in through:
-            log.debug("job %s waits for its delay from now", _text(id))
+            log.debug("job %s waits for its delay from now", shown(id))
         for id in strays:
-            log.warning("job %s is not one that waits for its delay; dropped", _text(id))
+            log.warning("job %s is not one that waits for its delay; dropped", shown(id))
     for name in sorted(set(staying)):
         log.warning(
             "%d jobs stay at the gate: another program uses the key %s%s; delete it",
             staying.count(name),
             DELAYED,
-            _text(name),
+            shown(name),
         )
     return not staying
 
 
-def _text(id: bytes) -> str:
+def shown(id: bytes) -> str:
+    """An id, or a name, as a log can show it: another program may have written anything."""
     return id.decode("utf-8", "backslashreplace")

@@ -206,6 +206,7 @@ class DelayQueue(rq.Queue):
         us = to_us(delay) if delay is not None else 0
         if not us:
             return self
+        self.get_redis_server_version()  # asked once, and not by each copy
         one = copy.copy(self)
         one._delay_us = us
         return one

@@ -6,12 +6,10 @@ import logging
 import os
 import queue
 import random
-import signal
 import socket
-import threading
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from types import FrameType
 from typing import Final
 
@@ -19,10 +17,11 @@ import redis
 import rq
 from redis.exceptions import NoPermissionError
 
+from bide import signals
 from bide.connection import LONGEST_RECONNECT_PAUSE, RECONNECT_PAUSE, REPLY_TIMEOUT
 from bide.contrib.rq.connections import GONE, client_like, describe
 from bide.contrib.rq.ears import Ear, Gate, Hints
-from bide.contrib.rq.gate import open_gate
+from bide.contrib.rq.gate import open_gate, shown
 from bide.contrib.rq.keys import GATE, Keys
 from bide.contrib.rq.queue import DelayQueue
 from bide.contrib.rq.scripts import NO_CLUSTER, check_connection, run
@@ -98,7 +97,7 @@ class Timer:
         client = client_like(self._connection, REPLY_TIMEOUT)
         self._moved = 0
         try:
-            with self._signal_handlers():
+            with signals.heard(self._signalled):
                 self._check_server(client)
                 log.info("timer %s moves what is due of %s", self.name, ", ".join(self._due))
                 if burst:
@@ -170,13 +169,13 @@ class Timer:
         self._due[keys.name] = monotonic + min(left, LONGEST_SLEEP)
         self._moved += len(moved)
         for id in moved:
-            log.debug("job %s moved to %s", _text(id), keys.name)
+            log.debug("job %s moved to %s", shown(id), keys.name)
         for id in gone:
-            log.warning("job %s of %s is gone; dropped", _text(id), keys.name)
+            log.warning("job %s of %s is gone; dropped", shown(id), keys.name)
         for id in cancelled:
-            log.info("job %s of %s was cancelled", _text(id), keys.name)
+            log.info("job %s of %s was cancelled", shown(id), keys.name)
         for id in taken:
-            log.warning("job %s of %s was enqueued elsewhere; dropped", _text(id), keys.name)
+            log.warning("job %s of %s was enqueued elsewhere; dropped", shown(id), keys.name)
         return read
 
     def _sleep(self) -> None:
@@ -206,23 +205,6 @@ class Timer:
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         self.stop()
-
-    @contextmanager
-    def _signal_handlers(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        signals = (signal.SIGINT, signal.SIGTERM)
-        before = [signal.signal(number, self._signalled) for number in signals]
-        try:
-            yield
-        finally:
-            for number, handler in zip(signals, before, strict=True):
-                signal.signal(number, handler)
-
-
-def _text(id: bytes) -> str:
-    return id.decode("utf-8", "backslashreplace")
 
 
 def _sentence(error: Exception, where: str) -> BideError:

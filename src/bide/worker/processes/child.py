@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import random
 import signal
 import socket
 import sys
@@ -310,7 +309,6 @@ def _settle_in(parent: int) -> None:
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored, it would be in what it runs
-    random.seed()
 
 
 def _inode(fd: int) -> int:

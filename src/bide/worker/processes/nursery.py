@@ -196,7 +196,3 @@ def main() -> None:
                 pass
             return
         nursery.keep()
-
-
-if __name__ == "__main__":
-    main()
