@@ -76,6 +76,7 @@ class Crew:
         self._unsent: deque[int] = deque()
         self._unconfirmed: dict[Settle, Run] = {}
         self._mean = 1.0
+        self._mean_known = False
         self._moved_at = 0.0
         self._newest = 0
         self._looking = False
@@ -209,7 +210,8 @@ class Crew:
         for reply in replies:
             run = self._held.get(reply.number)  # type: ignore[union-attr]
             if isinstance(reply, Done):
-                self._mean += 0.1 * (reply.took - self._mean)
+                self._mean += (0.1 if self._mean_known else 1.0) * (reply.took - self._mean)
+                self._mean_known = True
                 self._moved_at = time.monotonic()
                 self._newest = max(self._newest, reply.number)
                 if run is not None:
