@@ -165,3 +165,37 @@ def test_what_waits_behind_a_long_job_goes_to_others_unharmed(
     assert {who["attempt"] for who in seen} == {1}
     assert not any(who["redelivered"] for who in seen)
     assert all(job.refresh().attempts == () for job in others)
+
+
+def test_the_first_job_that_ends_says_how_long_jobs_take(stand: Stand) -> None:
+    with stand.at_work() as worker:
+        held: Any = worker._running
+        children(worker)
+        assert held.capacity == 2
+        assert stand.queue.enqueue(hostile.ran).wait(20) == "ran"
+        assert held._mean < 0.5
+
+
+def test_children_that_were_forked_in_advance(stand: Stand) -> None:
+    """Nobody counts on one: what it was to run, the next one runs."""
+    with stand.at_work() as worker:
+        for _ in range(3):
+            for pid in spares(worker):
+                os.kill(pid, signal.SIGKILL)
+            jobs = [stand.queue.enqueue(hostile.ran) for _ in range(5)]
+            assert [job.wait(20) for job in jobs] == ["ran"] * 5
+    assert all(job.refresh().attempts == () for job in jobs)
+
+
+def spares(worker: Any) -> list[int]:
+    """The children that wait for a slot, once all are there."""
+    wanted = len(children(worker)) if house(worker)._setting.executor == "fork" else 0
+    nursery = house(worker)._nursery.pid
+
+    def found() -> list[int]:
+        with open(f"/proc/{nursery}/task/{nursery}/children") as file:
+            all_of_it = {int(pid) for pid in file.read().split()}
+        return sorted(all_of_it - set(children(worker)))
+
+    eventually(lambda: len(found()) == wanted)
+    return found()

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
+from math import inf
 from typing import Final
 
 from bide.errors import WorkerCrashed
@@ -75,8 +76,7 @@ class Crew:
         self._held: dict[int, Run] = {}
         self._unsent: deque[int] = deque()
         self._unconfirmed: dict[Settle, Run] = {}
-        self._mean = 1.0
-        self._mean_known = False
+        self._mean = inf  # as long as nothing is known, nothing is claimed ahead
         self._moved_at = 0.0
         self._newest = 0
         self._looking = False
@@ -210,8 +210,8 @@ class Crew:
         for reply in replies:
             run = self._held.get(reply.number)  # type: ignore[union-attr]
             if isinstance(reply, Done):
-                self._mean += (0.1 if self._mean_known else 1.0) * (reply.took - self._mean)
-                self._mean_known = True
+                known = self._mean != inf
+                self._mean = self._mean + 0.1 * (reply.took - self._mean) if known else reply.took
                 self._moved_at = time.monotonic()
                 self._newest = max(self._newest, reply.number)
                 if run is not None:

@@ -27,6 +27,7 @@ from bide.task import Served, import_module
 from bide.worker import eventloop
 from bide.worker.processes import kin
 from bide.worker.processes.child import RETIRED, Child, be, flush, settle_in
+from bide.worker.processes.memory import use_large_pages
 from bide.worker.processes.rehearsal import rehearse
 from bide.worker.processes.spare import Spare, fork, wait_at
 from bide.worker.processes.table import Table
@@ -93,6 +94,8 @@ class Nursery:
         eventloop.preload()
         gc.collect()
         gc.freeze()  # so that children do not copy what the collector would touch
+        if self._enough_spares:
+            use_large_pages()
         orders, line = Reader(self._control), self._control.fileno()
         try:
             while True:
