@@ -187,15 +187,15 @@ def test_children_that_were_forked_in_advance(stand: Stand) -> None:
     assert all(job.refresh().attempts == () for job in jobs)
 
 
-def spares(worker: Any) -> list[int]:
-    """The children that wait for a slot, once all are there."""
+def spares(worker: Any, but: int = 0) -> list[int]:
+    """The children that wait for a slot, once all are there; `but` is something else."""
     wanted = len(children(worker)) if house(worker)._setting.executor == "fork" else 0
     nursery = house(worker)._nursery.pid
 
     def found() -> list[int]:
         with open(f"/proc/{nursery}/task/{nursery}/children") as file:
-            all_of_it = {int(pid) for pid in file.read().split()}
-        return sorted(all_of_it - set(children(worker)))
+            there = {int(pid) for pid in file.read().split()} - {but}
+        return sorted(pid for pid in there - {*children(worker)} if not kin.is_idle(pid))
 
     eventually(lambda: len(found()) == wanted)
     return found()
