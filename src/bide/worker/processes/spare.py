@@ -1,7 +1,6 @@
 """A child that was forked in advance, and waits until there is a slot for it.
 
-So neither its fork nor the end of the one before it is waited for by a job. It waits at a pipe of
-its own, from which it reads its slot.
+So no job waits for a fork. The child waits at a pipe of its own, from which it reads its slot.
 """
 
 from __future__ import annotations
