@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import os
 import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from bide.worker.processes import kin
+from bide.worker.processes.fresh import fresh_python
 from bide.worker.processes.wire import (
     News,
     Reader,
@@ -24,11 +24,6 @@ from bide.worker.processes.wire import (
 )
 
 _LOOK_EVERY: Final = 0.01
-_PROGRAM: Final = (
-    "import sys; sys.path[:] = sys.argv[1].split('\\n'); "
-    "from bide.worker.processes.nursery import main; main()"
-)
-"""Looks for modules where the worker does, from the first on."""
 
 
 class Control:
@@ -134,9 +129,8 @@ class Control:
 
 
 def _start(fds: Sequence[int], mark: str) -> subprocess.Popen[bytes]:
-    path = "\n".join(sys.path)
     return subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, path, *map(str, fds)],
+        fresh_python("bide.worker.processes.nursery:main", *map(str, fds)),
         pass_fds=fds,
         stdin=subprocess.DEVNULL,
         start_new_session=True,
