@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import resource
@@ -15,7 +16,7 @@ from contextlib import suppress
 
 from bide import JobCancelled, JobTimeout, current_job
 from bide.current import CurrentJob
-from tests.integration.processes.tasks import note, wait_for
+from tests.integration.processes.tasks import gate, note, wait_for
 
 
 def ran() -> str:
@@ -150,7 +151,19 @@ def asked_again() -> None:
         except JobCancelled:
             note("asked")
             wait_for("asked")
+            note("tidied")
             raise
+
+
+async def asked_again_async() -> None:
+    note("begun")
+    try:
+        await asyncio.sleep(30)
+    finally:
+        note("asked")
+        while not gate("asked").exists():  # noqa: ASYNC110 - the test is another process
+            await asyncio.sleep(0.003)
+        note("tidied")
 
 
 def swallow() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
+from bide import State
 from bide.errors import BideError
 from bide.worker.processes import house as house_module
 from bide.worker.processes import slot as slot_module
@@ -46,6 +50,22 @@ def test_one_that_closes_is_not_counted_on(stand: Stand, monkeypatch: pytest.Mon
         with stand.at_work(concurrency=1):
             assert later.wait(20) == "ran"
     assert (later.refresh().attempt, later.attempts) == (1, ())
+
+
+def test_a_crash_that_nobody_could_judge_yet_counts_when_the_worker_stops(stand: Stand) -> None:
+    with stand.at_work(concurrency=1) as worker:
+        job = stand.queue.enqueue(tasks.held, "never")
+        (begun,) = stand.wait("begun")
+        stand.open("no pool")  # whoever is to say what becomes of it does not begin
+        os.kill(begun.pid, signal.SIGKILL)
+        eventually(lambda: worker._running._judging)  # type: ignore[union-attr]
+        for _ in range(2):
+            worker.stop()
+    assert job.refresh().status is State.WAITING
+    (crash,) = job.attempts
+    assert crash.crashed
+    assert crash.error is not None
+    assert "SIGKILL" in crash.error.message
 
 
 @PROCESS
