@@ -73,7 +73,7 @@ def test_it_ends_a_job_once_and_no_other(row: Row) -> None:
     signal.raise_signal(signal.SIGALRM)
     interrupts.begin(run, row, 8)
     row.ask(7)
-    interrupts.call(run, lambda: signal.raise_signal(ASKED))
+    interrupts.call(run, signal.raise_signal, ASKED)
     assert not run.asked, "that was for another"
 
 
@@ -81,4 +81,4 @@ def test_one_that_was_asked_before_it_began_does_not(row: Row) -> None:
     interrupts, run = begun(row)
     row.ask(7)
     with pytest.raises(JobCancelled):
-        interrupts.call(run, lambda: pytest.fail("it ran"))
+        interrupts.call(run, pytest.fail, "it ran")

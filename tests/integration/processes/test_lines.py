@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -68,6 +69,8 @@ def house() -> Any:
     yield house
     for line in (house._orders, house._orders_out, house._replies, house._replies_in):
         line.close()
+    house._table.close()
+    os.close(house._fd)
 
 
 def test_no_more_is_heard_at_once_than_was_said_before(house: House) -> None:

@@ -179,7 +179,7 @@ class Child:
 
     def _tell_end(self, end: Decided | Done, run: Run) -> bool:
         """Say how a job ended; where its result cannot be handed over, that it failed by that."""
-        if self.tell(end):
+        if self._lines.send(encode(end)):  # nothing can interrupt that now
             return True
         error = PayloadError(
             f"The result of {run.task_name} could not be handed to the worker, because the system "
@@ -221,7 +221,7 @@ class Child:
 
     def _call(self, call: Call, run: Run, job: CurrentJob) -> Any:
         enter(job)
-        return self._interrupts.call(run, lambda: call.run(job, self._wait))
+        return self._interrupts.call(run, call.run, job, self._wait)
 
     async def _await(self, call: Call, run: Run, job: CurrentJob) -> Any:
         enter(job)

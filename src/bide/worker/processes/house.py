@@ -24,12 +24,14 @@ from bide.worker.processes.table import Table
 from bide.worker.processes.wire import (
     Born,
     Broken,
+    Decided,
     Died,
-    Leaving,
+    Done,
     News,
     Reader,
     Ready,
     Reply,
+    Said,
     Setting,
     decode_reply,
     pair,
@@ -43,6 +45,7 @@ LONGEST_PAUSE: Final = 5.0
 """Seconds between a child, or nursery, that could not begin and the next."""
 
 _LAST_MOMENT: Final = 5.0
+_OF_JOBS: Final = (Done, Said, Decided)
 _LEAST_ROOM: Final = 256
 """Bytes of a line's room that a message takes at least, however short it is."""
 
@@ -173,7 +176,7 @@ class House:
         That is no more than the line can hold, so that those who never fall silent do not keep the
         worker; and no less, so that all is heard that one had said who is dead.
         """
-        replies = []
+        replies: list[Reply] = []
         for _ in range(self._most):
             try:
                 message = self._reply_reader.read()
@@ -186,15 +189,15 @@ class House:
             if message is None:
                 break
             reply = decode_reply(message)
-            if isinstance(reply, Ready):
+            if isinstance(reply, _OF_JOBS):
+                replies.append(reply)
+            elif isinstance(reply, Ready):
                 self._is_ready(self.slots[reply.slot], reply.pid)
             elif isinstance(reply, Broken):
                 self._cannot_begin(BideError(f"A child cannot begin: {reply.why}"))
-            elif isinstance(reply, Leaving):
+            else:
                 self.slots[reply.slot].leaves(reply.pid)
                 self._changed()
-            else:
-                replies.append(reply)
         if replies:
             self._heard(replies)
 

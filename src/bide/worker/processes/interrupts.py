@@ -12,13 +12,14 @@ import signal
 import threading
 from collections.abc import Callable, Coroutine
 from types import FrameType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from bide.errors import JobCancelled
 from bide.worker import judging
 from bide.worker.processes.table import Row
 from bide.worker.run import Run
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 ASKED: Final = signal.SIGUSR1
@@ -55,7 +56,7 @@ class Interrupts:
         """None is."""
         self._run = None
 
-    def call(self, run: Run, function: Callable[[], T]) -> T:
+    def call(self, run: Run, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a plain function, within the job's time.
 
         Raises:
@@ -66,8 +67,9 @@ class Interrupts:
         try:
             signal.setitimer(signal.ITIMER_REAL, min(run.policy.timeout, _LONGEST_ALARM))
             self._state = _OPEN
-            self._asked(ASKED, None)
-            return function()
+            if self._row is not None and self._row.asked == self._number:
+                self._asked(ASKED, None)
+            return function(*args, **kwargs)
         finally:
             self._state = _CLOSED
             signal.setitimer(signal.ITIMER_REAL, 0)

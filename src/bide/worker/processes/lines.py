@@ -48,21 +48,21 @@ class Lines:
 
         Without a worker, or lines to it, there is nothing left to do here, and the process ends.
         """
-        until = time.monotonic() + PATIENCE
+        until = 0.0
         while True:
             try:
                 self._send(message)
+                return True
             except (BrokenPipeError, ConnectionResetError):
                 os._exit(1)
             except OSError as error:
                 if error.errno == errno.ENOTCONN or not self.are_whole:
                     os._exit(1)
+                until = until or time.monotonic() + PATIENCE
                 if time.monotonic() > until:
                     log.error("%d bytes cannot be handed to the worker: %s", len(message), error)
                     return False
                 time.sleep(_PAUSE)
-            else:
-                return True
 
     def _send(self, message: bytes) -> None:
         try:
