@@ -14,6 +14,7 @@ from bide.delay_queue import (
 from bide.errors import (
     AccessDenied,
     BideError,
+    CannotConfirm,
     JobCancelled,
     JobFailed,
     JobNotFinished,
@@ -25,6 +26,7 @@ from bide.errors import (
     ServerRefused,
     ServerUnavailable,
     TaskNotFound,
+    Unconfirmed,
     UsageError,
     WorkerCrashed,
 )
@@ -55,6 +57,7 @@ __all__ = [
     "Attempt",
     "BideError",
     "Body",
+    "CannotConfirm",
     "Counts",
     "CurrentJob",
     "DelayQueue",
@@ -90,6 +93,7 @@ __all__ = [
     "Task",
     "TaskNotFound",
     "TaskOptions",
+    "Unconfirmed",
     "UsageError",
     "Worker",
     "WorkerCrashed",

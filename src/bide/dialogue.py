@@ -6,6 +6,8 @@
                     an error reply is an exception, or with the exception that broke the round trip
     Sleep(seconds)  wait
 
+Behind commands that ask for a durability, what waits for it is sent along (`bide.durability`).
+
 A broken round trip leaves open whether the calls took effect. Every command carries what makes its
 repeat harmless (a job's id, a claim's number, a token), so it is sent again as it was, with
 growing, jittered pauses, until `patience` seconds have passed. A client that has never reached its
@@ -21,14 +23,17 @@ from typing import Any, Final, NamedTuple
 
 from redis import exceptions as lib
 
+from bide import durability
 from bide.command import Command
 from bide.errors import (
     AccessDenied,
     BideError,
+    CannotConfirm,
     ScriptBug,
     ServerFull,
     ServerRefused,
     ServerUnavailable,
+    Unconfirmed,
     UsageError,
 )
 from bide.script import load
@@ -102,8 +107,11 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
     pause = _FIRST_PAUSE
     loaded_once = False
     problem: Exception = lib.ConnectionError("nothing was sent")
+    in_doubt: set[int] = set()
     while True:
-        outcome = yield Send([_evalsha(commands[i], situation.clock) for i in pending])
+        kinds = durability.kinds_of(kind for i in pending for kind in commands[i].confirm)
+        calls = [_evalsha(commands[i], situation.clock) for i in pending]
+        outcome = yield Send(calls + durability.waits(kinds))
         again: list[int] = []
         if isinstance(outcome, Exception):
             problem = outcome
@@ -112,10 +120,13 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
             if not reached:
                 raise unavailable(problem, situation.where)
             again = pending
+            in_doubt.update(pending)
         else:
             reached = True
             missing: list[int] = []
-            for i, reply in zip(pending, outcome, strict=True):
+            replies, waited = outcome[: len(pending)], outcome[len(pending) :]
+            short = durability.missing(kinds, waited)
+            for i, reply in zip(pending, replies, strict=True):
                 if isinstance(reply, lib.NoScriptError):
                     missing.append(i)
                 elif isinstance(reply, Exception):
@@ -124,8 +135,16 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
                         again.append(i)
                     else:
                         results[i] = translate(reply, situation.where)
+                elif short is not None and commands[i].confirm and is_transient(short):
+                    problem = short
+                    again.append(i)
+                    in_doubt.add(i)
                 else:
                     results[i] = _parse(commands[i], reply, situation.where)
+                    if isinstance(results[i], CannotConfirm) and i in in_doubt:
+                        results[i] = durability.doubtful(results[i])
+                    elif short is not None and commands[i].confirm:
+                        results[i] = _unconfirmed(results[i], short)
             if missing:
                 scripts = {commands[i].script for i in missing}
                 loads = [("SCRIPT", "LOAD", load(s, situation.clock).text) for s in scripts]
@@ -179,7 +198,7 @@ def is_transient(error: Exception) -> bool:
     if isinstance(error, lib.ReadOnlyError | lib.TryAgainError | lib.ClusterDownError):
         return True
     return isinstance(error, lib.ResponseError) and str(error).startswith(
-        ("LOADING", "MASTERDOWN", "TRYAGAIN", "BUSY ")
+        ("LOADING", "MASTERDOWN", "TRYAGAIN", "BUSY ", "UNBLOCKED")
     )
 
 
@@ -225,11 +244,22 @@ def _parse(command: Command[Any], reply: Any, where: str) -> Any:
     """The result; an error in its place for a reply that another version or program caused."""
     try:
         return command.parse(reply)
+    except BideError as error:  # a refusal that the script has put into words
+        return error
     except Exception as error:
         return ServerRefused(
             f"The server at {where} holds data that this version of bide cannot read "
             f"({command.script}: {error!r}); upgrade, or delete what another program wrote."
         )
+
+
+def _unconfirmed(result: Any, short: Exception) -> Any:
+    """What came of a command whose durability was not confirmed."""
+    if isinstance(result, BideError):
+        return result
+    if isinstance(short, Unconfirmed):
+        return short
+    return Unconfirmed(f"The job was added, but the server did not confirm it ({short}).")
 
 
 def _evalsha(command: Command[Any], clock: str) -> Call:

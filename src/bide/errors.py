@@ -30,6 +30,19 @@ class ServerUnavailable(BideError, ConnectionError):
     job_ids: tuple[str, ...] = ()
 
 
+class Unconfirmed(BideError):
+    """The durability asked for was not confirmed in time; the jobs may exist, and may yet be lost.
+
+    `job_ids` are those of the jobs that were being enqueued: repeating with them is safe.
+    """
+
+    job_ids: tuple[str, ...] = ()
+
+
+class CannotConfirm(BideError):
+    """The server cannot give the durability asked for; nothing was added."""
+
+
 class ServerFull(BideError):
     """The server has reached its `maxmemory`; what the call would have added was refused."""
 

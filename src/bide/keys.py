@@ -113,6 +113,7 @@ META: Final[dict[str, str]] = {
     "listened": "until when `events` is held open, and since when (µs), while someone listens",
     "kind": "`data` in a delay queue, which no worker serves",
     "large": "1 once a body was so large that bodies are weighed before they are read",
+    "repeated": "when jobs that existed were last enqueued again with a durability to confirm",
     "told": "how many events there were since then: the second half of the last one's id",
     "trash": "1 while `trash` holds what `empty` set aside",
     "emptied": "which emptying was the last, and how many jobs it set aside",

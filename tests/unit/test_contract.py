@@ -33,7 +33,7 @@ FOLDER = resources.files("bide").joinpath("lua")
 INCLUDES = sorted(
     f.name.removesuffix(".lua") for f in FOLDER.joinpath("include").iterdir() if f.is_file()
 )
-TAGS = {"key", "arg", "rest", "reply", "include"}
+TAGS = {"key", "arg", "rest", "last", "reply", "include"}
 
 every_script = pytest.mark.parametrize("name", names())
 every_include = pytest.mark.parametrize("include", INCLUDES)
@@ -118,6 +118,7 @@ def test_what_the_header_declares_is_used(name: str) -> None:
     assert set(script.keys) <= used
     assert set(script.args) <= used
     assert ("rest" in used) == bool(script.rest)
+    assert {script.last} <= used | {None}
     included = {part for text in tagged(script, "include") for part in text.split()}
     assert included <= used
     assert included <= set(INCLUDES)
@@ -190,6 +191,7 @@ def test_a_body_is_never_decoded_on_the_server(name: str) -> None:
 
 
 BOUNDED = """
+INFO
 TIME LLEN LPUSH DEL RENAME EXISTS PUBLISH PEXPIRE
 HGET HSET HSETNX HDEL HMGET HLEN HSTRLEN HEXISTS HINCRBY HRANDFIELD
 ZADD ZREM ZCARD ZCOUNT ZSCORE ZMSCORE ZPOPMIN ZRANGE ZRANGEBYSCORE ZREVRANGEBYSCORE
@@ -235,7 +237,11 @@ SAID = Said("a", 1, "L", b'"said"')
 JOB = Prepared("a", "+0", 5, b"{}")
 
 OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
-    "produce.enqueue": [(n, produce.enqueue(MAIL, [JOB] * n)) for n in (1, 3)],
+    "produce.enqueue": [
+        *((n, produce.enqueue(MAIL, [JOB] * n)) for n in (1, 3)),
+        (1, produce.enqueue(MAIL, [JOB], ("replica", "fsync"))),
+        (0, produce.enqueue(MAIL, [], ("fsync",))),
+    ],
     "consume.claim": [(0, consume.claim(MAIL, "w1", 1, 10, 1_000_000, 0))],
     "consume.pop": [(0, consume.pop(MAIL, "c1", 1, 10, 0))],
     "consume.settle": [(n, consume.settle(MAIL, [SETTLE] * n)) for n in (1, 3)],
@@ -296,7 +302,8 @@ def test_an_operation_sends_what_the_header_asks_for(repeats: int, command: Comm
     script = load(command.script)
     keys: Keys = GLOBALS if script.is_global else MAIL
     assert command.keys == keys.of(script.keys)
-    assert len(command.args) == len(script.args) + repeats * len(script.rest)
+    wanted = len(script.args) + repeats * len(script.rest)
+    assert len(command.args) == wanted + bool(command.confirm or (script.last and not repeats))
     kinds = [text.split()[1] for text in tagged(script, "arg")]
     for value, kind in zip(command.args, kinds, strict=False):
         assert (type(value) is int) == (kind == "integer"), (value, kind)
