@@ -135,8 +135,8 @@ def test_many_wait_once_for_what_any_of_them_wants(two: Pair, queue: Queue) -> N
 def test_a_task_may_ask_for_all_its_jobs(queue: Queue) -> None:
     with testing.isolated_registry():
         charge = queue.task(durability="replica")(answer)
-    assert charge.enqueue().confirmed == "replica"
-    assert charge.options(durability="local").enqueue().confirmed == "local"
+        assert charge.enqueue().confirmed == "replica"
+        assert charge.options(durability="local").enqueue().confirmed == "local"
 
 
 @pytest.mark.anyio
