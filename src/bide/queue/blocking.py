@@ -188,11 +188,11 @@ class Queue(QueueCore[sync.Client]):
             return [Job(self, r.id, receipt=r, snapshot=s) for r, s in taken]
         receipts: list[Receipt] = []
         for trip in self._trips(jobs):
+            came: list[Receipt | BideError]
             try:
-                replies = self._client.attempt_many(trip.commands)
+                came = trip.read(self._client.attempt_many(trip.commands))
             except BideError as failed:
-                replies = [failed] * len(trip.commands)
-            came = trip.read(replies)
+                came = [failed]
             if error := first_error(came, jobs):
                 raise error
             receipts += [receipt for receipt in came if isinstance(receipt, Receipt)]

@@ -162,9 +162,9 @@ class QueueCore(Generic[C]):
     def _trips(self, jobs: Sequence[Prepared]) -> Iterator[Trip]:
         """The calls that add jobs, a round trip at a time; the first makes the queue known too.
 
-        Where jobs may be refused for their durability, nothing is to be written before. Whether the
-        server can give it, the script says, but WAIT would go on waiting behind it for a replica
-        that is not there: so a server that has not confirmed lately is asked first.
+        Whether the server can give a durability, the script looks each time before it writes. But
+        behind one that has refused, WAIT would go on waiting for a replica that is not there: so a
+        server that has not confirmed lately is asked first.
         """
         place = self._here
         kinds = place.kinds(jobs)
@@ -172,11 +172,9 @@ class QueueCore(Generic[C]):
             yield Trip(place, [produce.enqueue(place.keys, [], kinds)])
         for calls in produce.enqueue_many(place.keys, jobs, kinds):
             trip: list[Command[Any]] = [*calls]
-            if not place.known and not kinds:
+            if not place.known:
                 trip.append(registry.register(place.everywhere, [self.name]))
             yield Trip(place, trip)
-        if not place.known and kinds:
-            yield Trip(place, [registry.register(place.everywhere, [self.name])])
 
 
 class Trip(NamedTuple):
