@@ -17,6 +17,7 @@ server does not wait: a wrong URL is an error at once.
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Generator, Sequence
 from typing import Any, Final, NamedTuple
@@ -33,10 +34,13 @@ from bide.errors import (
     ServerFull,
     ServerRefused,
     ServerUnavailable,
+    TooOld,
     Unconfirmed,
     UsageError,
 )
+from bide.keys import SCHEMA
 from bide.script import load
+from bide.version import VERSION
 
 PATIENCE: Final = 10.0
 """Seconds of repeating. Retention spares what finished in the last 15, so a repeat always finds
@@ -54,6 +58,7 @@ def check_patience(patience: float) -> float:
     return patience
 
 
+_SCHEMA: Final = re.compile(r"SCHEMA (\S+) (\S+)")
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
 
@@ -225,6 +230,12 @@ def translate(error: Exception, where: str) -> BideError:
         )
     if text.startswith("DB index"):
         return UsageError(f"The server at {where} has no such database; most have 0 to 15.")
+    if newer := _SCHEMA.search(text):
+        return TooOld(
+            f"{newer[2]} at {where} is laid out in schema {newer[1]}, and bide {VERSION} knows "
+            f"{SCHEMA} at most; upgrade bide here, or roll the queue back with the newer one "
+            f"(`bide queues upgrade --to {SCHEMA}`). Nothing was touched."
+        )
     if "BADARG" in text:
         return ScriptBug(f"{text}: a script was called with arguments that its header forbids.")
     if is_transient(error):

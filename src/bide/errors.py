@@ -17,6 +17,10 @@ class PayloadError(BideError, TypeError):
     """Arguments or a result that do not fit the queue's encoding, or are too large."""
 
 
+class PayloadTooNew(PayloadError):
+    """A job that says that only a newer bide can run it; a worker leaves it to a newer one."""
+
+
 class TaskNotFound(BideError, LookupError):
     """A task name that this process does not serve, or that does not lead to a function."""
 
@@ -45,6 +49,10 @@ class CannotConfirm(BideError):
 
 class ServerFull(BideError):
     """The server has reached its `maxmemory`; what the call would have added was refused."""
+
+
+class TooOld(BideError):
+    """The queue was laid out by a newer bide than this one; nothing of it was touched."""
 
 
 class AccessDenied(BideError, PermissionError):

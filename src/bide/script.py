@@ -27,7 +27,7 @@ from functools import cache
 from importlib import resources
 from typing import Final
 
-from bide.keys import GLOBAL, LAYOUT
+from bide.keys import GLOBAL, LAYOUT, SCHEMA
 
 SERVER_CLOCK: Final = "server"
 TEST_CLOCK: Final = "testing"
@@ -37,6 +37,15 @@ SHARED_CLOCK: Final = "shared"
 
 _LINE: Final = re.compile(r"-- @(key|arg|rest|last|reply|include)\s+(.*)")
 _CHECKS: Final = {"integer": "tonumber(ARGV[{i}])", "text": "ARGV[{i}]"}
+
+_TOO_OLD: Final = f"""\
+do
+  local schema = redis.call('HGET', meta, 'schema')
+  if schema and (tonumber(schema) or 0) > {SCHEMA} then
+    return redis.error_reply('SCHEMA ' .. schema .. ' ' .. meta)
+  end
+end"""
+"""Every script of a queue refuses one that a newer release has laid out, before it touches it."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,8 @@ def load(name: str, clock: str = SERVER_CLOCK) -> Script:
     rest = tuple(w for tag, text in header if tag == "rest" for w in text.split())
     last = next((text.split()[0] for tag, text in header if tag == "last"), None)
     prelude = [_key_locals(keys), *_arg_locals(name, args, len(rest), last)]
+    if "meta" in keys:
+        prelude.append(_TOO_OLD)
     for tag, text in header:
         if tag == "include":
             prelude += [_include(part, clock) for part in text.split()]

@@ -191,7 +191,7 @@ def test_a_body_is_never_decoded_on_the_server(name: str) -> None:
 
 
 BOUNDED = """
-INFO
+INFO HSCAN
 TIME LLEN LPUSH DEL RENAME EXISTS PUBLISH PEXPIRE
 HGET HSET HSETNX HDEL HMGET HLEN HSTRLEN HEXISTS HINCRBY HRANDFIELD
 ZADD ZREM ZCARD ZCOUNT ZSCORE ZMSCORE ZPOPMIN ZRANGE ZRANGEBYSCORE ZREVRANGEBYSCORE
@@ -257,6 +257,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "manage.resume": [(0, manage.resume(MAIL))],
     "manage.configure": [(0, manage.configure(MAIL, Retention()))],
     "manage.mark_data": [(0, manage.mark_data(MAIL, Retention(), True))],
+    "manage.upgrade": [(0, manage.upgrade(MAIL, 1, "0"))],
     "manage.empty": [(0, manage.empty(MAIL, "this")), (0, manage.empty(MAIL, None))],
     "listen.listen": [(0, listen.listen(MAIL, "audit", "1-1"))],
     "inspect.fetch": [(n, inspect.fetch(MAIL, ["a"] * n)) for n in (1, 3)],

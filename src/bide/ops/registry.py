@@ -51,6 +51,8 @@ class About(msgspec.Struct, frozen=True):
     """The first of them."""
     rss: int = 0
     """Bytes of memory, of its children too."""
+    schema: int = 1
+    """The newest that it knows."""
     skew: float | None = None
     """Seconds by which its clock is ahead of the server's; None while that is not known."""
 

@@ -21,7 +21,7 @@ from bide.clock import Duration, to_us
 from bide.connection import GOODBYE, resolve_prefix, resolve_url
 from bide.errors import BideError, UsageError
 from bide.ids import check_name
-from bide.keys import keys_of
+from bide.keys import SCHEMA, keys_of
 from bide.ops.consume import leave
 from bide.ops.registry import MOST_DOING, About, heartbeat
 from bide.queue import AsyncQueue, Queue
@@ -165,6 +165,7 @@ class Worker:
         Raises:
             ServerUnavailable: the server could not be reached at the start.
             UsageError: one of the queues is a delay queue, which holds data.
+            TooOld: one of the queues was laid out by a newer bide.
         """
         # What is imported by now lives as long as the process: the collector, which would stop all
         # jobs for some 20 ms to look at it again, need not.
@@ -348,6 +349,7 @@ class Worker:
             busy=len(doing),
             doing=doing[:MOST_DOING],
             rss=running.rss(),
+            schema=SCHEMA,
             skew=skew,
         )
 
