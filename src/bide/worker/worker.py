@@ -29,7 +29,7 @@ from bide.script import SERVER_CLOCK
 from bide.task import Served, registering_modules
 from bide.version import VERSION
 from bide.worker import cancels, eventloop, idleness, title
-from bide.worker.begin import begin
+from bide.worker.begin import begin_with
 from bide.worker.executors import Executor, check_limits
 from bide.worker.heartbeat import beat
 from bide.worker.leases import Leases
@@ -74,6 +74,7 @@ class Worker:
         max_rss: int | None = None,
         max_idle: Duration | None = None,
         allow_pickle: bool = False,
+        allow_eviction: bool = False,
     ) -> None:
         """Set up; nothing is sent before `work`.
 
@@ -102,6 +103,8 @@ class Worker:
             allow_pickle: read arguments that were pickled, which can run any code of whoever can
                 write to the queues. Without it, this is done for queues given as objects whose
                 serializer is `"pickle"`, and no others.
+            allow_eviction: serve queues of a server whose `maxmemory-policy` is not `noeviction`,
+                which drops jobs without a word when its memory is full.
 
         Raises:
             UsageError: an argument cannot be meant, or the queues are on different servers.
@@ -129,6 +132,7 @@ class Worker:
             for queue in given
             if allow_pickle or (not isinstance(queue, str) and queue.serializer == "pickle")
         }
+        self._allow_eviction = allow_eviction
         self._modules = [modules] if isinstance(modules, str) else list(modules)
         self._served = Served(self._modules)
         self._order = make_order(order, self.queues)
@@ -164,7 +168,8 @@ class Worker:
 
         Raises:
             ServerUnavailable: the server could not be reached at the start.
-            UsageError: one of the queues is a delay queue, which holds data.
+            UsageError: one of the queues is a delay queue, which holds data, or its server would
+                drop jobs when its memory is full.
             TooOld: one of the queues was laid out by a newer bide.
         """
         # What is imported by now lives as long as the process: the collector, which would stop all
@@ -197,7 +202,7 @@ class Worker:
                 # Of calls that share a round trip, one whose script the server does not know would
                 # be sent again, behind the others: notes and outcomes go ahead of claims.
                 await client.load(["note", "settle", "claim", "extend"])
-                await begin(client, self._global_keys, self._keys)
+                await begin_with(client, self._global_keys, self._keys, self._allow_eviction)
                 return await self._run(client, burst)
         finally:
             self._stops = 0
