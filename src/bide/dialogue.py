@@ -18,6 +18,7 @@ server does not wait: a wrong URL is an error at once.
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Generator, Sequence
 from typing import Any, Final, NamedTuple
@@ -201,6 +202,25 @@ def read_entries(replies: list[Any] | Exception, where: str) -> Entries | None:
     return [
         (id.decode(), b"".join(fields[1:2])) for _, found in reply or () for id, fields in found
     ]
+
+
+_WRAPPED: Final = re.compile(r"Error running script .*?: -?([A-Z]+) (.*)", re.DOTALL)
+_BY_CODE: Final[dict[str, type[lib.ResponseError]]] = {
+    "OOM": lib.OutOfMemoryError,
+    "READONLY": lib.ReadOnlyError,
+    "NOPERM": lib.NoPermissionError,
+    "MASTERDOWN": lib.MasterDownError,
+}
+
+
+def unwrapped(error: lib.ResponseError) -> lib.ResponseError:
+    """The error that a command in a script met: up to Redis 6.2 it stands in another's text."""
+    found = _WRAPPED.match(str(error))
+    if found is None:
+        return error
+    code, text = found.groups()
+    kind = _BY_CODE.get(code)
+    return kind(text) if kind else lib.ResponseError(f"{code} {text}")
 
 
 def is_transient(error: Exception) -> bool:
