@@ -18,8 +18,8 @@ import pytest
 import redis
 
 from bide.embedded import Server
-from tests.conftest import BINARIES, ServerFor
 from tests.conformance.probe import Executor, Probe, open_executor
+from tests.conftest import BINARIES, ServerFor
 from tests.faults.ear import Ear
 from tests.servers.cluster import cluster
 from tests.servers.old import old_server
@@ -78,7 +78,7 @@ def kind(place: Place) -> str:
 
 @pytest.fixture(scope="session")
 def client_at(url_of: Callable[[str], str]) -> Iterator[Callable[[str], Any]]:
-    """From a server's name to a plain client, which all tests share: a Cluster's asks much first."""
+    """From a server's name to a plain client; tests share it, as a Cluster's asks much first."""
     with contextlib.ExitStack() as stack:
 
         @cache
