@@ -2,9 +2,12 @@
 
 `bide.sync` and `bide.aio` drive it and do nothing but what it yields, so that both behave alike:
 
-    Send(calls)     send these calls in one round trip; answer with the list of replies, in which
-                    an error reply is an exception, or with the exception that broke the round trip
-    Sleep(seconds)  wait
+    Send(calls, routes)  send these calls, each to where its route leads; answer with the list of
+                         replies, in which an error reply is an exception, or with the exception
+                         for which nothing could be sent
+    Sleep(seconds)       wait
+
+Routes are `bide.routes`' to follow: with one server, all lead there.
 
 Behind commands that ask for a durability, what waits for it is sent along (`bide.durability`).
 
@@ -26,6 +29,7 @@ from redis import exceptions as lib
 
 from bide import durability
 from bide.command import Command
+from bide.durability import Kinds
 from bide.errors import (
     AccessDenied,
     BideError,
@@ -63,6 +67,29 @@ _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
 
 Call = tuple[Any, ...]
+Answer = list[Any] | Exception
+"""Replies, in which an error reply is an exception; or what broke the round trip."""
+
+
+class At(NamedTuple):
+    """To a node that has answered before."""
+
+    node: str
+    """Its URL; empty for the one server there is."""
+
+
+Route = str | At | None
+"""The key whose node a call is for; or that node; or None, to go right behind the call before it,
+and again with that if it has to be sent elsewhere."""
+
+
+class NoScript(lib.NoScriptError):
+    """A node does not know a script."""
+
+    def __init__(self, text: str, node: str) -> None:
+        super().__init__(text)
+        self.node = node
+
 
 Entries = list[tuple[str, bytes]]
 """Entries of a stream of events: id and line."""
@@ -72,9 +99,10 @@ MOST_READ: Final = 200
 
 
 class Send(NamedTuple):
-    """Send these calls in one round trip."""
+    """Send these calls, in one round trip to each node that they are for."""
 
     calls: list[Call]
+    routes: list[Route]
 
 
 class Sleep(NamedTuple):
@@ -115,8 +143,7 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
     in_doubt: set[int] = set()
     while True:
         kinds = durability.kinds_of(kind for i in pending for kind in commands[i].confirm)
-        calls = [_evalsha(commands[i], situation.clock) for i in pending]
-        outcome = yield Send(calls + durability.waits(kinds))
+        outcome = yield _send([commands[i] for i in pending], kinds, situation.clock)
         again: list[int] = []
         if isinstance(outcome, Exception):
             problem = outcome
@@ -128,16 +155,17 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
             in_doubt.update(pending)
         else:
             reached = True
-            missing: list[int] = []
-            replies, waited = outcome[: len(pending)], outcome[len(pending) :]
+            missing: dict[int, At] = {}
+            replies, waited = _parted(outcome, [commands[i] for i in pending], kinds)
             short = durability.missing(kinds, waited)
             for i, reply in zip(pending, replies, strict=True):
                 if isinstance(reply, lib.NoScriptError):
-                    missing.append(i)
+                    missing[i] = At(getattr(reply, "node", ""))
                 elif isinstance(reply, Exception):
                     if is_transient(reply):
                         problem = reply
                         again.append(i)
+                        in_doubt.add(i)
                     else:
                         results[i] = translate(reply, situation.where)
                 elif short is not None and commands[i].confirm and is_transient(short):
@@ -151,9 +179,9 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
                     elif short is not None and commands[i].confirm:
                         results[i] = _unconfirmed(results[i], short)
             if missing:
-                scripts = {commands[i].script for i in missing}
-                loads = [("SCRIPT", "LOAD", load(s, situation.clock).text) for s in scripts]
-                loaded = yield Send(loads)
+                scripts = {(commands[i].script, node) for i, node in missing.items()}
+                loads = [("SCRIPT", "LOAD", load(s, situation.clock).text) for s, _ in scripts]
+                loaded = yield Send(loads, [node for _, node in scripts])
                 refusal = _refusal(loaded)
                 if refusal is not None and not is_transient(refusal):
                     raise translate(refusal, situation.where)
@@ -167,7 +195,12 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
             return results
         pending = sorted(again)
         if time.monotonic() - started + pause > situation.patience:
-            raise unavailable(problem, situation.where)
+            gone = unavailable(problem, situation.where)
+            if len(pending) == len(commands):
+                raise gone
+            for i in pending:  # the nodes that the others are for have answered
+                results[i] = gone
+            return results
         yield Sleep(pause * random.uniform(0.5, 1.0))
         pause = min(pause * 2, _LONGEST_PAUSE)
 
@@ -194,6 +227,25 @@ def read_entries(replies: list[Any] | Exception, where: str) -> Entries | None:
     ]
 
 
+_WRAPPED: Final = re.compile(r"Error running script .*?: -?([A-Z]+) (.*)", re.DOTALL)
+_BY_CODE: Final[dict[str, type[lib.ResponseError]]] = {
+    "OOM": lib.OutOfMemoryError,
+    "READONLY": lib.ReadOnlyError,
+    "NOPERM": lib.NoPermissionError,
+    "MASTERDOWN": lib.MasterDownError,
+}
+
+
+def unwrapped(error: lib.ResponseError) -> lib.ResponseError:
+    """The error that a command in a script met: up to Redis 6.2 it stands in another's text."""
+    found = _WRAPPED.match(str(error))
+    if found is None:
+        return error
+    code, text = found.groups()
+    kind = _BY_CODE.get(code)
+    return kind(text) if kind else lib.ResponseError(f"{code} {text}")
+
+
 def is_transient(error: Exception) -> bool:
     """Whether the same call may well succeed a little later."""
     if isinstance(error, lib.AuthenticationError | lib.AuthorizationError):
@@ -203,7 +255,7 @@ def is_transient(error: Exception) -> bool:
     if isinstance(error, lib.ReadOnlyError | lib.TryAgainError | lib.ClusterDownError):
         return True
     return isinstance(error, lib.ResponseError) and str(error).startswith(
-        ("LOADING", "MASTERDOWN", "TRYAGAIN", "BUSY ", "UNBLOCKED")
+        ("LOADING", "MASTERDOWN", "TRYAGAIN", "BUSY ", "UNBLOCKED", "NOREPLICAS")
     )
 
 
@@ -218,7 +270,13 @@ def unavailable(error: Exception, where: str) -> ServerUnavailable:
 
 def translate(error: Exception, where: str) -> BideError:
     """The error of bide's that stands for one of the client library's."""
+    if isinstance(error, BideError):
+        return error
     text = str(error)
+    if isinstance(error, lib.AskError) or "CROSSSLOT" in text:
+        return UsageError(
+            f"The server at {where} is a node of a Cluster; write redis+cluster://HOST:PORT."
+        )
     if isinstance(error, lib.OutOfMemoryError) or text.startswith("OOM") or "OOM " in text[:80]:
         return ServerFull(
             f"The server at {where} has reached its maxmemory and refused to take more; raise "
@@ -271,6 +329,29 @@ def _unconfirmed(result: Any, short: Exception) -> Any:
     if isinstance(short, Unconfirmed):
         return short
     return Unconfirmed(f"The job was added, but the server did not confirm it ({short}).")
+
+
+def _send(commands: Sequence[Command[Any]], kinds: Kinds, clock: str) -> Send:
+    """The calls of commands; what waits for all of them stands behind the last that asks for it."""
+    calls = [_evalsha(command, clock) for command in commands]
+    routes: list[Route] = [command.keys[0] for command in commands]
+    at = _waits_at(commands)
+    calls[at:at] = durability.waits(kinds)
+    routes[at:at] = [None] * len(kinds)
+    return Send(calls, routes)
+
+
+def _parted(
+    outcome: list[Any], commands: Sequence[Command[Any]], kinds: Kinds
+) -> tuple[list[Any], list[Any]]:
+    """The replies of commands, and of what has waited behind them."""
+    at = _waits_at(commands)
+    end = at + len(kinds)
+    return outcome[:at] + outcome[end:], outcome[at:end]
+
+
+def _waits_at(commands: Sequence[Command[Any]]) -> int:
+    return max((i for i, command in enumerate(commands, 1) if command.confirm), default=0)
 
 
 def _evalsha(command: Command[Any], clock: str) -> Call:

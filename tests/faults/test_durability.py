@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import redis
@@ -26,6 +27,8 @@ from tests.faults.eventually import eventually
 from tests.faults.legal import assert_legal
 from tests.faults.proxy import Proxy
 from tests.faults.replicas import Pair, pair
+from tests.servers.cluster import cluster
+from tests.servers.sentinel import sentinel
 
 TASK = "shop:send"
 KEYS = keys_of("mail")
@@ -168,6 +171,20 @@ def test_what_was_confirmed_outlives_a_failover() -> None:
         queue.close()
         holding = assert_legal(two.behind, "mail")
         assert set(kept) <= holding.due.keys()
+
+
+@pytest.mark.parametrize("kind", ["cluster", "sentinel"])
+def test_what_was_confirmed_is_there_when_its_master_has_died(kind: str) -> None:
+    """The wait goes to the node that the script went to, wherever that is."""
+    start: Any = cluster if kind == "cluster" else sentinel
+    with start() as nodes:
+        queue = Queue("mail", url=nodes.url)
+        jobs = [queue.enqueue(TASK, i, durability="replica") for i in range(50)]
+        assert {job.confirmed for job in jobs} == {"replica"}
+        nodes.kill(nodes.owner(KEYS["meta"]) if kind == "cluster" else nodes.master)
+        found = queue.fetch_many([job.id for job in jobs])
+        assert all(found)
+        queue.close()
 
 
 # -- what a server cannot do

@@ -83,7 +83,9 @@ def test_of_two_one_that_is_missing_is_enough() -> None:
 
 
 def test_who_asked_for_nothing_is_told_nothing() -> None:
-    first, second = end(talk(("replica",), ()), [NEW, NEW, 0])
+    steps = talk(("replica",), ())
+    assert names(next(steps)) == ["EVALSHA", WAIT, "EVALSHA"]
+    first, second = end(talk(("replica",), ()), [NEW, 0, NEW])
     assert isinstance(first, Unconfirmed)
     assert second == [Receipt("j1", 9, True)]
 
@@ -92,6 +94,12 @@ def test_another_error_of_the_call_stands() -> None:
     full = lib.OutOfMemoryError("command not allowed when used memory > 'maxmemory'.")
     (result,) = end(talk(("replica",)), [full, 0])
     assert isinstance(result, ServerFull)
+
+
+def test_the_wait_goes_where_the_script_before_it_goes() -> None:
+    step = next(talk(("replica", "fsync"), ()))
+    assert isinstance(step, Send)
+    assert step.routes == [KEYS["meta"], None, None, KEYS["meta"]]
 
 
 def test_what_a_repeat_adds_is_waited_for_again() -> None:

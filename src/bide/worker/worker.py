@@ -201,7 +201,8 @@ class Worker:
             with signals.heard(self._signalled):
                 # Of calls that share a round trip, one whose script the server does not know would
                 # be sent again, behind the others: notes and outcomes go ahead of claims.
-                await client.load(["note", "settle", "claim", "extend"])
+                scripts = ["note", "settle", "claim", "extend"]
+                await client.load(scripts, [keys["meta"] for keys in self._keys])
                 await begin_with(client, self._global_keys, self._keys, self._allow_eviction)
                 return await self._run(client, burst)
         finally:
