@@ -107,7 +107,7 @@ def move(servers: Servers) -> None:
 
 
 @contextlib.asynccontextmanager
-async def closed(mine: AsyncQueue | AsyncDelayQueue[Any]) -> AsyncIterator[None]:
+async def closed(mine: AsyncQueue | AsyncDelayQueue) -> AsyncIterator[None]:
     """Close it in the end."""
     try:
         yield

@@ -66,7 +66,8 @@ def test_slots_move_under_load(nodes: Cluster, crew: Crew, producers: Start) -> 
         for key in keys:
             masters = nodes.masters
             here = masters.index(nodes.owner(key))
-            nodes.migrate_slot(key, to=masters[(here + 1 + i % 2) % len(masters)])
+            move = nodes.migrate_whole if i % 3 == 2 else nodes.migrate_slot
+            move(key, to=masters[(here + 1 + i % 2) % len(masters)])
     load.go_on()
     acknowledged = load.stop()
     assert load.errors == []
