@@ -98,27 +98,34 @@ class Shared(Stand):
         os.environ[tasks.NOTES] = str(self.path)
         self._working = at_work(self.worker(), [self.queue])
         self.working = self._working.__enter__()
+        house: Any = self.working._running._house  # type: ignore[union-attr]
+        count = len(house.slots) * (2 if self.executor == "fork" else 1)
+        eventually(lambda: len(forked_by(house._nursery.pid)) == count, 20)
         self._fresh = self._open()
         return self
 
     def check_descriptors(self) -> None:
-        """See that nursery, children and worker have no more open than they had at first."""
-        here, nursery, children = self._fresh
-        eventually(lambda: self._open()[1] == nursery)
-        now, _, of_children = self._open()
-        assert now <= here, "in the worker"
-        assert max(of_children) <= max(children) + LOOP
+        """See that worker, nursery and children have no more open than they had at first."""
+        worker, nursery, children = self._fresh
 
-    def _open(self) -> tuple[int, int, list[int]]:
-        """How many descriptors worker, nursery and children have, while no job runs.
+        def are_back() -> bool:
+            now = self._open()
+            return now[0] <= worker and now[1] <= nursery and now[2] <= children + LOOP
 
-        Of the worker, which is a process with the test, those that are no connections.
+        eventually(are_back)
+
+    def _open(self) -> tuple[int, int, int]:
+        """How many descriptors worker, nursery and a child have, while no job runs.
+
+        Of the worker, which is a process with the test, those are counted that are no connections,
+        and not what it looks at this very moment.
         """
         house: Any = self.working._running._house  # type: ignore[union-attr]
         eventually(lambda: all(slot.is_free for slot in house.slots), 20)
-        here = [what for what in descriptors().values() if not what.startswith("socket:")]
-        nursery = len(descriptors(house._nursery.pid))
-        return len(here), nursery, [len(descriptors(slot.pid)) for slot in house.slots]
+        passing = ("socket:", "/proc/")
+        here = [what for what in descriptors().values() if not what.startswith(passing)]
+        children = [len(descriptors(slot.pid)) for slot in house.slots]
+        return len(here), len(descriptors(house._nursery.pid)), max(children)
 
     def __exit__(self, *exc: Any) -> None:
         self._working.__exit__(*exc)
@@ -138,6 +145,12 @@ def at_work(worker: Worker, queues: Any) -> Iterator[Worker]:
             worker.stop()
         thread.join(30)
         assert not thread.is_alive()
+
+
+def forked_by(pid: int) -> set[int]:
+    """The processes whose parent is the main thread of one."""
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return {int(child) for child in file.read().split()}
 
 
 def descriptors(pid: int | str = "self") -> dict[str, str]:
