@@ -45,6 +45,7 @@ LONGEST_PAUSE: Final = 5.0
 """Seconds between a child, or nursery, that could not begin and the next."""
 
 _LAST_MOMENT: Final = 5.0
+_GLANCE: Final = 0.005
 _PROGRAM: Final = (
     "import sys; sys.path[:] = sys.argv[1].split('\\n'); "
     "from bide.worker.processes.nursery import main; main()"
@@ -136,8 +137,12 @@ class House:
             self._loop.remove_reader(control)
             control.close()
         if nursery is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                await asyncio.to_thread(nursery.wait, _LAST_MOMENT)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_MOMENT):
+                    # Not in a thread: it might outlive the event loop by an instant, and be taken
+                    # for one that a job has left behind.
+                    while nursery.poll() is None:  # noqa: ASYNC110 - nothing tells of it
+                        await asyncio.sleep(_GLANCE)
             self._end_nursery(nursery)
         self._loop.remove_reader(self._replies)
         for line in (self._orders_out, self._replies, self._replies_in):
