@@ -96,10 +96,15 @@ class Crew:
             env |= {"PYTHONPATH": os.pathsep.join(paths), "BIDE_TEST_SKEW": str(skew)}
         return env
 
-    def worker(self, url: str, *options: str, skew: float | None = None) -> WorkerProcess:
-        """Start a worker with these options of the command line; it serves `jobs`."""
+    def worker(
+        self, url: str, *options: str, skew: float | None = None, program: str = "bide"
+    ) -> WorkerProcess:
+        """Start a worker with these options of the command line; it serves `jobs`.
+
+        `program`: the module to run, one that takes bide's command line.
+        """
         name = f"w{len(self.workers) + 1}"
-        command = [sys.executable, "-m", "bide", "worker", JOBS, "-u", url, "--name", name]
+        command = [sys.executable, "-m", program, "worker", JOBS, "-u", url, "--name", name]
         worker = WorkerProcess(
             name, [*command, *options], self.env(skew), self._directory / f"{name}.log"
         )
