@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import os
 import platform
 import random
@@ -93,14 +95,18 @@ def _play(name: str, seed: int, options: argparse.Namespace) -> Verdict | None:
         if options.plan:
             print(name, *scene.plan, sep="\n  ", flush=True)
             return None
+        logs = io.StringIO()
         try:
-            with scene:
-                return scene.play()
+            with contextlib.redirect_stdout(logs), scene:
+                verdict = scene.play()
         except Exception as error:
             traceback.print_exc()
             found = f"it did not come to its end: {error!r}"
             account = Account(jobs=scene.jobs, findings=[found])
-            return Verdict(name, seed, len(scene.plan), account, 0, "", 0.0)
+            verdict = Verdict(name, seed, len(scene.plan), account, 0, "", 0.0)
+        if not verdict.holds:
+            print(logs.getvalue())
+        return verdict
 
 
 def _say(verdict: Verdict) -> None:

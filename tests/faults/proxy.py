@@ -114,6 +114,8 @@ class Proxy:
         self._refuses = False
         self._pace = Pace()
         self._deaf: Way | None = None
+        self.swallowed = 0
+        """How many connections are deaf since `swallow` was first called."""
         self._loop = asyncio.new_event_loop()
         self._delivers = asyncio.Event()
         self._delivers.set()
@@ -306,6 +308,7 @@ class Proxy:
                     await asyncio.sleep(plan.delay(message))
                     await self._delivers.wait()
                 if self._deaf == way:
+                    self.swallowed += 1
                     await asyncio.Event().wait()
                 await self._pour(sink, message)
             await sink.drain()
