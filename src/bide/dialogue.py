@@ -2,9 +2,12 @@
 
 `bide.sync` and `bide.aio` drive it and do nothing but what it yields, so that both behave alike:
 
-    Send(calls)     send these calls in one round trip; answer with the list of replies, in which
-                    an error reply is an exception, or with the exception that broke the round trip
-    Sleep(seconds)  wait
+    Send(calls, routes)  send these calls, each to where its route leads; answer with the list of
+                         replies, in which an error reply is an exception, or with the exception
+                         for which nothing could be sent
+    Sleep(seconds)       wait
+
+Routes are `bide.routes`' to follow: with one server, all lead there.
 
 A broken round trip leaves open whether the calls took effect. Every command carries what makes its
 repeat harmless (a job's id, a claim's number, a token), so it is sent again as it was, with
@@ -53,6 +56,29 @@ _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
 
 Call = tuple[Any, ...]
+Answer = list[Any] | Exception
+"""Replies, in which an error reply is an exception; or what broke the round trip."""
+
+
+class At(NamedTuple):
+    """To a node that has answered before."""
+
+    node: str
+    """Its URL; empty for the one server there is."""
+
+
+Route = str | At | None
+"""The key whose node a call is for; or that node; or None, to go right behind the call before it,
+and again with that if it has to be sent elsewhere."""
+
+
+class NoScript(lib.NoScriptError):
+    """A node does not know a script."""
+
+    def __init__(self, text: str, node: str) -> None:
+        super().__init__(text)
+        self.node = node
+
 
 Entries = list[tuple[str, bytes]]
 """Entries of a stream of events: id and line."""
@@ -62,9 +88,10 @@ MOST_READ: Final = 200
 
 
 class Send(NamedTuple):
-    """Send these calls in one round trip."""
+    """Send these calls, in one round trip to each node that they are for."""
 
     calls: list[Call]
+    routes: list[Route]
 
 
 class Sleep(NamedTuple):
@@ -103,7 +130,8 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
     loaded_once = False
     problem: Exception = lib.ConnectionError("nothing was sent")
     while True:
-        outcome = yield Send([_evalsha(commands[i], situation.clock) for i in pending])
+        calls = [_evalsha(commands[i], situation.clock) for i in pending]
+        outcome = yield Send(calls, [commands[i].keys[0] for i in pending])
         again: list[int] = []
         if isinstance(outcome, Exception):
             problem = outcome
@@ -114,10 +142,10 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
             again = pending
         else:
             reached = True
-            missing: list[int] = []
+            missing: dict[int, At] = {}
             for i, reply in zip(pending, outcome, strict=True):
                 if isinstance(reply, lib.NoScriptError):
-                    missing.append(i)
+                    missing[i] = At(getattr(reply, "node", ""))
                 elif isinstance(reply, Exception):
                     if is_transient(reply):
                         problem = reply
@@ -127,9 +155,9 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
                 else:
                     results[i] = _parse(commands[i], reply, situation.where)
             if missing:
-                scripts = {commands[i].script for i in missing}
-                loads = [("SCRIPT", "LOAD", load(s, situation.clock).text) for s in scripts]
-                loaded = yield Send(loads)
+                scripts = {(commands[i].script, node) for i, node in missing.items()}
+                loads = [("SCRIPT", "LOAD", load(s, situation.clock).text) for s, _ in scripts]
+                loaded = yield Send(loads, [node for _, node in scripts])
                 refusal = _refusal(loaded)
                 if refusal is not None and not is_transient(refusal):
                     raise translate(refusal, situation.where)
@@ -143,7 +171,12 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
             return results
         pending = sorted(again)
         if time.monotonic() - started + pause > situation.patience:
-            raise unavailable(problem, situation.where)
+            gone = unavailable(problem, situation.where)
+            if len(pending) == len(commands):
+                raise gone
+            for i in pending:  # the nodes that the others are for have answered
+                results[i] = gone
+            return results
         yield Sleep(pause * random.uniform(0.5, 1.0))
         pause = min(pause * 2, _LONGEST_PAUSE)
 
@@ -179,7 +212,7 @@ def is_transient(error: Exception) -> bool:
     if isinstance(error, lib.ReadOnlyError | lib.TryAgainError | lib.ClusterDownError):
         return True
     return isinstance(error, lib.ResponseError) and str(error).startswith(
-        ("LOADING", "MASTERDOWN", "TRYAGAIN", "BUSY ")
+        ("LOADING", "MASTERDOWN", "TRYAGAIN", "BUSY ", "UNBLOCKED", "NOREPLICAS")
     )
 
 
@@ -194,7 +227,13 @@ def unavailable(error: Exception, where: str) -> ServerUnavailable:
 
 def translate(error: Exception, where: str) -> BideError:
     """The error of bide's that stands for one of the client library's."""
+    if isinstance(error, BideError):
+        return error
     text = str(error)
+    if isinstance(error, lib.AskError) or "CROSSSLOT" in text:
+        return UsageError(
+            f"The server at {where} is a node of a Cluster; write redis+cluster://HOST:PORT."
+        )
     if isinstance(error, lib.OutOfMemoryError) or text.startswith("OOM") or "OOM " in text[:80]:
         return ServerFull(
             f"The server at {where} has reached its maxmemory and refused to take more; raise "

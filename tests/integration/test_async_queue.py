@@ -346,4 +346,4 @@ async def test_closing_waits_for_what_is_being_enqueued(
         proxy.deliver()
         await closing
         assert [job.new for job in await asyncio.gather(*callers)] == [True] * count
-        assert queue._client._open.here.idle == [], "no connection is left open"
+        assert queue._client._open.here.idle == {}, "no connection is left open"

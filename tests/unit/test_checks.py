@@ -23,14 +23,17 @@ GOOD: dict[str, Any] = {
     "hz": 10,
 }
 CONFIG = {"timeout": "0", "tcp-keepalive": "300", "save": "", "appendfsync": "everysec"}
+CLUSTER = {"cluster_state": "ok", "cluster_size": "3", "cluster_known_nodes": "6"}
+PLACE: dict[str, Any] = {"kind": "one", "node": "", "cluster": CLUSTER, "sentinels": (3, 3)}
 
 
 def findings(
     skew: float | None = 0.001, trips: list[float] | None = None, **info: Any
 ) -> dict[str, Finding]:
     config = CONFIG | {key: info.pop(key) for key in list(info) if key in CONFIG}
+    place = PLACE | {key: info.pop(key) for key in list(info) if key in PLACE}
     known = {key: value for key, value in (GOOD | info).items() if value is not None}
-    found = diagnose(Readings(known, config, skew, 0.0001, trips or [0.0002] * 20))
+    found = diagnose([Readings(known, config, skew, 0.0001, trips or [0.0002] * 20, **place)])
     return {finding.check: finding for finding in found}
 
 
@@ -46,7 +49,15 @@ def test_a_server_that_is_well() -> None:
     [
         ("server", "ok", "Redis 6.2.0", {"redis_version": "6.2.0", "valkey_version": None}),
         ("server", "fail", "6.0.16", {"redis_version": "6.0.16", "valkey_version": None}),
-        ("server", "warn", "Cluster", {"cluster_enabled": 1}),
+        ("cluster", "fail", "a node of a Cluster", {"cluster_enabled": 1}),
+        ("cluster", "ok", "3 masters, 3 more nodes; every slot", {
+            "cluster_enabled": 1, "kind": "cluster"}),
+        ("cluster", "fail", "served by none", {
+            "cluster_enabled": 1, "kind": "cluster", "cluster": {"cluster_state": "fail"}}),
+        ("sentinel", "ok", "3 of the 3 that the URL names answer; the master is h:1", {
+            "kind": "sentinel", "node": "h:1"}),
+        ("sentinel", "warn", "2 of the 3", {"kind": "sentinel", "sentinels": (2, 3)}),
+        ("sentinel", "warn", "1 of the 1", {"kind": "sentinel", "sentinels": (1, 1)}),
         ("eviction", "fail", "drops jobs", {"maxmemory_policy": "allkeys-lru"}),
         ("eviction", "warn", "would", {"maxmemory_policy": "volatile-ttl", "maxmemory": 0}),
         ("maxmemory", "warn", "none", {"maxmemory": 0}),
@@ -82,16 +93,27 @@ def test_what_is_not(check: str, verdict: str, says: str, info: dict[str, Any]) 
 
 def test_a_failed_snapshot_is_said_beside_the_rest() -> None:
     info = GOOD | {"rdb_last_bgsave_status": "err"}
-    found = diagnose(Readings(info, CONFIG, 0.0, 0.0, []))
+    found = diagnose([Readings(info, CONFIG, 0.0, 0.0, [])])
     assert [f.verdict for f in found if f.check == "persistence"] == ["fail", "ok"]
 
 
 def test_what_is_denied_is_not_guessed() -> None:
-    found = diagnose(Readings({}, {}, None, 0.0, []))
+    found = diagnose([Readings({}, {}, None, 0.0, [])])
     assert [f.check for f in found] == ["client", "server", "clock"]
     assert "INFO is denied" in found[1].says
 
 
 def test_snapshots_that_cannot_be_asked_for() -> None:
-    found = diagnose(Readings(GOOD | {"aof_enabled": 0}, {}, 0.0, 0.0, []))
+    found = diagnose([Readings(GOOD | {"aof_enabled": 0}, {}, 0.0, 0.0, [])])
     assert any("is not known" in f.says for f in found if f.check == "persistence")
+
+
+def test_what_is_not_so_of_every_node_names_those_of_which_it_is() -> None:
+    nodes = [
+        Readings(GOOD | {"hz": hz}, CONFIG, 0.0, 0.0, [], node=node)
+        for node, hz in [("a:1", 10), ("b:2", 1), ("c:3", 1)]
+    ]
+    found = diagnose(nodes)
+    assert [f.says for f in found if f.check == "server"] == ["Valkey 9.1.2"]
+    ticks = [f.says.partition(" bide")[0] for f in found if f.check == "hz"]
+    assert ticks == ["a:1: 10:", "b:2, c:3: 1:"]

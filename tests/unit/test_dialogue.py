@@ -12,6 +12,7 @@ from redis import exceptions as lib
 from bide.command import Command
 from bide.dialogue import (
     PATIENCE,
+    At,
     Dialogue,
     Send,
     Situation,
@@ -126,7 +127,7 @@ def test_a_missing_script_is_loaded_and_the_call_repeated_at_once() -> None:
     steps = talk(command())
     step = next(steps)
     step = steps.send([NO_SCRIPT])
-    assert step == Send([("SCRIPT", "LOAD", load("pause").text)])
+    assert step == Send([("SCRIPT", "LOAD", load("pause").text)], [At("")])
     step = steps.send([load("pause").sha.encode()])
     assert scripts(step) == ["pause"]
     with pytest.raises(StopIteration) as end:

@@ -8,7 +8,7 @@ want to know. One that is not ok says what to do.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import redis
@@ -30,9 +30,20 @@ class Finding(NamedTuple):
     fix: str = ""
 
 
-def diagnose(readings: Readings) -> list[Finding]:
-    """Everything that can be said."""
-    return [finding for check in CHECKS for finding in check(readings)]
+def diagnose(readings: Sequence[Readings]) -> list[Finding]:
+    """Everything that can be said; what is not so of all nodes names those of which it is."""
+    found: dict[Finding, list[str]] = {}
+    for one in readings:
+        for finding in (finding for check in CHECKS for finding in check(one)):
+            found.setdefault(finding, []).append(one.node)
+    rank = {check: place for place, check in enumerate(dict.fromkeys(f.check for f in found))}
+    merged = [
+        finding
+        if len(nodes) == len(readings)
+        else finding._replace(says=f"{', '.join(nodes)}: {finding.says}")
+        for finding, nodes in found.items()
+    ]
+    return sorted(merged, key=lambda finding: rank[finding.check])
 
 
 def _client(readings: Readings) -> Iterator[Finding]:
@@ -70,13 +81,39 @@ def _server(readings: Readings) -> Iterator[Finding]:
         yield Finding("server", "fail", f"{name} {said}", "Upgrade to Redis 6.2 or Valkey.")
     else:
         yield Finding("server", "ok", f"{name} {said}")
-    if info.get("cluster_enabled"):
+    yield from _place(readings)
+
+
+def _place(readings: Readings) -> Iterator[Finding]:
+    """What the server is part of."""
+    is_node = bool(readings.info.get("cluster_enabled"))
+    if is_node and readings.kind != "cluster":
         yield Finding(
-            "server",
-            "warn",
-            "runs as a Cluster, which bide does not speak yet",
-            "Use a server of its own: a queue that lives on another node cannot be reached.",
+            "cluster",
+            "fail",
+            "this is a node of a Cluster: queues that live on the others cannot be reached",
+            "Write redis+cluster://HOST:PORT.",
         )
+    elif is_node:
+        told = readings.cluster
+        masters, known = int(told.get("cluster_size", 0)), int(told.get("cluster_known_nodes", 0))
+        says = f"{masters} masters, {known - masters} more nodes"
+        if told.get("cluster_state", "ok") != "ok":
+            fix = "Start the nodes that are missing; CLUSTER NODES names them."
+            yield Finding("cluster", "fail", f"{says}; some slots are served by none", fix)
+        else:
+            yield Finding("cluster", "ok", f"{says}; every slot is served")
+    elif readings.kind == "sentinel":
+        there, named = readings.sentinels
+        says = f"{there} of the {named} that the URL names answer; the master is {readings.node}"
+        if there < named:
+            fix = "Start the others, or name those there are: with one left, it is a single point."
+            yield Finding("sentinel", "warn", says, fix)
+        elif named == 1:
+            fix = "Name all: while the one is away, nobody can be asked who the master is."
+            yield Finding("sentinel", "warn", says, fix)
+        else:
+            yield Finding("sentinel", "ok", says)
 
 
 def _memory(readings: Readings) -> Iterator[Finding]:

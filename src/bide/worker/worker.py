@@ -195,7 +195,8 @@ class Worker:
             with signals.heard(self._signalled):
                 # Of calls that share a round trip, one whose script the server does not know would
                 # be sent again, behind the others: notes and outcomes go ahead of claims.
-                await client.load(["note", "settle", "claim", "extend"])
+                scripts = ["note", "settle", "claim", "extend"]
+                await client.load(scripts, [keys["meta"] for keys in self._keys])
                 await begin(client, self._global_keys, self._keys)
                 return await self._run(client, burst)
         finally:
