@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tests.chaos.fault import Fault
-from tests.chaos.faults import clocks, crowds, deploys, lines, servers, workers
+from tests.chaos.faults import clocks, crowds, deploys, fleets, lines, servers, workers
 
 FAULTS: dict[str, type[Fault]] = {
     fault.name: fault
@@ -28,6 +28,9 @@ FAULTS: dict[str, type[Fault]] = {
         servers.FailedOver,
         servers.Full,
         servers.ScriptsForgotten,
+        fleets.SlotsMove,
+        fleets.OwnerKilled,
+        fleets.MasterKilled,
         clocks.ClientClocks,
         clocks.ServerClock,
         deploys.Payloads,
@@ -84,7 +87,11 @@ ROWS = (
         ("server-killed", "log-cut"),
         ("tests/faults/test_crash_prefix.py", "tests/faults/test_server_gone.py"),
     ),
-    Row("A failover loses acknowledged writes", ("failover",)),
+    Row(
+        "A failover loses acknowledged writes",
+        ("failover", "cluster-owner-killed", "sentinel-failover"),
+    ),
+    Row("A cluster redirects, and moves slots", ("cluster-moves", "cluster-owner-killed")),
     Row(
         "Half-open connections",
         ("half-open", "line-slow"),

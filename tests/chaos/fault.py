@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from bide.script import SERVER_CLOCK
 from tests.chaos.books import Books, Happened
@@ -47,12 +48,16 @@ class Fault:
     proxied: ClassVar[bool] = False
     tcp: ClassVar[bool] = False
     persist: ClassVar[bool] = False
+    several: ClassVar[Callable[..., AbstractContextManager[Any]] | None] = None
+    """Starts several servers in place of one: `cluster` or `sentinel`."""
     server: ClassVar[tuple[str, ...]] = ()
     """Options of the server."""
     clock: ClassVar[str] = SERVER_CLOCK
     real_clock: ClassVar[bool] = True
     """Whether the server's time is that of the machine."""
     program: ClassVar[str] = "bide"
+    recovers: ClassVar[bool] = True
+    """Whether it holds others up, so that it is worth measuring for how long."""
     descriptors: ClassVar[int] = 12
     """How many more of them a worker may hold at the end: connections and threads of its own."""
     unreadable: ClassVar[bool] = False

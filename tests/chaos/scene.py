@@ -20,6 +20,7 @@ import redis
 
 from bide import Queue
 from bide.embedded import Server
+from bide.keys import keys_of
 from bide.script import load as load_script
 from bide.script import names as script_names
 from bide.worker.processes import kin
@@ -33,6 +34,8 @@ from tests.faults.eventually import eventually
 from tests.faults.ledger import Ledger
 from tests.faults.legal import Holding, assert_legal, hold
 from tests.faults.proxy import Proxy
+from tests.servers.cluster import Cluster
+from tests.servers.nodes import ERRORS, Node
 
 MODULE = "tests.chaos.jobs"
 SLOW_US = 500
@@ -96,6 +99,10 @@ class Scene:
         self.serving: list[tuple[Role, WorkerProcess]] = []
         self.quiet = threading.Event()
         """While it is set the producer hands in nothing."""
+        self.proxy: Proxy | None = None
+        self.several: Any = None
+        """A `Cluster` or `Sentinels`, if the fault is of several servers."""
+        self._clients: dict[str, redis.Redis] = {}
         self._stack = ExitStack()
         self._longest: tuple[int, str] = (0, "")
         self._shas = {load_script(name, fault.clock).sha: name for name in script_names()}
@@ -105,10 +112,15 @@ class Scene:
         home.mkdir(exist_ok=True)
         enter = self._stack.enter_context
         try:
-            self.server = self._start_server("server", self.fault.persist)
-            self.proxy = enter(Proxy(self.server.url)) if self.fault.proxied else None
-            self.url = self.proxy.url if self.proxy else self.server.url
-            self.direct = enter(redis.Redis.from_url(self.server.url))
+            if self.fault.several is not None:
+                start = self.fault.several
+                options = (*SERVER, *self.fault.server)
+                self.several = enter(start(binary=self.binary, persist=True, extra=options))
+                self.url = self.several.url
+            else:
+                self.server = self._start_server("server", self.fault.persist)
+                self.proxy = enter(Proxy(self.server.url)) if self.fault.proxied else None
+                self.url = self.proxy.url if self.proxy else self.server.url
             self.queue = Queue(QUEUE, url=self.url)
             self._stack.callback(self.queue.close)
             (home / "crew").mkdir()
@@ -140,10 +152,26 @@ class Scene:
         """A server beside the first; it ends with the scene."""
         return self._start_server(name, False, *extra)
 
-    def move_to(self, server: Server) -> None:
-        """Look at another server from now on."""
-        self.server = server
-        self.direct = self._stack.enter_context(redis.Redis.from_url(server.url))
+    @property
+    def direct(self) -> redis.Redis:
+        """The server that has the queue now, past the proxy."""
+        return self._client(self.owner.server if self.several is not None else self.server)
+
+    @property
+    def owner(self) -> Node:
+        """Of several servers, the one that has the queue now."""
+        node: Node
+        if isinstance(self.several, Cluster):
+            node = self.several.owner(keys_of(QUEUE)["meta"])
+        else:
+            node = self.several.master
+        return node
+
+    def _client(self, server: Server) -> redis.Redis:
+        if server.url not in self._clients:
+            client = self._stack.enter_context(redis.Redis.from_url(server.url))
+            self._clients[server.url] = client
+        return self._clients[server.url]
 
     # -- workers
 
@@ -248,6 +276,8 @@ class Scene:
             fault.real_clock,
         )
         account = books.account()
+        if not fault.recovers:
+            account.recoveries.clear()
         account.findings += self._illegal()
         account.findings += fault.check(self, books)
         self.told["drained after ms"] = round(took * 1000)
@@ -291,7 +321,10 @@ class Scene:
 
         def is_over() -> bool:
             self.replace_the_dead()
-            holding = hold(self.direct, QUEUE)
+            try:
+                holding = hold(self.direct, QUEUE)
+            except ERRORS:  # the one that had it is not yet followed by another
+                return False
             return not holding.due and not holding.sets["active"]
 
         with suppress(
@@ -346,9 +379,16 @@ class Scene:
 
     # -- scripts
 
-    def look_at_scripts(self, client: redis.Redis | None = None) -> None:
-        """Note the longest script that a server has run; to be called before it is killed."""
-        client = client or self.direct
+    def look_at_scripts(self) -> None:
+        """Note the longest script that the servers have run; to be called before one is killed."""
+        if self.several is None:
+            self._look_at(self.direct)
+        else:
+            for node in self.several.nodes:
+                if node.is_alive:
+                    self._look_at(self._client(node.server))
+
+    def _look_at(self, client: redis.Redis) -> None:
         for entry in client.slowlog_get(5_000):
             words = entry["command"].split(b" ", 2)
             if words[0].upper() == b"EVALSHA" and entry["duration"] > self._longest[0]:

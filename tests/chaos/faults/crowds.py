@@ -52,6 +52,7 @@ class RetryStorm(Fault):
     """They failed together; full jitter sees to it that they do not come back together."""
 
     name = "retry-storm"
+    recovers = False
     title = "All jobs fail at the same time, and are retried"
     allows = "nothing; the retries are spread over the whole back-off"
     jobs = 400
@@ -125,6 +126,7 @@ class Growth(Fault):
     """Nobody reads what is told: it must stay bounded all the same."""
 
     name = "growth"
+    recovers = False
     title = "Jobs that say more than is kept, before a listener that reads nothing"
     allows = "nothing; events, notes and what workers leave behind stay within their bounds"
     jobs = 300

@@ -32,6 +32,7 @@ class Payloads(Fault):
     """Written past the client, which would refuse most of them."""
 
     name = "bad-payloads"
+    recovers = False
     title = "Bodies that cannot be read, or do not fit their function; one of 16 MB"
     allows = "nothing to others; each fails with an error, and its bytes are kept"
     roles = (AUTO, PROCESS)
@@ -72,6 +73,7 @@ class Missing(Fault):
     """As decision 3 has it: jobs of new code have retries, which outlive the deploy."""
 
     name = "function-missing"
+    recovers = False
     title = "Jobs of a new deploy, before all workers have its functions"
     allows = "attempts, of which such jobs must have some"
     roles = (AUTO, AUTO)

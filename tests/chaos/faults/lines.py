@@ -113,6 +113,7 @@ class CancelledAwaits(Fault):
     """Each answer must be that to the call which it is handed to."""
 
     name = "cancelled-awaits"
+    recovers = False
     title = "Awaited calls are cancelled at any moment, and others go on over the same client"
     allows = "nothing"
     roles = (AUTO, PROCESS)

@@ -144,7 +144,7 @@ class FailedOver(Fault):
         scene.quiet.set()
         primary.kill()
         scene.proxy.point_at(replica.url)
-        scene.move_to(replica)
+        scene.server = replica
         told_to_repeat(scene, since_us)
         scene.over(happened)
         scene.quiet.clear()

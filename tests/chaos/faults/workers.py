@@ -106,6 +106,7 @@ class Poison(Fault):
     """In children, so that a crash has a culprit, and costs nobody else anything."""
 
     name = "poison"
+    recovers = False
     title = "Jobs that kill the process they run in, each time, in children"
     allows = "nothing to its neighbours; it fails after three crashes, and says which signal"
     roles = (PROCESS, PROCESS)
@@ -140,6 +141,7 @@ class Poisoned(Poison):
     """Where jobs share a process, its neighbours are innocent, and must not be blamed."""
 
     name = "worker-poisoned"
+    recovers = True
     title = "Jobs that kill their whole worker, each time"
     allows = "what ran beside it runs once more for each crash"
     roles = (Role(("-c", "4")), Role(("-c", "4")))
@@ -151,6 +153,7 @@ class Poisoned(Poison):
 
 class Grandchildren(Fault):
     name = "grandchildren"
+    recovers = False
     title = "Jobs that leave processes behind, as they end or time out"
     allows = "nothing: they are killed with the job's process"
     roles = (Role(("-x", "fork", "-c", "2")), PROCESS)
@@ -173,6 +176,7 @@ class Forks(Fault):
     """Parent and child go on with what they both have; nobody reads the other's replies."""
 
     name = "forks"
+    recovers = False
     title = "Jobs that fork with open connections, and use them in parent and child"
     roles = (AUTO, PROCESS)
     jobs = 100

@@ -1,0 +1,106 @@
+"""Several servers: slots that move, masters that die, replicas that take over."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from bide.keys import keys_of
+from tests.chaos.books import Books
+from tests.chaos.fault import AUTO, PROCESS, Fault
+from tests.chaos.faults.servers import told_to_repeat
+from tests.chaos.jobs import QUEUE
+from tests.chaos.load import now_us
+from tests.chaos.plan import Injection
+from tests.chaos.scene import Scene
+from tests.servers.cluster import cluster
+from tests.servers.sentinel import sentinel
+
+META = keys_of(QUEUE)["meta"]
+LAG_US = 500_000
+"""How far a replica may be behind on a machine at work."""
+
+
+class SlotsMove(Fault):
+    """What a cluster does in earnest, every day; nobody is to notice."""
+
+    name = "cluster-moves"
+    title = "A cluster moves the queue's slot, key by key, and has replicas take over by command"
+    allows = "nothing but time; no error reaches the producer"
+    several = staticmethod(cluster)
+    roles = (AUTO, PROCESS)
+    lease = 10.0
+    injections = 3
+    jobs = 250
+    rate = 80.0
+
+    @staticmethod
+    def draw(dice: random.Random) -> dict[str, float]:
+        return {"moves": dice.randrange(3) > 0, "to": dice.randrange(2)}
+
+    def inject(self, scene: Scene, injection: Injection) -> None:
+        owner = scene.owner
+        happened = scene.hit(excuses=False)
+        if injection.drawn["moves"]:
+            others = [node for node in scene.several.masters if node is not owner]
+            scene.several.migrate_slot(META, others[int(injection.drawn["to"])])
+            scene.count("slots moved")
+        else:
+            scene.several.fail_over(owner)
+            scene.count("replicas that took over")
+        scene.over(happened)
+
+    def check(self, scene: Scene, books: Books) -> Iterator[str]:
+        if scene.load.refusals:
+            yield f"the producer was told {scene.load.refusals}"
+
+
+class OwnerKilled(Fault):
+    name = "cluster-owner-killed"
+    title = "The cluster's node that has the queue is killed; its replica takes over"
+    allows = "what the replica had not had, until the producer repeats it, with the same ids"
+    several = staticmethod(cluster)
+    roles = (AUTO, PROCESS)
+    injections = 1
+    back_off = 5.0
+    jobs = 250
+    rate = 80.0
+
+    def inject(self, scene: Scene, injection: Injection) -> None:
+        owner = scene.owner
+        scene.look_at_scripts()
+        since_us = now_us() - LAG_US
+        happened = scene.hit()
+        owner.kill()
+        scene.several.fail_over(owner)
+        told_to_repeat(scene, since_us)
+        scene.over(happened)
+        scene.several.restart(owner)
+
+
+class MasterKilled(Fault):
+    """Every other time by command: the old master takes writes for a moment longer."""
+
+    name = "sentinel-failover"
+    title = "Sentinels have a replica take over: by command, or because the master is killed"
+    allows = "what the replica had not had, until the producer repeats it, with the same ids"
+    several = staticmethod(sentinel)
+    roles = (AUTO, PROCESS)
+    injections = 2
+    back_off = 5.0
+    jobs = 250
+    rate = 80.0
+
+    def inject(self, scene: Scene, injection: Injection) -> None:
+        master = scene.several.master
+        scene.look_at_scripts()
+        since_us = now_us() - LAG_US
+        happened = scene.hit()
+        killed = injection.number % 2 == 1
+        if killed:
+            master.kill()
+        scene.several.fail_over()
+        told_to_repeat(scene, since_us)
+        scene.over(happened)
+        if killed:
+            scene.several.restart(master)
