@@ -43,6 +43,8 @@ class Fault:
     injections: ClassVar[int] = 3
     roles: ClassVar[tuple[Role, ...]] = (AUTO, AUTO, PROCESS)
     lease: ClassVar[float] = 2.0
+    leases_end: ClassVar[bool] = True
+    """Whether a job may be taken from a worker; else each claim must have kept what it took."""
     back_off: ClassVar[float] = 1.0
     """Seconds that a job may have to wait for its next attempt."""
     proxied: ClassVar[bool] = False

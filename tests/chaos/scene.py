@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -280,6 +280,8 @@ class Scene:
             account.recoveries.clear()
         account.findings += self._illegal()
         account.findings += fault.check(self, books)
+        if not fault.leases_end:
+            account.findings += self._taken(holding)
         self.told["drained after ms"] = round(took * 1000)
         account.findings += self._left_by_the_living(before)
         account.findings += self._stopped()
@@ -332,6 +334,14 @@ class Scene:
         ):  # whatever has not ended is found where the books are checked
             eventually(is_over, limit)
         return hold(self.direct, QUEUE)
+
+    def _taken(self, holding: Holding) -> Iterator[str]:
+        """No job was taken from its worker, and no worker was told so."""
+        if ended := holding.total("reclaimed"):
+            yield f"{ended} leases ended, and nobody had died"
+        for worker in self.crew.workers:
+            if refused := worker.log.count("was refused"):
+                yield f"{worker.name} was refused {refused} outcomes"
 
     def _illegal(self) -> list[str]:
         """7: sets and hashes agree, and there is no key that the documentation does not name."""

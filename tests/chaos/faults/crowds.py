@@ -31,6 +31,7 @@ class Burst(Fault):
     rate = 20_000.0
     injections = 1
     lease = 10.0
+    leases_end = False
     back_off = 60.0
 
     def load(self, scene: Scene, count: int) -> Iterator[Given]:
@@ -59,6 +60,7 @@ class RetryStorm(Fault):
     rate = 4_000.0
     injections = 1
     lease = 10.0
+    leases_end = False
     back_off = 8.0
 
     def load(self, scene: Scene, count: int) -> Iterator[Given]:
@@ -134,6 +136,7 @@ class Growth(Fault):
     injections = 2
     roles = (AUTO, PROCESS)
     lease = 10.0
+    leases_end = False
     back_off = 20.0
 
     def load(self, scene: Scene, count: int) -> Iterator[Given]:

@@ -30,6 +30,7 @@ class SlotsMove(Fault):
     several = staticmethod(cluster)
     roles = (AUTO, PROCESS)
     lease = 10.0
+    leases_end = False
     injections = 3
     jobs = 250
     rate = 80.0

@@ -23,6 +23,7 @@ class OnALine(Fault):
 
     proxied = True
     lease = 10.0
+    leases_end = False
     allows = "nothing but time"
 
 

@@ -26,6 +26,7 @@ class ServerKilled(Fault):
     persist = True
     server = ("--appendfsync", "always")
     lease = 10.0
+    leases_end = False
 
     @staticmethod
     def draw(dice: random.Random) -> dict[str, float]:
@@ -157,6 +158,7 @@ class Full(Fault):
     title = "The server reaches its `maxmemory` (noeviction)"
     allows = "nothing: enqueue is refused until there is room"
     lease = 10.0
+    leases_end = False
     injections = 2
     jobs = 250
 
@@ -187,6 +189,7 @@ class ScriptsForgotten(Fault):
     title = "The server forgets its scripts (SCRIPT FLUSH)"
     allows = "nothing"
     lease = 10.0
+    leases_end = False
     roles = (AUTO, PROCESS)
     injections = 12
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from bide import Retry
 from tests.chaos.books import Books, Happened, worker_of
 from tests.chaos.fault import AUTO, PROCESS, Fault, Role
-from tests.chaos.load import MODULE, Given
+from tests.chaos.load import MODULE, Given, usual
 from tests.chaos.plan import Injection
 from tests.chaos.scene import Scene
 
@@ -57,9 +57,19 @@ class Stopped(Fault):
 
 class Frozen(Fault):
     name = "worker-frozen"
+    LONG: ClassVar[float] = 1.7
     title = "A worker stands still (SIGSTOP) for longer than its lease, and goes on"
     allows = "what it held runs once more; what it returns is refused"
     injections = 2
+
+    def load(self, scene: Scene, count: int) -> Iterator[Given]:
+        """Some jobs are long enough to run elsewhere when their first worker goes on."""
+        for i, job in enumerate(usual(scene.queue, scene.dice, count)):
+            yield job
+            if i % 8 == 0:
+                kind = ("brief", "plain")[i // 8 % 2]
+                id = f"long-{kind}-{i:05}"
+                yield Given(scene.queue.prepare(f"{MODULE}:{kind}", [self.LONG], job_id=id))
 
     @staticmethod
     def draw(dice: random.Random) -> dict[str, float]:
