@@ -173,9 +173,13 @@ class Full(Fault):
         refused = scene.load.refusals.get("ServerFull", 0)
         if scene.load.is_alive():
             eventually(lambda: scene.load.refusals.get("ServerFull", 0) > refused)
-        # What is due gets done; what is delayed falls due meanwhile.
-        eventually(lambda: not hold(scene.direct, QUEUE).due)
         scene.last(injection.drawn["seconds"])
+
+        def is_drained() -> bool:
+            holding = hold(scene.direct, QUEUE)
+            return not holding.due and not holding.sets["active"]
+
+        eventually(is_drained, 15)  # though there is no room; nothing new comes in
         scene.direct.config_set("maxmemory", 0)
         scene.over(happened)
 
