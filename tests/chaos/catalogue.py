@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tests.chaos.fault import Fault
-from tests.chaos.faults import clocks, crowds, deploys, fleets, lines, servers, workers
+from tests.chaos.faults import clocks, crowds, deploys, fleets, lines, mixed, servers, workers
 
 FAULTS: dict[str, type[Fault]] = {
     fault.name: fault
@@ -39,6 +39,7 @@ FAULTS: dict[str, type[Fault]] = {
         crowds.RetryStorm,
         crowds.Keepers,
         crowds.Growth,
+        mixed.Mixed,
     )
 }
 
@@ -156,5 +157,6 @@ ROWS = (
         ("growth",),
         ("tests/faults/test_events.py", "tests/conformance/test_retention.py"),
     ),
+    Row("Several of these at once", ("everything",)),
     Row("Jobs run out of order", ("line-slow",), ("tests/faults/test_order.py",)),
 )

@@ -199,10 +199,18 @@ class Scene:
                 self.start(pair[0])
 
     def victim(self, number: float) -> WorkerProcess:
-        """One of those that serve."""
-        workers = [worker for _, worker in self.serving]
-        worker = workers[int(number) % len(workers)]
-        worker.says(" serves ")
+        """One of those that serve.
+
+        One that found no server when it started has ended, and is started again until it finds it.
+        """
+
+        def serves() -> WorkerProcess | None:
+            self.replace_the_dead()
+            worker = self.serving[int(number) % len(self.serving)][1]
+            return worker if " serves " in worker.log else None
+
+        worker = eventually(serves)
+        assert worker is not None
         return worker
 
     # -- faults
@@ -369,8 +377,9 @@ class Scene:
     def _stopped(self) -> list[str]:
         """9: all workers stop when they are told to, and leave no process behind."""
         found = []
+        for i in range(len(self.serving)):
+            self.victim(i)
         for _, worker in self.serving:
-            worker.says(" serves ")
             worker.terminate()
         for _, worker in self.serving:
             if (code := worker.wait()) != 0:

@@ -64,7 +64,7 @@ class RetryStorm(Fault):
     back_off = 8.0
 
     def load(self, scene: Scene, count: int) -> Iterator[Given]:
-        retry = Retry(5, "exponential", base=3.0)
+        retry = Retry(5, "exponential", base=1.5)
         for i in range(count):
             id = f"storm-{i:05}"
             job = scene.queue.prepare(f"{MODULE}:all_fail_once", job_id=id, retry=retry)

@@ -79,7 +79,7 @@ class Frozen(Fault):
         worker = scene.victim(injection.drawn["worker"])
         happened = scene.hit([worker])
         worker.freeze()
-        scene.last(injection.drawn["leases"] * self.lease)
+        scene.last(injection.drawn["leases"] * scene.fault.lease)
         worker.thaw()
         scene.over(happened)
 

@@ -154,10 +154,19 @@ class Reader:
         Raises:
             BlockingIOError: there is none now, on a line that does not block.
         """
-        size, notes, _, _ = self._line.recvmsg_into([self._buffer], _ROOM, flags)
+        try:
+            size, notes = self._receive(flags)
+        except ConnectionResetError:
+            # A writer has gone without reading all that it was sent: this is said once, ahead of
+            # what it had written.
+            size, notes = self._receive(flags)
         if notes:
             return _whole(notes)
         return self._view[:size] if size else None
+
+    def _receive(self, flags: int) -> tuple[int, list[tuple[int, int, bytes]]]:
+        size, notes, _, _ = self._line.recvmsg_into([self._buffer], _ROOM, flags)
+        return size, notes
 
 
 def _whole(notes: list[tuple[int, int, bytes]]) -> bytes:
