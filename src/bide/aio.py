@@ -37,6 +37,7 @@ from bide.dialogue import (
     reading,
     translate,
     unavailable,
+    unwrapped,
 )
 from bide.errors import BideError
 from bide.listening import Hints, Listener, Subscription, Waiter, abort
@@ -291,7 +292,7 @@ class Client:
                     try:
                         replies.append(await connection.read_response())
                     except redis.ResponseError as error:
-                        replies.append(error)
+                        replies.append(unwrapped(error))
         except TimeoutError:
             await connection.disconnect(nowait=True)
             return redis.TimeoutError(

@@ -108,7 +108,7 @@ def _check_several(parts: SplitResult, shown: str) -> None:
             raise UsageError(f"{shown} names a database, and a Cluster has only one; write {form}.")
     else:
         form = "redis+sentinel://HOST:PORT,HOST:PORT/NAME/DB"
-        master, _, db = parts.path.strip("/").partition("/")
+        master, _, db = parts.path[1:].rstrip("/").partition("/")
         if not master:
             raise UsageError(
                 f"{shown} does not say what the Sentinels call the master; write {form}."

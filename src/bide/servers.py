@@ -66,7 +66,7 @@ def read_servers(url: str) -> Servers:
     if kind == "cluster":
         read = Servers(kind, (), scheme, user + at, "", query, "")
         return read._replace(named=tuple(read.url_of(*one) for one in addresses(parts)))
-    master, slash, db = parts.path.strip("/").partition("/")
+    master, slash, db = parts.path[1:].rstrip("/").partition("/")
     own = dict(pair for pair in pairs if pair[0] in SENTINELS_OWN)
     tls = urlencode([pair for pair in pairs if pair[0].startswith("ssl_")])
     named = tuple(_url(scheme, _user(own), one, "", tls) for one in addresses(parts))

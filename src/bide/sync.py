@@ -33,6 +33,7 @@ from bide.dialogue import (
     dialogue,
     read_entries,
     reading,
+    unwrapped,
 )
 from bide.errors import BideError
 from bide.routes import Delivery, Finding, Surveying, Trip, routes_for
@@ -185,7 +186,7 @@ class Client:
             return error
         if not trip.is_question:
             self._reached = self.answers = True
-        return replies
+        return [unwrapped(r) if isinstance(r, redis.ResponseError) else r for r in replies]
 
 
 def _connect_to_master(connection: Any) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from bide import logs
-from bide.errors import BideError, UsageError
+from bide.errors import BideError, TooOld, UsageError
 from bide.logs import printable
 from bide.supervisor.plan import ENDED, RETIRED, UNUSABLE, Plan, Vitals, decode_plan, encode
 from bide.worker import Worker
@@ -36,7 +36,7 @@ def main() -> None:
         sys.exit(_serve(plan, line))
     except BideError as error:
         sys.stderr.write(f"Error: {printable(str(error))}\n")
-        sys.exit(UNUSABLE if isinstance(error, UsageError | LookupError) else 1)
+        sys.exit(UNUSABLE if isinstance(error, UsageError | LookupError | TooOld) else 1)
 
 
 def _serve(plan: Plan, line: socket.socket) -> int:

@@ -21,7 +21,7 @@ from bide.clock import Duration, to_us
 from bide.connection import GOODBYE, resolve_prefix, resolve_url
 from bide.errors import BideError, UsageError
 from bide.ids import check_name
-from bide.keys import keys_of
+from bide.keys import SCHEMA, keys_of
 from bide.ops.consume import leave
 from bide.ops.registry import MOST_DOING, About, heartbeat
 from bide.queue import AsyncQueue, Queue
@@ -29,7 +29,7 @@ from bide.script import SERVER_CLOCK
 from bide.task import Served, registering_modules
 from bide.version import VERSION
 from bide.worker import cancels, eventloop, idleness, title
-from bide.worker.begin import begin
+from bide.worker.begin import begin_with
 from bide.worker.executors import Executor, check_limits
 from bide.worker.heartbeat import beat
 from bide.worker.leases import Leases
@@ -74,6 +74,7 @@ class Worker:
         max_rss: int | None = None,
         max_idle: Duration | None = None,
         allow_pickle: bool = False,
+        allow_eviction: bool = False,
     ) -> None:
         """Set up; nothing is sent before `work`.
 
@@ -102,6 +103,8 @@ class Worker:
             allow_pickle: read arguments that were pickled, which can run any code of whoever can
                 write to the queues. Without it, this is done for queues given as objects whose
                 serializer is `"pickle"`, and no others.
+            allow_eviction: serve queues of a server whose `maxmemory-policy` is not `noeviction`,
+                which drops jobs without a word when its memory is full.
 
         Raises:
             UsageError: an argument cannot be meant, or the queues are on different servers.
@@ -129,6 +132,7 @@ class Worker:
             for queue in given
             if allow_pickle or (not isinstance(queue, str) and queue.serializer == "pickle")
         }
+        self._allow_eviction = allow_eviction
         self._modules = [modules] if isinstance(modules, str) else list(modules)
         self._served = Served(self._modules)
         self._order = make_order(order, self.queues)
@@ -164,7 +168,9 @@ class Worker:
 
         Raises:
             ServerUnavailable: the server could not be reached at the start.
-            UsageError: one of the queues is a delay queue, which holds data.
+            UsageError: one of the queues is a delay queue, which holds data, or its server would
+                drop jobs when its memory is full.
+            TooOld: one of the queues was laid out by a newer bide.
         """
         # What is imported by now lives as long as the process: the collector, which would stop all
         # jobs for some 20 ms to look at it again, need not.
@@ -197,7 +203,7 @@ class Worker:
                 # be sent again, behind the others: notes and outcomes go ahead of claims.
                 scripts = ["note", "settle", "claim", "extend"]
                 await client.load(scripts, [keys["meta"] for keys in self._keys])
-                await begin(client, self._global_keys, self._keys)
+                await begin_with(client, self._global_keys, self._keys, self._allow_eviction)
                 return await self._run(client, burst)
         finally:
             self._stops = 0
@@ -349,6 +355,7 @@ class Worker:
             busy=len(doing),
             doing=doing[:MOST_DOING],
             rss=running.rss(),
+            schema=SCHEMA,
             skew=skew,
         )
 
