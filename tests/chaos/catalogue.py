@@ -31,6 +31,7 @@ FAULTS: dict[str, type[Fault]] = {
         fleets.SlotsMove,
         fleets.OwnerKilled,
         fleets.MasterKilled,
+        fleets.Confirmed,
         clocks.ClientClocks,
         clocks.ServerClock,
         deploys.Payloads,
@@ -90,7 +91,8 @@ ROWS = (
     ),
     Row(
         "A failover loses acknowledged writes",
-        ("failover", "cluster-owner-killed", "sentinel-failover"),
+        ("failover", "cluster-owner-killed", "sentinel-failover", "failover-confirmed"),
+        ("tests/faults/test_durability.py",),
     ),
     Row("A cluster redirects, and moves slots", ("cluster-moves", "cluster-owner-killed")),
     Row(
@@ -99,6 +101,7 @@ ROWS = (
         ("tests/faults/test_lossy_line.py", "tests/faults/test_overtaken.py"),
     ),
     Row("The server is full", ("server-full",), ("tests/faults/test_full_server.py",)),
+    Row("The server drops keys when it is full", (), ("tests/faults/test_full_server.py",)),
     Row(
         "The server forgets its scripts",
         ("scripts-forgotten", "failover"),
@@ -117,7 +120,11 @@ ROWS = (
     Row(
         "The server's clock jumps",
         ("server-clock",),
-        ("tests/faults/test_clock_jumps.py", "tests/conformance/test_clock.py"),
+        (
+            "tests/faults/test_clock_jumps.py",
+            "tests/faults/test_skewed_servers.py",
+            "tests/conformance/test_clock.py",
+        ),
     ),
     Row(
         "A job that kills its process each time",
@@ -130,6 +137,7 @@ ROWS = (
         ("tests/unit/test_codec.py", "tests/unit/test_typed_payloads.py"),
     ),
     Row("Functions that are missing after a deploy", ("function-missing",)),
+    Row("Old and new workers on one queue", (), ("tests/faults/test_deploys.py",)),
     Row(
         "The renewal of leases is starved",
         ("loop-blocked", "lock-held"),

@@ -62,7 +62,7 @@ def test_the_schedule_is_printed_and_is_the_same_again() -> None:
 def test_each_fault_stands_in_a_row_and_each_row_names_what_there_is() -> None:
     assert {name for row in ROWS for name in row.faults} == FAULTS.keys()
     for row in ROWS:
-        assert row.faults
+        assert row.faults or row.tests
         assert all((ROOT / test).is_file() for test in row.tests), row.what
 
 

@@ -10,7 +10,7 @@ from tests.chaos.books import Books
 from tests.chaos.fault import AUTO, PROCESS, Fault
 from tests.chaos.faults.servers import told_to_repeat
 from tests.chaos.jobs import QUEUE
-from tests.chaos.load import now_us
+from tests.chaos.load import Given, now_us, usual
 from tests.chaos.plan import Injection
 from tests.chaos.scene import Scene
 from tests.servers.cluster import cluster
@@ -77,6 +77,34 @@ class OwnerKilled(Fault):
         told_to_repeat(scene, since_us)
         scene.over(happened)
         scene.several.restart(owner)
+
+
+class Confirmed(Fault):
+    """The old master is dead, so that the replicas alone decide: what one of them has stays."""
+
+    name = "failover-confirmed"
+    title = 'Sentinels\' master is killed; jobs were enqueued with `durability="replica"`'
+    allows = "no job; outcomes that no replica had, so that what ran runs once more"
+    several = staticmethod(sentinel)
+    roles = (AUTO, PROCESS)
+    injections = 1
+    back_off = 5.0
+    jobs = 250
+    rate = 80.0
+
+    def load(self, scene: Scene, count: int) -> Iterator[Given]:
+        for job in usual(scene.queue, scene.dice, count):
+            yield job._replace(prepared=job.prepared._replace(durability="replica"))
+
+    def inject(self, scene: Scene, injection: Injection) -> None:
+        """Nothing is repeated but what was not acknowledged; what is gone stays gone."""
+        master = scene.several.master
+        scene.look_at_scripts()
+        happened = scene.hit()
+        master.kill()
+        scene.several.fail_over()
+        scene.over(happened)
+        scene.several.restart(master)
 
 
 class MasterKilled(Fault):
