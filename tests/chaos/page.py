@@ -12,7 +12,7 @@ from typing import Any
 from tests.chaos import figures
 from tests.chaos.catalogue import FAULTS, ROWS
 from tests.chaos.figures import Figures
-from tests.chaos.scene import SLOW_US
+from tests.chaos.stage import SLOW_US
 
 DOCS = Path(__file__).parents[2] / "docs"
 DATA = DOCS / "reliability.json"

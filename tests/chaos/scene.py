@@ -19,28 +19,20 @@ from typing import Any, Self
 import redis
 
 from bide import Queue
-from bide.embedded import Server
-from bide.keys import keys_of
-from bide.script import load as load_script
-from bide.script import names as script_names
 from bide.worker.processes import kin
 from tests.chaos.books import Account, Books, Happened
 from tests.chaos.fault import Fault, Role
 from tests.chaos.jobs import QUEUE
 from tests.chaos.load import Given, Load, now_us
 from tests.chaos.plan import Injection, dice, schedule
+from tests.chaos.stage import Stage
 from tests.faults.crew import Crew, WorkerProcess
 from tests.faults.eventually import eventually
 from tests.faults.ledger import Ledger
 from tests.faults.legal import Holding, assert_legal, hold
-from tests.faults.proxy import Proxy
-from tests.servers.cluster import Cluster
-from tests.servers.nodes import ERRORS, Node
+from tests.servers.nodes import ERRORS
 
 MODULE = "tests.chaos.jobs"
-SLOW_US = 500
-"""Scripts that take less are not looked at one by one."""
-SERVER = ("--slowlog-log-slower-than", str(SLOW_US), "--slowlog-max-len", "5000")
 DRAIN = 10.0
 """Seconds that a queue may take to drain after the last fault, beyond a lease and the back-off."""
 
@@ -99,29 +91,16 @@ class Scene:
         self.serving: list[tuple[Role, WorkerProcess]] = []
         self.quiet = threading.Event()
         """While it is set the producer hands in nothing."""
-        self.proxy: Proxy | None = None
-        self.several: Any = None
-        """A `Cluster` or `Sentinels`, if the fault is of several servers."""
-        self._clients: dict[str, redis.Redis] = {}
         self._stack = ExitStack()
-        self._longest: tuple[int, str] = (0, "")
-        self._shas = {load_script(name, fault.clock).sha: name for name in script_names()}
+        self._counted = (0, 0)
 
     def __enter__(self) -> Self:
         home = self.home
         home.mkdir(exist_ok=True)
         enter = self._stack.enter_context
         try:
-            if self.fault.several is not None:
-                start = self.fault.several
-                options = (*SERVER, *self.fault.server)
-                self.several = enter(start(binary=self.binary, persist=True, extra=options))
-                self.url = self.several.url
-            else:
-                self.server = self._start_server("server", self.fault.persist)
-                self.proxy = enter(Proxy(self.server.url)) if self.fault.proxied else None
-                self.url = self.proxy.url if self.proxy else self.server.url
-            self.queue = Queue(QUEUE, url=self.url)
+            self.stage = Stage(self.fault, home, self.binary, self._stack)
+            self.queue = Queue(QUEUE, url=self.stage.url)
             self._stack.callback(self.queue.close)
             (home / "crew").mkdir()
             self.crew = enter(Crew(home / "crew"))
@@ -134,44 +113,13 @@ class Scene:
         self._stack.__exit__(*exc)
 
     @property
-    def ledger(self) -> Ledger:
-        return self.crew.ledger
-
-    def _start_server(self, name: str, persist: bool, *extra: str) -> Server:
-        options = (*SERVER, *self.fault.server, *extra)
-        server = Server.start(
-            self.home / name,
-            persist=persist,
-            tcp=self.fault.tcp,
-            binary=self.binary,
-            extra=options,
-        )
-        return self._stack.enter_context(server)
-
-    def another_server(self, name: str, *extra: str) -> Server:
-        """A server beside the first; it ends with the scene."""
-        return self._start_server(name, False, *extra)
-
-    @property
     def direct(self) -> redis.Redis:
         """The server that has the queue now, past the proxy."""
-        return self._client(self.owner.server if self.several is not None else self.server)
+        return self.stage.direct
 
     @property
-    def owner(self) -> Node:
-        """Of several servers, the one that has the queue now."""
-        node: Node
-        if isinstance(self.several, Cluster):
-            node = self.several.owner(keys_of(QUEUE)["meta"])
-        else:
-            node = self.several.master
-        return node
-
-    def _client(self, server: Server) -> redis.Redis:
-        if server.url not in self._clients:
-            client = self._stack.enter_context(redis.Redis.from_url(server.url))
-            self._clients[server.url] = client
-        return self._clients[server.url]
+    def ledger(self) -> Ledger:
+        return self.crew.ledger
 
     # -- workers
 
@@ -179,7 +127,7 @@ class Scene:
         """Start a worker; does not wait for it to serve."""
         options = ["-q", QUEUE, "--lease", f"{self.fault.lease:g}s", *role.options]
         worker = self.crew.worker(
-            self.url, MODULE, *options, skew=role.skew, program=self.fault.program
+            self.stage.url, MODULE, *options, skew=role.skew, program=self.fault.program
         )
         self.serving.append((role, worker))
         return worker
@@ -247,7 +195,13 @@ class Scene:
 
     def begun(self) -> int:
         """How many runs have begun."""
-        return self.ledger.path.read_bytes().count(b'"what": "begun"')
+        at, count = self._counted
+        with self.ledger.path.open("rb") as file:
+            file.seek(at)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        count += whole.count(b'"what": "begun"')
+        self._counted = (at + len(whole) + len(newline), count)
+        return count
 
     def also(self, *jobs: Given, asked_us: int = 0) -> None:
         """Hand in jobs that belong to a fault; `asked_us`: when others have tried to."""
@@ -274,7 +228,7 @@ class Scene:
         last_us = now_us()
         holding = self._drained()
         took = (now_us() - last_us) / 1e6
-        self.look_at_scripts()
+        self.stage.look_at_scripts()
         books = Books(
             self.load.jobs,
             self.load.asked,
@@ -300,7 +254,7 @@ class Scene:
             self.seed,
             len(self.plan),
             account,
-            *self._longest,
+            *self.stage.longest,
             seconds=time.monotonic() - started,
             told=self.told,
         )
@@ -332,10 +286,9 @@ class Scene:
         def is_over() -> bool:
             self.replace_the_dead()
             try:
-                holding = hold(self.direct, QUEUE)
+                return self.stage.is_drained()
             except ERRORS:  # the one that had it is not yet followed by another
                 return False
-            return not holding.due and not holding.sets["active"]
 
         with suppress(
             AssertionError
@@ -395,25 +348,6 @@ class Scene:
         except AssertionError:
             found.append(f"processes are left behind: {_marked(marks)}")
         return found
-
-    # -- scripts
-
-    def look_at_scripts(self) -> None:
-        """Note the longest script that the servers have run; to be called before one is killed."""
-        if self.several is None:
-            self._look_at(self.direct)
-        else:
-            for node in self.several.nodes:
-                if node.is_alive:
-                    self._look_at(self._client(node.server))
-
-    def _look_at(self, client: redis.Redis) -> None:
-        for entry in client.slowlog_get(5_000):
-            words = entry["command"].split(b" ", 2)
-            if words[0].upper() == b"EVALSHA" and entry["duration"] > self._longest[0]:
-                name = self._shas.get(words[1].decode(), "?")
-                self._longest = (entry["duration"], name)
-        client.slowlog_reset()
 
 
 def _descriptors(pid: int) -> int:

@@ -15,7 +15,7 @@ from tests.chaos.catalogue import FAULTS
 from tests.chaos.scene import Scene
 from tests.conftest import BINARIES
 
-SCALE = 0.6
+SCALE = 0.5
 
 
 @pytest.mark.slow

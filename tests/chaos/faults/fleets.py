@@ -40,14 +40,14 @@ class SlotsMove(Fault):
         return {"moves": dice.randrange(3) > 0, "to": dice.randrange(2)}
 
     def inject(self, scene: Scene, injection: Injection) -> None:
-        owner = scene.owner
+        owner = scene.stage.owner
         happened = scene.hit(excuses=False)
         if injection.drawn["moves"]:
-            others = [node for node in scene.several.masters if node is not owner]
-            scene.several.migrate_slot(META, others[int(injection.drawn["to"])])
+            others = [node for node in scene.stage.several.masters if node is not owner]
+            scene.stage.several.migrate_slot(META, others[int(injection.drawn["to"])])
             scene.count("slots moved")
         else:
-            scene.several.fail_over(owner)
+            scene.stage.several.fail_over(owner)
             scene.count("replicas that took over")
         scene.over(happened)
 
@@ -68,15 +68,15 @@ class OwnerKilled(Fault):
     rate = 80.0
 
     def inject(self, scene: Scene, injection: Injection) -> None:
-        owner = scene.owner
-        scene.look_at_scripts()
+        owner = scene.stage.owner
+        scene.stage.look_at_scripts()
         since_us = now_us() - LAG_US
         happened = scene.hit()
         owner.kill()
-        scene.several.fail_over(owner)
+        scene.stage.several.fail_over(owner)
         told_to_repeat(scene, since_us)
         scene.over(happened)
-        scene.several.restart(owner)
+        scene.stage.several.restart(owner)
 
 
 class Confirmed(Fault):
@@ -98,13 +98,13 @@ class Confirmed(Fault):
 
     def inject(self, scene: Scene, injection: Injection) -> None:
         """Nothing is repeated but what was not acknowledged; what is gone stays gone."""
-        master = scene.several.master
-        scene.look_at_scripts()
+        master = scene.stage.several.master
+        scene.stage.look_at_scripts()
         happened = scene.hit()
         master.kill()
-        scene.several.fail_over()
+        scene.stage.several.fail_over()
         scene.over(happened)
-        scene.several.restart(master)
+        scene.stage.several.restart(master)
 
 
 class MasterKilled(Fault):
@@ -121,15 +121,15 @@ class MasterKilled(Fault):
     rate = 80.0
 
     def inject(self, scene: Scene, injection: Injection) -> None:
-        master = scene.several.master
-        scene.look_at_scripts()
+        master = scene.stage.several.master
+        scene.stage.look_at_scripts()
         since_us = now_us() - LAG_US
         happened = scene.hit()
         killed = injection.number % 2 == 1
         if killed:
             master.kill()
-        scene.several.fail_over()
+        scene.stage.several.fail_over()
         told_to_repeat(scene, since_us)
         scene.over(happened)
         if killed:
-            scene.several.restart(master)
+            scene.stage.several.restart(master)

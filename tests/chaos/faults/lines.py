@@ -38,14 +38,14 @@ class Lossy(OnALine):
         return {"seed": seed, "share": share, "seconds": round(dice.uniform(0.3, 0.8), 2)}
 
     def inject(self, scene: Scene, injection: Injection) -> None:
-        assert scene.proxy is not None
+        assert scene.stage.proxy is not None
         happened = scene.hit(excuses=False)
         drawn = injection.drawn
-        scene.proxy.lose_at_random(drawn["share"], int(drawn["seed"]))
+        scene.stage.proxy.lose_at_random(drawn["share"], int(drawn["seed"]))
         scene.last(drawn["seconds"])
-        scene.count("messages lost", scene.proxy.lost)
-        scene.proxy.behave()
-        scene.proxy.reset()
+        scene.count("messages lost", scene.stage.proxy.lost)
+        scene.stage.proxy.behave()
+        scene.stage.proxy.reset()
         scene.over(happened)
 
 
@@ -77,12 +77,12 @@ class Slow(OnALine):
         return {**dice.choice([late, drip]), "seconds": round(dice.uniform(0.2, 0.5), 2)}
 
     def inject(self, scene: Scene, injection: Injection) -> None:
-        assert scene.proxy is not None
+        assert scene.stage.proxy is not None
         happened = scene.hit(excuses=False)
         drawn = injection.drawn
-        scene.proxy.pace(drawn["delay"], int(drawn["drip"]), 0.001)
+        scene.stage.proxy.pace(drawn["delay"], int(drawn["drip"]), 0.001)
         scene.last(drawn["seconds"])
-        scene.proxy.pace()
+        scene.stage.proxy.pace()
         scene.over(happened)
 
     def check(self, scene: Scene, books: Books) -> Iterator[str]:
@@ -102,11 +102,11 @@ class HalfOpen(OnALine):
         return {"replies": dice.randrange(2), "seconds": round(dice.uniform(0.3, 1.5), 2)}
 
     def inject(self, scene: Scene, injection: Injection) -> None:
-        assert scene.proxy is not None
+        assert scene.stage.proxy is not None
         happened = scene.hit(excuses=False)
-        scene.proxy.swallow("replies" if injection.drawn["replies"] else "requests")
+        scene.stage.proxy.swallow("replies" if injection.drawn["replies"] else "requests")
         scene.last(injection.drawn["seconds"])
-        scene.proxy.hear()
+        scene.stage.proxy.hear()
         scene.over(happened)
 
 
@@ -147,7 +147,7 @@ class CancelledAwaits(Fault):
 
     async def _call(self, scene: Scene, given: list[Given], seed: int) -> None:
         dice = random.Random(seed)
-        queue = AsyncQueue(QUEUE, url=scene.url)
+        queue = AsyncQueue(QUEUE, url=scene.stage.url)
         await queue.counts()
 
         async def add_and_read(job: Given) -> None:

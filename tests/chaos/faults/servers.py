@@ -33,11 +33,11 @@ class ServerKilled(Fault):
         return {"seconds": round(dice.uniform(0.0, 0.6), 2)}
 
     def inject(self, scene: Scene, injection: Injection) -> None:
-        scene.look_at_scripts()
+        scene.stage.look_at_scripts()
         happened = scene.hit(excuses=False)
-        scene.server.kill()
+        scene.stage.server.kill()
         scene.last(injection.drawn["seconds"])
-        scene.server.restart()
+        scene.stage.server.restart()
         scene.over(happened)
 
 
@@ -57,19 +57,19 @@ class LogCut(Fault):
         return {"share": round(dice.random(), 3), "seconds": 0.5}
 
     def inject(self, scene: Scene, injection: Injection) -> None:
-        log = log_of(scene.server.directory)
+        log = log_of(scene.stage.server.directory)
         safe, since_us = log.stat().st_size, now_us()
         happened = scene.hit()
         scene.last(injection.drawn["seconds"])
-        scene.look_at_scripts()
+        scene.stage.look_at_scripts()
         scene.quiet.set()
-        scene.server.kill()
+        scene.stage.server.kill()
         end = log.stat().st_size
         at = safe + round((end - safe) * injection.drawn["share"])
         with log.open("r+b") as file:
             file.truncate(at)
         scene.count("bytes cut", end - at)
-        scene.server.restart()
+        scene.stage.server.restart()
         rewrite_log(scene.direct)
         told_to_repeat(scene, since_us)
         scene.over(happened)
@@ -125,8 +125,11 @@ class FailedOver(Fault):
         return {"seconds": round(dice.uniform(0.2, 0.6), 2)}
 
     def inject(self, scene: Scene, injection: Injection) -> None:
-        assert scene.proxy is not None
-        primary, replica = scene.server, scene.another_server(f"replica-{injection.number}")
+        assert scene.stage.proxy is not None
+        primary, replica = (
+            scene.stage.server,
+            scene.stage.another_server(f"replica-{injection.number}"),
+        )
         host, port = primary.url.split("/")[2].split(":")
         with redis.Redis.from_url(replica.url) as client:
             client.replicaof(host, port)
@@ -141,11 +144,11 @@ class FailedOver(Fault):
             client.replicaof("NO", "ONE")
         happened = scene.hit()
         scene.last(injection.drawn["seconds"])
-        scene.look_at_scripts()
+        scene.stage.look_at_scripts()
         scene.quiet.set()
         primary.kill()
-        scene.proxy.point_at(replica.url)
-        scene.server = replica
+        scene.stage.proxy.point_at(replica.url)
+        scene.stage.server = replica
         told_to_repeat(scene, since_us)
         scene.over(happened)
         scene.quiet.clear()
@@ -175,11 +178,7 @@ class Full(Fault):
             eventually(lambda: scene.load.refusals.get("ServerFull", 0) > refused)
         scene.last(injection.drawn["seconds"])
 
-        def is_drained() -> bool:
-            holding = hold(scene.direct, QUEUE)
-            return not holding.due and not holding.sets["active"]
-
-        eventually(is_drained, 15)  # though there is no room; nothing new comes in
+        eventually(scene.stage.is_drained, 15)  # though there is no room; nothing new comes in
         scene.direct.config_set("maxmemory", 0)
         scene.over(happened)
 
