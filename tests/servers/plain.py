@@ -16,7 +16,7 @@ class Everywhere(redis.RedisCluster):
     def execute_command(self, *args: Any, **kwargs: Any) -> Any:
         if str(args[0]).startswith(("CONFIG SET", "ACL", "CLIENT KILL")):
             kwargs.setdefault("target_nodes", redis.RedisCluster.PRIMARIES)
-        return super().execute_command(*args, **kwargs)
+        return super().execute_command(*args, **kwargs)  # type: ignore[no-untyped-call]
 
 
 def client_of(url: str) -> Any:

@@ -177,7 +177,7 @@ def test_a_script_is_loaded_on_the_node_that_lacks_it() -> None:
     assert first.routes == ["bide:{mail}"] * 3
     step = steps.send([NoScript("no", "a"), NoScript("no", "b"), [b"ok"]])
     assert isinstance(step, Send)
-    assert sorted(step.routes) == [At("a"), At("b")]
+    assert set(step.routes) == {At("a"), At("b")}
     assert scripts(steps.send([b"sha", b"sha"])) == ["pause", "pause"]
 
 

@@ -161,7 +161,7 @@ def _persistence(readings: Readings) -> Iterator[Finding]:
             says = "snapshots only (appendonly no): a crash loses what came after the last one"
         else:
             says = "none (appendonly no, no save): when the server restarts, all jobs are gone"
-        fix = "Set appendonly yes (CONFIG SET), and in the server's configuration."
+        fix = "CONFIG SET appendonly yes, and in the server's configuration."
         yield Finding("persistence", "warn", says, fix)
     elif info.get("aof_last_write_status", "ok") != "ok":
         yield Finding(

@@ -190,7 +190,10 @@ class AsyncQueue(QueueCore[aio.Client]):
             taken = await stand_in.enqueue_async(self.name, jobs)
             return [AsyncJob(self, r.id, receipt=r, snapshot=s) for r, s in taken]
         # With those who wait for the same: nobody else is to wait for it.
-        together = self._together.here.setdefault(produce.wanted(jobs), Together(self._trip))
+        here, kinds = self._together.here, produce.wanted(jobs)
+        together = here.get(kinds)
+        if together is None:
+            together = here[kinds] = Together(self._trip)
         receipts = await together.add(jobs)
         return [AsyncJob(self, r.id, receipt=r) for r in receipts]
 
