@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report import percentiles
 from tests.chaos.scene import Verdict
 
 
@@ -60,10 +61,10 @@ def add_up(verdicts: Iterable[Verdict]) -> list[Figures]:
         held = recoveries.setdefault(verdict.fault, [])
         held += account.recoveries
         if held:
-            ordered = sorted(held)
+            figures = percentiles(held)
             row.held_up = len(held)
-            row.recovery_p50 = round(ordered[len(ordered) // 2], 3)
-            row.recovery_p99 = round(ordered[int(0.99 * (len(ordered) - 1))], 3)
+            row.recovery_p50 = round(figures["p50"], 3)
+            row.recovery_p99 = round(figures["p99"], 3)
     return list(rows.values())
 
 

@@ -45,8 +45,9 @@ and when it ended, and what the server holds. The figures below are those of the
 9. **Nothing is left behind.** No process, thread or descriptor outlives its worker.
 
 Each fault is injected at moments that are drawn from a seed, which is printed. The same seed
-draws the same faults, at the same places of the same load: `python -m tests.chaos worker-killed
---seed 7`.
+draws the same faults, at the same places of the same load:
+
+    python -m tests.chaos worker-killed --seed 7
 """
 
 _TABLE = """\
@@ -56,7 +57,6 @@ _TABLE = """\
 From its beginning, if it hit some workers and others could go on; from its end, if nobody could.
 *Longest script* is what the server's SLOWLOG says, waiting for a processor included; a dash
 stands for less than {slow} ms.
-
 """
 
 _COLUMNS = (

@@ -27,6 +27,7 @@ class SlotsMove(Fault):
     name = "cluster-moves"
     title = "A cluster moves the queue's slot, key by key, and has replicas take over by command"
     allows = "nothing but time; no error reaches the producer"
+    descriptors = 24  # each of its clients keeps a connection to each server that it has met
     several = staticmethod(cluster)
     roles = (AUTO, PROCESS)
     lease = 10.0
@@ -60,6 +61,7 @@ class OwnerKilled(Fault):
     name = "cluster-owner-killed"
     title = "The cluster's node that has the queue is killed; its replica takes over"
     allows = "what the replica had not had, until the producer repeats it, with the same ids"
+    descriptors = 24  # each of its clients keeps a connection to each server that it has met
     several = staticmethod(cluster)
     roles = (AUTO, PROCESS)
     injections = 1
@@ -85,6 +87,7 @@ class Confirmed(Fault):
     name = "failover-confirmed"
     title = 'Sentinels\' master is killed; jobs were enqueued with `durability="replica"`'
     allows = "no job; outcomes that no replica had, so that what ran runs once more"
+    descriptors = 24  # each of its clients keeps a connection to each server that it has met
     several = staticmethod(sentinel)
     roles = (AUTO, PROCESS)
     injections = 1
@@ -113,6 +116,7 @@ class MasterKilled(Fault):
     name = "sentinel-failover"
     title = "Sentinels have a replica take over: by command, or because the master is killed"
     allows = "what the replica had not had, until the producer repeats it, with the same ids"
+    descriptors = 24  # each of its clients keeps a connection to each server that it has met
     several = staticmethod(sentinel)
     roles = (AUTO, PROCESS)
     injections = 2
