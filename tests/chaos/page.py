@@ -85,9 +85,10 @@ _WORST = """\
   4342](https://github.com/valkey-io/valkey/pull/4342) (August 2026); earlier releases, and
   Redis, have it. If a server says "Truncating the AOF" in its log, send it `BGREWRITEAOF` before
   it is restarted again; the runs above do so.
-- **A job kills its worker, each time.** Where jobs share a process, those beside it run again
-  for each crash, up to three times or so, until it is found to be the culprit. In
-  [processes](howto/executors.md) it takes nothing along.
+- **A job kills its worker, each time.** Where jobs share a process, those beside it run again for
+  each crash, until it is found to be the culprit. What was beside it twice is a suspect too, and
+  waits to run alone: half a minute, in the worst case above. In [processes](howto/executors.md)
+  a crash takes nothing along.
 - **Both who keep the time are gone, or a wake hint is lost.** A job that is due begins up to two
   seconds late.
 - **The server's clock is set.** Forward: what falls due inside the jump runs. Back: what was due
