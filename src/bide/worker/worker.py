@@ -31,6 +31,7 @@ from bide.version import VERSION
 from bide.worker import cancels, eventloop, idleness, title
 from bide.worker.begin import begin_with
 from bide.worker.executors import Executor, check_limits
+from bide.worker.given import agreed
 from bide.worker.heartbeat import beat
 from bide.worker.leases import Leases
 from bide.worker.loop import Loop
@@ -115,8 +116,8 @@ class Worker:
             raise UsageError("A worker needs at least one queue.")
         self._limits = limits = check_limits(executor, concurrency, max_jobs, max_rss)
         self._max_idle = None if max_idle is None else to_us(max_idle, "max_idle") / 1e6
-        self._url = resolve_url(_agreed("url", url, given))
-        prefix = resolve_prefix(_agreed("prefix", prefix, given))
+        self._url = resolve_url(agreed("url", url, given))
+        prefix = resolve_prefix(agreed("prefix", prefix, given))
         self._clock = config.overridden().clock or SERVER_CLOCK
         label = name or f"{socket.gethostname()}.{os.getpid()}"
         self.name: Final = check_name(f"{label}.{secrets.token_hex(3)}", "worker name")
@@ -396,21 +397,3 @@ class Worker:
 
 def _list(names: Sequence[str]) -> str:
     return ", ".join(names)
-
-
-def _agreed(what: str, given: str | None, queues: Sequence[Queue | AsyncQueue | str]) -> str | None:
-    """What was given, else what the queues that are objects have in common.
-
-    Raises:
-        UsageError: they differ, so one worker cannot serve them all.
-    """
-    found = {getattr(queue, what) for queue in queues if not isinstance(queue, str)}
-    if given is not None or not found:
-        return given
-    if len(found) > 1:
-        raise UsageError(
-            f"The queues differ in their {what}, and a worker serves one server and prefix; "
-            "start a worker for each."
-        )
-    value: str = found.pop()
-    return value
