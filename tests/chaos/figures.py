@@ -73,6 +73,12 @@ def _is_a_most(what: str) -> bool:
     return what.startswith(("latest", "most", "bytes of the longest", "drained", "events kept"))
 
 
+def replaced(old: list[Figures], new: list[Figures], order: Iterable[str]) -> list[Figures]:
+    """The rows of two runs, in an order: where both have a fault, the newer."""
+    rows = {row.fault: row for row in (*old, *new)}
+    return [rows[name] for name in order if name in rows]
+
+
 def write(path: Path, rows: list[Figures], about: dict[str, Any]) -> None:
     text = json.dumps({"about": about, "faults": [asdict(row) for row in rows]}, indent=1)
     path.write_text(text + "\n", "utf-8")

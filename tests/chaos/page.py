@@ -87,8 +87,8 @@ _WORST = """\
   it is restarted again; the runs above do so.
 - **A job kills its worker, each time.** Where jobs share a process, those beside it run again for
   each crash, until it is found to be the culprit. What was beside it twice is a suspect too, and
-  waits to run alone: half a minute, in the worst case above. In [processes](howto/executors.md)
-  a crash takes nothing along.
+  waits until a worker has nothing else to do, to run alone. In [processes](howto/executors.md) a
+  crash takes nothing along.
 - **Both who keep the time are gone, or a wake hint is lost.** A job that is due begins up to two
   seconds late.
 - **The server's clock is set.** Forward: what falls due inside the jump runs. Back: what was due
@@ -127,7 +127,7 @@ def _measured(rows: list[Figures], about: dict[str, Any]) -> Iterator[str]:
     yield (
         f"{jobs:,} jobs, {injections:,} injections, {sum(len(row.findings) for row in rows)} "
         f"findings. {about['server']}, Python {about['python']}, {about['cpus']} processors, "
-        f"{about['date']}; seeds {about['seeds']}."
+        f"{about['date']}; seeds {_seeds(rows)}."
     )
     yield ""
     yield "What each may cost, and what else was counted:"
@@ -137,6 +137,11 @@ def _measured(rows: list[Figures], about: dict[str, Any]) -> Iterator[str]:
         told = "; ".join(f"{what}: {count:,}" for what, count in sorted(row.told.items()))
         yield f"- `{row.fault}`: {fault.allows if fault else ''}. ({told}.)"
     yield ""
+
+
+def _seeds(rows: Iterable[Figures]) -> str:
+    seeds = sorted({seed for row in rows for seed in row.seeds})
+    return ", ".join(str(seed) for seed in seeds)
 
 
 def _seconds(value: float | None) -> str:

@@ -213,10 +213,10 @@ class Scene:
         """Run the load with its faults, let it drain, and check the books."""
         started = time.monotonic()
         fault = self.fault
-        given = list(fault.load(self, self.jobs))
-        self.load = Load(self.queue, given, fault.rate, self.quiet.is_set)
         fault.set_up(self)
         self.start_all()
+        given = list(fault.load(self, self.jobs))
+        self.load = Load(self.queue, given, fault.rate, self.quiet.is_set)
         before = self._holdings_of_workers()
         self.load.start()
         for injection in self.plan:

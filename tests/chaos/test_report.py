@@ -36,3 +36,10 @@ def test_the_figures_are_of_all_faults_and_nothing_was_found() -> None:
     rows, _ = figures.read(page.DATA)
     assert [row.fault for row in rows] == list(FAULTS)
     assert [row.findings for row in rows] == [[] for _ in rows]
+
+
+def test_a_run_of_some_faults_replaces_their_rows() -> None:
+    old = [figures.Figures("a", jobs=1), figures.Figures("b", jobs=1)]
+    new = [figures.Figures("c", jobs=2), figures.Figures("b", jobs=2)]
+    rows = figures.replaced(old, new, ["b", "c", "a", "d"])
+    assert [(row.fault, row.jobs) for row in rows] == [("b", 2), ("c", 2), ("a", 1)]

@@ -35,7 +35,7 @@ class Burst(Fault):
     back_off = 60.0
 
     def load(self, scene: Scene, count: int) -> Iterator[Given]:
-        self._at_us = (now_us() // 1_000_000 + 4 + count // 2000) * 1_000_000
+        self._at_us = (now_us() // 1_000_000 + 3 + count // 1000) * 1_000_000
         at = datetime.fromtimestamp(self._at_us // 1_000_000, UTC)
         for i in range(count):
             kind = scene.dice.choice(["brief", "plain"])
