@@ -141,9 +141,13 @@ def at_work(worker: Worker, queues: Any) -> Iterator[Worker]:
 
 
 def descriptors(pid: int | str = "self") -> dict[str, str]:
-    """What a process has open."""
-    seen = {}
-    for fd in os.listdir(f"/proc/{pid}/fd"):
+    """What a process has open; nothing where it has just gone."""
+    seen: dict[str, str] = {}
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except FileNotFoundError:
+        return seen
+    for fd in names:
         with suppress(FileNotFoundError):  # that of the listing
             seen[fd] = os.readlink(f"/proc/{pid}/fd/{fd}")
     return seen
