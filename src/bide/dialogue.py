@@ -9,6 +9,8 @@
 
 Routes are `bide.routes`' to follow: with one server, all lead there.
 
+Behind commands that ask for a durability, what waits for it is sent along (`bide.durability`).
+
 A broken round trip leaves open whether the calls took effect. Every command carries what makes its
 repeat harmless (a job's id, a claim's number, a token), so it is sent again as it was, with
 growing, jittered pauses, until `patience` seconds have passed. A client that has never reached its
@@ -25,17 +27,24 @@ from typing import Any, Final, NamedTuple
 
 from redis import exceptions as lib
 
+from bide import durability
 from bide.command import Command
+from bide.durability import Kinds
 from bide.errors import (
     AccessDenied,
     BideError,
+    CannotConfirm,
     ScriptBug,
     ServerFull,
     ServerRefused,
     ServerUnavailable,
+    TooOld,
+    Unconfirmed,
     UsageError,
 )
+from bide.keys import SCHEMA
 from bide.script import load
+from bide.version import VERSION
 
 PATIENCE: Final = 10.0
 """Seconds of repeating. Retention spares what finished in the last 15, so a repeat always finds
@@ -53,6 +62,7 @@ def check_patience(patience: float) -> float:
     return patience
 
 
+_SCHEMA: Final = re.compile(r"SCHEMA (\S+) (\S+)")
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
 
@@ -130,9 +140,10 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
     pause = _FIRST_PAUSE
     loaded_once = False
     problem: Exception = lib.ConnectionError("nothing was sent")
+    in_doubt: set[int] = set()
     while True:
-        calls = [_evalsha(commands[i], situation.clock) for i in pending]
-        outcome = yield Send(calls, [commands[i].keys[0] for i in pending])
+        kinds = durability.kinds_of(kind for i in pending for kind in commands[i].confirm)
+        outcome = yield _send([commands[i] for i in pending], kinds, situation.clock)
         again: list[int] = []
         if isinstance(outcome, Exception):
             problem = outcome
@@ -141,20 +152,32 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
             if not reached:
                 raise unavailable(problem, situation.where)
             again = pending
+            in_doubt.update(pending)
         else:
             reached = True
             missing: dict[int, At] = {}
-            for i, reply in zip(pending, outcome, strict=True):
+            replies, waited = _parted(outcome, [commands[i] for i in pending], kinds)
+            short = durability.missing(kinds, waited)
+            for i, reply in zip(pending, replies, strict=True):
                 if isinstance(reply, lib.NoScriptError):
                     missing[i] = At(getattr(reply, "node", ""))
                 elif isinstance(reply, Exception):
                     if is_transient(reply):
                         problem = reply
                         again.append(i)
+                        in_doubt.add(i)
                     else:
                         results[i] = translate(reply, situation.where)
+                elif short is not None and commands[i].confirm and is_transient(short):
+                    problem = short
+                    again.append(i)
+                    in_doubt.add(i)
                 else:
                     results[i] = _parse(commands[i], reply, situation.where)
+                    if isinstance(results[i], CannotConfirm) and i in in_doubt:
+                        results[i] = durability.doubtful(results[i])
+                    elif short is not None and commands[i].confirm:
+                        results[i] = _unconfirmed(results[i], short)
             if missing:
                 scripts = {(commands[i].script, node) for i, node in missing.items()}
                 loads = [("SCRIPT", "LOAD", load(s, situation.clock).text) for s, _ in scripts]
@@ -273,6 +296,12 @@ def translate(error: Exception, where: str) -> BideError:
         )
     if text.startswith("DB index"):
         return UsageError(f"The server at {where} has no such database; most have 0 to 15.")
+    if newer := _SCHEMA.search(text):
+        return TooOld(
+            f"{newer[2]} at {where} is laid out in schema {newer[1]}, and bide {VERSION} knows "
+            f"{SCHEMA} at most; upgrade bide here, or roll the queue back with the newer one "
+            f"(`bide queues upgrade --to {SCHEMA}`). Nothing was touched."
+        )
     if "BADARG" in text:
         return ScriptBug(f"{text}: a script was called with arguments that its header forbids.")
     if is_transient(error):
@@ -292,11 +321,45 @@ def _parse(command: Command[Any], reply: Any, where: str) -> Any:
     """The result; an error in its place for a reply that another version or program caused."""
     try:
         return command.parse(reply)
+    except BideError as error:  # a refusal that the script has put into words
+        return error
     except Exception as error:
         return ServerRefused(
             f"The server at {where} holds data that this version of bide cannot read "
             f"({command.script}: {error!r}); upgrade, or delete what another program wrote."
         )
+
+
+def _unconfirmed(result: Any, short: Exception) -> Any:
+    """What came of a command whose durability was not confirmed."""
+    if isinstance(result, BideError):
+        return result
+    if isinstance(short, Unconfirmed):
+        return short
+    return Unconfirmed(f"The job was added, but the server did not confirm it ({short}).")
+
+
+def _send(commands: Sequence[Command[Any]], kinds: Kinds, clock: str) -> Send:
+    """The calls of commands; what waits for all of them stands behind the last that asks for it."""
+    calls = [_evalsha(command, clock) for command in commands]
+    routes: list[Route] = [command.keys[0] for command in commands]
+    at = _waits_at(commands)
+    calls[at:at] = durability.waits(kinds)
+    routes[at:at] = [None] * len(kinds)
+    return Send(calls, routes)
+
+
+def _parted(
+    outcome: list[Any], commands: Sequence[Command[Any]], kinds: Kinds
+) -> tuple[list[Any], list[Any]]:
+    """The replies of commands, and of what has waited behind them."""
+    at = _waits_at(commands)
+    end = at + len(kinds)
+    return outcome[:at] + outcome[end:], outcome[at:end]
+
+
+def _waits_at(commands: Sequence[Command[Any]]) -> int:
+    return max((i for i, command in enumerate(commands, 1) if command.confirm), default=0)
 
 
 def _evalsha(command: Command[Any], clock: str) -> Call:

@@ -22,7 +22,7 @@ GOOD: dict[str, Any] = {
     "maxclients": 10_000,
     "hz": 10,
 }
-CONFIG = {"timeout": "0", "tcp-keepalive": "300", "save": "", "appendfsync": "everysec"}
+CONFIG = {"timeout": "0", "tcp-keepalive": "300", "save": "", "appendfsync": "always"}
 CLUSTER = {"cluster_state": "ok", "cluster_size": "3", "cluster_known_nodes": "6"}
 PLACE: dict[str, Any] = {"kind": "one", "node": "", "cluster": CLUSTER, "sentinels": (3, 3)}
 
@@ -40,7 +40,7 @@ def findings(
 def test_a_server_that_is_well() -> None:
     found = findings()
     assert {finding.verdict for finding in found.values()} == {"ok"}
-    assert all(finding.fix == "" for finding in found.values())
+    assert {name for name, finding in found.items() if finding.fix} == {"replication"}
     assert found["server"].says == "Valkey 9.1.2"
 
 
@@ -66,11 +66,13 @@ def test_a_server_that_is_well() -> None:
         ("persistence", "warn", "snapshots only", {"aof_enabled": 0, "save": "3600 1"}),
         ("persistence", "fail", "cannot be written", {"aof_last_write_status": "err"}),
         ("persistence", "warn", "rewritten", {"aof_last_bgrewrite_status": "err"}),
-        ("persistence", "ok", "about the last second", {}),
-        ("persistence", "ok", "no acknowledged job", {"appendfsync": "always"}),
+        ("persistence", "warn", "appendfsync everysec: a crash loses about the last second",
+            {"appendfsync": "everysec"}),
+        ("persistence", "warn", "appendfsync no: a crash", {"appendfsync": "no"}),
+        ("persistence", "ok", "no acknowledged job", {}),
         ("replication", "fail", "replica of h:1", {
             "role": "slave", "master_host": "h", "master_port": 1}),
-        ("replication", "note", "no replicas", {"connected_slaves": 0}),
+        ("replication", "warn", "no replicas", {"connected_slaves": 0}),
         ("clock", "ok", "agree", {"skew": 0.00005}),
         ("clock", "ok", "behind", {"skew": -0.9}),
         ("clock", "warn", "2s ahead of", {"skew": 2.0}),
@@ -101,6 +103,13 @@ def test_what_is_denied_is_not_guessed() -> None:
     found = diagnose([Readings({}, {}, None, 0.0, [])])
     assert [f.check for f in found] == ["client", "server", "clock"]
     assert "INFO is denied" in found[1].says
+
+
+def test_what_cannot_be_known_of_the_disk_is_a_warning() -> None:
+    """CONFIG is denied where servers are managed."""
+    found = diagnose([Readings(GOOD, {}, 0.0, 0.0, [])])
+    (disk,) = [f for f in found if f.check == "persistence"]
+    assert (disk.verdict, "appendfsync unknown" in disk.says) == ("warn", True)
 
 
 def test_snapshots_that_cannot_be_asked_for() -> None:

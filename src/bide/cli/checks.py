@@ -2,7 +2,7 @@
 
 A finding is `ok`; or `warn` where jobs are safe today and may not be tomorrow; or `fail` where
 they are lost, refused or late now, or would be without a word; or `note` for what a person may
-want to know. One that is not ok says what to do.
+want to know. One that is not ok says what to do; so may one that is.
 """
 
 from __future__ import annotations
@@ -156,11 +156,11 @@ def _persistence(readings: Readings) -> Iterator[Finding]:
         )
     if not info["aof_enabled"]:
         if save is None:
-            says = "no append-only file; whether snapshots are taken is not known"
+            says = "appendonly no; whether snapshots are taken is not known"
         elif save:
-            says = "snapshots only: a crash loses what came after the last one"
+            says = "snapshots only (appendonly no): a crash loses what came after the last one"
         else:
-            says = "none: when the server restarts, all jobs are gone"
+            says = "none (appendonly no, no save): when the server restarts, all jobs are gone"
         fix = "CONFIG SET appendonly yes, and in the server's configuration."
         yield Finding("persistence", "warn", says, fix)
     elif info.get("aof_last_write_status", "ok") != "ok":
@@ -178,10 +178,23 @@ def _persistence(readings: Readings) -> Iterator[Finding]:
             "Read the server's log: most often memory for a fork, or the disk, is short.",
         )
     else:
-        fsync = readings.config.get("appendfsync", "everysec")
-        loss = {"always": "no acknowledged job", "no": "what the system had not written"}
-        lost = loss.get(fsync, "about the last second")
-        yield Finding("persistence", "ok", f"append-only file, {fsync}: a crash loses {lost}")
+        yield _fsync(readings.config.get("appendfsync"))
+
+
+def _fsync(mode: str | None) -> Finding:
+    """What a crash of the server's machine loses of what is in the append-only file."""
+    if mode == "always":
+        says = "append-only file, appendfsync always: a crash loses no acknowledged job"
+        return Finding("persistence", "ok", says)
+    loss = {"no": "what the system had not written", "everysec": "about the last second"}
+    lost = loss.get(mode or "", "about the last second, unless appendfsync is always")
+    return Finding(
+        "persistence",
+        "warn",
+        f"append-only file, appendfsync {mode or 'unknown'}: a crash loses {lost}",
+        "Set appendfsync always; or wait with durability='fsync' for jobs that must not be lost"
+        + (", for which it must be everysec at least." if mode == "no" else "."),
+    )
 
 
 def _replication(readings: Readings) -> Iterator[Finding]:
@@ -193,13 +206,14 @@ def _replication(readings: Readings) -> Iterator[Finding]:
         yield Finding("replication", "fail", says, "Give the primary's address.")
     elif role == "master":
         replicas = int(info.get("connected_slaves", 0))
-        yield Finding(
-            "replication",
-            "ok" if replicas else "note",
-            f"{replicas} replicas: a failover may lose what they had not received"
-            if replicas
-            else "no replicas: jobs are as durable as this one machine's disk",
-        )
+        if replicas:
+            says = f"{replicas} replicas: a failover may lose what they had not received"
+            fix = "Wait with durability='replica' for jobs that must not be lost."
+            yield Finding("replication", "ok", says, fix)
+        else:
+            says = "no replicas: acknowledged jobs are lost with this one machine's disk"
+            fix = "Add a replica (replicaof); durability='replica' can wait for it."
+            yield Finding("replication", "warn", says, fix)
 
 
 def _clock(readings: Readings) -> Iterator[Finding]:

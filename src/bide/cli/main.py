@@ -26,6 +26,7 @@ from bide.cli.rq_timer import rq_timer
 from bide.cli.script import script
 from bide.cli.site import NotFound
 from bide.cli.upcoming import upcoming
+from bide.cli.upgrade import upgrade
 from bide.cli.worker import worker
 from bide.cli.workers import workers
 from bide.errors import BideError, JobNotFound, UsageError
@@ -73,6 +74,7 @@ for command in (
     completion,
 ):
     group.add_command(command)
+queues.add_command(upgrade)
 
 
 def main() -> NoReturn:
