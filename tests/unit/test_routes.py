@@ -293,6 +293,10 @@ def test_a_name_that_they_do_not_know_is_said(sentinels: Driven) -> None:
             lib.ReadOnlyError,
             "You can't",
         ),
+        ("MOVED 4998 c:3", lib.MovedError, "4998 c:3"),
+        ("ASK 4998 c:3", lib.AskError, "4998 c:3"),
+        ("TRYAGAIN Multiple keys", lib.TryAgainError, "Multiple keys"),
+        ("CLUSTERDOWN The cluster is down", lib.ClusterDownError, "The cluster is down"),
         ("BADARG claim count", lib.ResponseError, "BADARG claim count"),
     ],
 )
