@@ -25,7 +25,7 @@ ifneq ($(ALIVE),$(CURDIR) alive)
 .PHONY: $(MADE)
 endif
 
-.PHONY: help demo test everywhere oldest check format docs bench clean
+.PHONY: help demo test everywhere oldest check format docs bench chaos clean
 
 help:  ## Say what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -62,6 +62,9 @@ docs: $(VENV)/has-dev  ## Write the made pages again, and the site to build/docs
 
 bench: $(VENV)/has-dev  ## Run the benchmarks (ARGS="--help")
 	@$(PY) -m benchmarks $(ARGS)
+
+chaos: $(VENV)/has-dev  ## Break things under load, and write the report (ARGS="--help")
+	@$(PY) -m tests.chaos --minutes 20 --report $(ARGS)
 
 clean:  ## Remove the environment, caches and builds
 	rm -rf $(VENV) .venv-oldest build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

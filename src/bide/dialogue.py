@@ -233,17 +233,25 @@ _BY_CODE: Final[dict[str, type[lib.ResponseError]]] = {
     "READONLY": lib.ReadOnlyError,
     "NOPERM": lib.NoPermissionError,
     "MASTERDOWN": lib.MasterDownError,
+    "MOVED": lib.MovedError,
+    "ASK": lib.AskError,
+    "TRYAGAIN": lib.TryAgainError,
+    "CLUSTERDOWN": lib.ClusterDownError,
 }
 
 
 def unwrapped(error: lib.ResponseError) -> lib.ResponseError:
-    """The error that a command in a script met: up to Redis 6.2 it stands in another's text."""
+    """The error of the client library's class, whatever the age of that and of the server.
+
+    Up to Redis 6.2, what a command in a script met stands in the text of another error; up to
+    version 5 of the library, those of a Cluster are known to its own client of Clusters only.
+    """
     found = _WRAPPED.match(str(error))
-    if found is None:
-        return error
-    code, text = found.groups()
+    code, _, text = f"{found[1]} {found[2]}".partition(" ") if found else str(error).partition(" ")
     kind = _BY_CODE.get(code)
-    return kind(text) if kind else lib.ResponseError(f"{code} {text}")
+    if kind:
+        return kind(text)
+    return lib.ResponseError(f"{code} {text}") if found else error
 
 
 def is_transient(error: Exception) -> bool:

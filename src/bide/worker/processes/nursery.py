@@ -226,6 +226,13 @@ def main() -> None:
     control, orders, replies = (socket.socket(fileno=fd) for fd in fds[:3])
     for line in (control, orders, replies):
         line.setblocking(True)
+    with control, orders, replies:  # closed by name: what is merely dropped is warned of
+        _keep(control, orders, replies, fds[3])
+
+
+def _keep(
+    control: socket.socket, orders: socket.socket, replies: socket.socket, table: int
+) -> None:
     reader = Reader(control)
     message = reader.read()
     if message is None:
@@ -235,7 +242,7 @@ def main() -> None:
         logs.setup(*setting.log)
     with config.override(url=setting.url, prefix=setting.prefix):
         try:
-            nursery = Nursery(setting, control, orders, replies, fds[3])
+            nursery = Nursery(setting, control, orders, replies, table)
         except BideError as error:
             send(control, encode(Failed(str(error))))
             while reader.read():  # leaving what was sent here unread would take the answer away

@@ -169,12 +169,21 @@ class Reader:
             BlockingIOError: there is none now, on a line that does not block.
             OSError: there was one, and no descriptor to take it with: it is lost.
         """
-        size, notes, told, _ = self._line.recvmsg_into([self._buffer], _ROOM, flags)
-        if told & socket.MSG_CTRUNC:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        try:
+            size, notes = self._receive(flags)
+        except ConnectionResetError:
+            # A writer has gone without reading all that it was sent: this is said once, ahead of
+            # what it had written.
+            size, notes = self._receive(flags)
         if notes:
             return _whole(notes)
         return self._view[:size] if size else None
+
+    def _receive(self, flags: int) -> tuple[int, list[tuple[int, int, bytes]]]:
+        size, notes, told, _ = self._line.recvmsg_into([self._buffer], _ROOM, flags)
+        if told & socket.MSG_CTRUNC:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return size, notes
 
 
 def _whole(notes: list[tuple[int, int, bytes]]) -> bytes:
