@@ -13,6 +13,7 @@ from bide.delay_queue import (
 )
 from bide.errors import (
     AccessDenied,
+    BadSignature,
     BideError,
     JobCancelled,
     JobFailed,
@@ -53,6 +54,7 @@ __all__ = [
     "AsyncQueue",
     "AsyncTask",
     "Attempt",
+    "BadSignature",
     "BideError",
     "Body",
     "Counts",

@@ -17,6 +17,13 @@ class PayloadError(BideError, TypeError):
     """Arguments or a result that do not fit the queue's encoding, or are too large."""
 
 
+class BadSignature(PayloadError):
+    """A job, an item or a result that no key of this process's has signed as it is.
+
+    Seen as a job's error, and where a pickled result is read.
+    """
+
+
 class TaskNotFound(BideError, LookupError):
     """A task name that this process does not serve, or that does not lead to a function."""
 

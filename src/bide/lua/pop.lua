@@ -21,7 +21,7 @@
 -- @arg   seq          integer  number of this call; a repeat carries the same
 -- @arg   count        integer  how many at most
 -- @arg   previous_us  integer  only what was due so long ago
--- @reply ok now more refused lost, then bodies
+-- @reply ok now more refused lost, then per item: id body
 -- @reply strangers    only jobs are due, in a queue that is none of data: they stay as they are
 -- @reply stale        the consumer has since sent a later call
 -- @include clock record hint retain sweep noting ended event reclaim recall weigh
@@ -63,6 +63,7 @@ if last_seq then
       if not line then reply[5] = reply[5] + 1 end
       if mine and mine.worker == consumer and mine.started == then_us
         and redis.call('ZSCORE', completed, id) then
+        reply[#reply + 1] = id
         reply[#reply + 1] = redis.call('HGET', jobs, id)
       end
     end
@@ -164,6 +165,7 @@ for i, id in ipairs(ids) do
     end
     if is_data then
       taken[#taken + 1] = id
+      reply[#reply + 1] = id
       reply[#reply + 1] = body
     else
       notes_add[#notes_add + 1] = id

@@ -25,6 +25,7 @@ from bide.clock import LONGEST_US
 from bide.errors import BideError, PayloadError
 from bide.payload.items import is_item
 from bide.payload.serializers import Codec, check_finite, pack, reason, simplify, unpack
+from bide.payload.signing import VARIABLE, unsigned
 from bide.retry import Retry
 
 MAX_BODY: Final = 1_000_000
@@ -146,9 +147,12 @@ def check_id(id: str) -> None:
 def decode_envelope(data: bytes) -> Envelope:
     """Read the task and the options of a stored body, and its arguments if they are JSON.
 
+    A signature behind it is passed over: who has keys has checked it before.
+
     Raises:
         PayloadError: it is not a body, or one that is too large.
     """
+    data = unsigned(data)
     if len(data) > MAX_BODY:
         raise PayloadError(_too_large("The stored body", len(data), "takes"))
     if is_item(data):
@@ -173,6 +177,10 @@ def decode_envelope(data: bytes) -> Envelope:
 def open_envelope(envelope: Envelope, *, allow_pickle: bool = False) -> Body:
     """The body with its arguments.
 
+    Args:
+        envelope: the body.
+        allow_pickle: that was chosen, and a key of ours has signed this body.
+
     Raises:
         PayloadError: they cannot be read, or are pickled and that was not allowed.
     """
@@ -181,9 +189,10 @@ def open_envelope(envelope: Envelope, *, allow_pickle: bool = False) -> Body:
         return body
     if body.codec == "pickle" and not allow_pickle:
         raise PayloadError(
-            f"The arguments of {body.task} are pickled, and reading them could run any code; where "
-            "all who can write to the queue are trusted, allow it with `bide worker "
-            "--allow-pickle` or Worker(..., allow_pickle=True)."
+            f"The arguments of {body.task} are pickled, and reading them could run any code; it "
+            "is done only where they were signed (give both sides a key, "
+            f"${VARIABLE}) and it was allowed with `bide worker --allow-pickle`, "
+            'Worker(..., allow_pickle=True) or Queue(..., serializer="pickle").'
         )
     try:
         args, kwargs = unpack(envelope.packed, body.codec)
@@ -227,6 +236,11 @@ def encode_result(task: str, result: object, codec: Codec = "json") -> bytes:
     return _MARKS.get(codec, b"") + data
 
 
+def is_pickled(result: bytes) -> bool:
+    """Whether a stored result is a pickle."""
+    return result.startswith(_MARKS["pickle"])
+
+
 def decode_result(data: bytes | None, *, allow_pickle: bool = False) -> Any:
     """Decode a stored result; nothing stored is None.
 
@@ -238,11 +252,12 @@ def decode_result(data: bytes | None, *, allow_pickle: bool = False) -> Any:
     codec: Codec = _MARKED.get(data[0], "json")
     if codec == "pickle" and not allow_pickle:
         raise PayloadError(
-            "The stored result is pickled, and reading it could run any code; where all who can "
-            'write to the queue are trusted, allow it with Queue(..., serializer="pickle").'
+            "The stored result is pickled, and reading it could run any code; it is done only "
+            f"where it was signed (give both sides a key, ${VARIABLE}) and it was allowed "
+            'with Queue(..., serializer="pickle").'
         )
     try:
-        return unpack(data if codec == "json" else data[1:], codec)
+        return unpack(data if codec == "json" else unsigned(data)[1:], codec)
     except Exception as error:  # what a pickle names may be missing, or raise anything
         raise PayloadError(f"The stored result is not one of bide's: {error}.") from None
 

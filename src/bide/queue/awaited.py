@@ -66,7 +66,8 @@ class AsyncQueue(QueueCore[aio.Client]):
             prefix: of all keys: separates applications that share a server; else `$BIDE_PREFIX`,
                 else that of `[tool.bide]`, else `bide`.
             serializer: how arguments and results travel: `"json"`, `"msgpack"`, or `"pickle"`,
-                which runs code when it is read and must be allowed by the worker too.
+                which runs code when it is read: it needs a signing key ($BIDE_SIGNING_KEYS), and
+                must be allowed by the worker too.
             patience: seconds for which a call is repeated when the connection breaks.
 
         Raises:
@@ -176,9 +177,9 @@ class AsyncQueue(QueueCore[aio.Client]):
         Where the server becomes full in the middle, those before are added; enqueueing the same
         prepared jobs again adds the rest.
         """
-        jobs = checked_jobs(jobs)
+        jobs = self._signed(checked_jobs(jobs))
         if (stand_in := self._here.stand_in) is not None:
-            taken = await stand_in.enqueue_async(self.name, jobs)
+            taken = await stand_in.enqueue_async(self.keys, jobs)
             return [AsyncJob(self, r.id, receipt=r, snapshot=s) for r, s in taken]
         receipts = await self._together.here.add(jobs)
         return [AsyncJob(self, r.id, receipt=r) for r in receipts]

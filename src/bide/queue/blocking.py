@@ -65,7 +65,8 @@ class Queue(QueueCore[sync.Client]):
             prefix: of all keys: separates applications that share a server; else `$BIDE_PREFIX`,
                 else that of `[tool.bide]`, else `bide`.
             serializer: how arguments and results travel: `"json"`, `"msgpack"`, or `"pickle"`,
-                which runs code when it is read and must be allowed by the worker too.
+                which runs code when it is read: it needs a signing key ($BIDE_SIGNING_KEYS), and
+                must be allowed by the worker too.
             patience: seconds for which a call is repeated when the connection breaks.
 
         Raises:
@@ -173,9 +174,9 @@ class Queue(QueueCore[sync.Client]):
         Where the server becomes full in the middle, those before are added; enqueueing the same
         prepared jobs again adds the rest.
         """
-        jobs = checked_jobs(jobs)
+        jobs = self._signed(checked_jobs(jobs))
         if (stand_in := self._here.stand_in) is not None:
-            taken = stand_in.enqueue(self.name, jobs)
+            taken = stand_in.enqueue(self.keys, jobs)
             return [Job(self, r.id, receipt=r, snapshot=s) for r, s in taken]
         receipts: list[Receipt] = []
         for trip in self._trips(jobs):

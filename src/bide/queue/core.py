@@ -23,7 +23,9 @@ from bide.ops.manage import CHUNK
 from bide.ops.produce import Prepared, Receipt
 from bide.options import Options, check_names
 from bide.payload.codec import Body
+from bide.payload.items import is_item
 from bide.payload.serializers import CODECS, Codec
+from bide.payload.signing import VARIABLE, Seal
 from bide.queue.following import Following
 from bide.queue.place import Place
 from bide.retry import as_retry
@@ -84,6 +86,11 @@ class QueueCore(Generic[C]):
         return self._here.keys
 
     @property
+    def _pickle_seal(self) -> Seal | None:
+        """What must hold before a pickle is read here; None where none is read at all."""
+        return self._here.seal if self.serializer == "pickle" else None
+
+    @property
     def _here(self) -> Place[C]:
         """Where the queue is now."""
         place = self._place
@@ -119,6 +126,11 @@ class QueueCore(Generic[C]):
     ) -> Prepared:
         """Make a job ready for `enqueue_many`; arguments and errors as for `enqueue_call`."""
         name = task_name(task)
+        if self.serializer == "pickle" and self._here.seal.keyring is None:
+            raise UsageError(
+                'serializer="pickle" needs a signing key, or whoever can write to the server could '
+                f'run any code; set ${VARIABLE} here and for the workers, or choose "json".'
+            )
         if not isinstance(args, list | tuple):
             raise UsageError(f"args must be a list or tuple, not {args!r}; (x,) holds one x.")
         kwargs = kwargs or {}
@@ -155,6 +167,16 @@ class QueueCore(Generic[C]):
                 "`with bide.testing.start():`."
             )
         return Following(self.keys, name, after, kinds, job_id, timeout)
+
+    def _signed(self, jobs: Sequence[Prepared]) -> Sequence[Prepared]:
+        """The jobs with their signatures, if there is a key to sign with."""
+        seal = self._here.seal
+        if seal.keyring is None:
+            return jobs
+        return [
+            job._replace(body=seal.sign("item" if is_item(job.body) else "job", job.id, job.body))
+            for job in jobs
+        ]
 
     def _trips(self, jobs: Sequence[Prepared]) -> Iterator[Trip]:
         """The calls that add jobs, a round trip at a time; the first makes the queue known too."""

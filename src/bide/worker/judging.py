@@ -39,6 +39,8 @@ def completed(run: Run, result: object) -> Judged:
     """What a run that returned came to: its end, or that its result cannot be stored."""
     try:
         data = encode_result(run.task_name, result, run.codec)
+        if run.codec == "pickle":
+            data = run.station.seal.sign("result", run.claimed.id, data) if data else data
     except PayloadError as error:
         log.error("%s (job %s) failed: %s", run.task_name, run.claimed.id, error)
         return Judged(("fail", kept(run), encode_error(error)), run.policy.on_failure, error)

@@ -24,6 +24,7 @@ from bide.ids import check_name
 from bide.keys import keys_of
 from bide.ops.consume import leave
 from bide.ops.registry import MOST_DOING, About, heartbeat
+from bide.payload.signing import VARIABLE
 from bide.queue import AsyncQueue, Queue
 from bide.script import SERVER_CLOCK
 from bide.task import Served, registering_modules
@@ -99,9 +100,9 @@ class Worker:
                 replaced; where there are none, the worker stops.
             max_rss: above how many bytes of memory a child is, once it has ended its job.
             max_idle: how long to wait for jobs before stopping.
-            allow_pickle: read arguments that were pickled, which can run any code of whoever can
-                write to the queues. Without it, this is done for queues given as objects whose
-                serializer is `"pickle"`, and no others.
+            allow_pickle: read arguments that were pickled, where a key of $BIDE_SIGNING_KEYS has
+                signed them. Without it, this is done for queues given as objects whose serializer
+                is `"pickle"`, and no others. Both need a key.
 
         Raises:
             UsageError: an argument cannot be meant, or the queues are on different servers.
@@ -129,6 +130,12 @@ class Worker:
             for queue in given
             if allow_pickle or (not isinstance(queue, str) and queue.serializer == "pickle")
         }
+        self._keyring = config.signing_keys()
+        if self._pickled and self._keyring is None:
+            raise UsageError(
+                "Pickles are read only with a signing key, or whoever can write to the server "
+                f"could run any code here; set ${VARIABLE}, or serve no queue that pickles."
+            )
         self._modules = [modules] if isinstance(modules, str) else list(modules)
         self._served = Served(self._modules)
         self._order = make_order(order, self.queues)
@@ -203,7 +210,7 @@ class Worker:
             await client.close()
 
     async def _run(self, client: aio.Client, burst: bool) -> int:
-        stations = [Station(keys, self.name, self._lease_us) for keys in self._keys]
+        stations = [Station(keys, self.name, self._lease_us, self._keyring) for keys in self._keys]
         self._loop = loop = Loop(client, stations, self._order, burst)
         self._running = running = self._make_running(loop.ring)
         self._event_loop = event_loop = asyncio.get_running_loop()
@@ -282,6 +289,8 @@ class Worker:
             pickled=sorted(self._pickled),
             url=held.url,
             prefix=held.prefix,
+            root=self._global_keys.prefix,
+            signing_keys=self._keyring.text if self._keyring else None,
             log=logs.settings(),
             max_jobs=limits.max_jobs,
             max_rss=limits.max_rss,

@@ -24,10 +24,13 @@ from contextvars import copy_context
 from types import FrameType
 from typing import Any, Final, NoReturn
 
+from bide import config
 from bide.current import enter
 from bide.errors import JobCancelled, JobTimeout
+from bide.keys import keys_of
 from bide.middleware import used
 from bide.ops.consume import Said as Note
+from bide.payload.signing import Seal
 from bide.resource import resources
 from bide.task import Served
 from bide.worker import eventloop, judging
@@ -73,8 +76,9 @@ _LONGEST_ALARM: Final = 1e8
 class Mouth:
     """The station of a child's jobs: what they say goes to the worker at once."""
 
-    def __init__(self, queue: str, child: Child, number: int) -> None:
-        self.queue = queue
+    def __init__(self, seal: Seal, child: Child, number: int) -> None:
+        self.queue = seal.keys.queue
+        self.seal = seal
         self.said = self
         self._child = child
         self._number = number
@@ -105,6 +109,7 @@ class Child:
         self._replies = replies
         self._served = served
         self._setting = setting
+        self._keyring = config.signing_keys()
         self._lifespan = Lifespan()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._run: Run | None = None
@@ -165,7 +170,8 @@ class Child:
         self._number = order.number
         if self._ran:
             self._listen()
-        mouth: Any = Mouth(order.queue, self, order.number)
+        seal = Seal(self._keyring, keys_of(order.queue, self._setting.root))
+        mouth: Any = Mouth(seal, self, order.number)
         self._run = run = Run(mouth, order.claimed, order.claimed_at, lambda: None)
         judged = self._judge(order, run)
         self._check_self(run)

@@ -187,7 +187,7 @@ def main() -> None:
     set_title(f"bide nursery of {setting.worker}")
     if setting.log is not None:
         logs.setup(*setting.log)
-    with config.override(url=setting.url, prefix=setting.prefix):
+    with config.override(url=setting.url, prefix=setting.prefix, signing_keys=setting.signing_keys):
         try:
             nursery = Nursery(setting, control, orders, replies, fds[3])
         except BideError as error:
