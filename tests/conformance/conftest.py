@@ -1,16 +1,20 @@
 """The conformance suite: what stands on the server after each verb.
 
-Every test runs on each server, through the blocking and through the asyncio executor. Time moves by
-`Probe.move` and by nothing else that a test could notice. Each test ends with a legal state.
+Every test runs on each server, through the blocking and through the asyncio executor; through the
+blocking one as a user who has the rights that `bide acl` prints for a worker, and no others. Time
+moves by `Probe.move` and by nothing else that a test could notice. Each test ends with a legal
+state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
 
+from bide.cli.acl import rules
 from tests.conformance.probe import Executor, Probe, open_executor
 from tests.faults.ear import Ear
 
@@ -29,8 +33,21 @@ def raw(url: str) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture
-def executor(kind: str, url: str) -> Iterator[Executor]:
-    executor = open_executor(kind, url)
+def executor(kind: str, url: str, raw: redis.Redis) -> Iterator[Executor]:
+    if kind == "aio":
+        executor = open_executor(kind, url)
+    else:
+        run: Any = raw.execute_command
+        run(
+            "ACL",
+            "SETUSER",
+            "worker",
+            "reset",
+            ">secret",
+            *rules("worker", ["mail", "other"], "bide"),
+        )
+        mark = "&" if "?" in url else "?"
+        executor = open_executor(kind, f"{url}{mark}username=worker&password=secret")
     yield executor
     executor.end()
 

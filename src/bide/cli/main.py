@@ -10,6 +10,7 @@ from typing import Final, NoReturn
 
 import click
 
+from bide.cli.acl import acl
 from bide.cli.completion import completion
 from bide.cli.demo import demo
 from bide.cli.doctor import doctor
@@ -65,6 +66,7 @@ for command in (
     workers,
     health,
     doctor,
+    acl,
     rq_timer,
     script,
     completion,
