@@ -71,7 +71,7 @@ class WorkerSettings:
 class Settings:
     """What the environment and the file say; None, or empty, where neither says anything."""
 
-    url: str | None = None
+    url: str | None = field(default=None, repr=False)  # it may have a password
     prefix: str | None = None
     log_format: str | None = None
     worker: WorkerSettings = field(default_factory=WorkerSettings)

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from bide.clock import to_us
 from bide.errors import TaskNotFound, UsageError
+from bide.ids import LONGEST_TASK
 from bide.keys import check_priority
 from bide.naming import Named, is_given, place, same, way_out
 from bide.options import OnCrash, TaskOptions, check_names
@@ -63,10 +64,18 @@ def task_name(task: Function | str) -> str:
 
     Raises:
         UsageError: no worker could find it: a lambda, a nested function, one of `__main__`, a
-            partial.
+            partial; or the name is longer than 256 characters.
     """
-    if isinstance(task, Named):
-        return task.name
+    name = task.name if isinstance(task, Named) else _name_of(task)
+    if len(name) > LONGEST_TASK:
+        raise UsageError(
+            f"The name {name[:40]!r}... of a task has {len(name)} characters, more than "
+            f"{LONGEST_TASK}; give it a shorter one with @queue.task(name=...)."
+        )
+    return name
+
+
+def _name_of(task: Function | str) -> str:
     if isinstance(task, str):
         path, colon, attribute = task.partition(":")
         parts = [*path.split("."), *attribute.split(".")]
@@ -131,10 +140,10 @@ def registering_modules() -> set[str]:
 
 def _free_name(name: str, function: Function) -> str:
     """A name that is given to a function, if no other function has it."""
-    if not isinstance(name, str) or not is_given(name):
+    if not isinstance(name, str) or not is_given(name) or len(name) > LONGEST_TASK:
         raise UsageError(
-            "name must be a word of letters, digits, '_' and '-', such as 'send_email', not "
-            f"{name!r}."
+            "name must be a word of letters, digits, '_' and '-', such as 'send_email', of "
+            f"{LONGEST_TASK} characters at most, not {name!r}."
         )
     if not callable(function):
         raise UsageError(f"{function!r} is not a function, so it cannot be the task {name!r}.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -30,6 +29,7 @@ from bide.errors import BideError, PayloadError, ServerRefused, UsageError
 from bide.ids import check_name, new_id
 from bide.job import Claimed
 from bide.keys import DEFAULT_PRIORITY, Keys
+from bide.logs import Log
 from bide.ops import consume, inspect, manage, produce
 from bide.ops.consume import Claim, Outcome, Popped, Settle
 from bide.ops.produce import Prepared
@@ -41,7 +41,7 @@ from bide.queue.place import Place
 from bide.retention import Retention
 from bide.states import State
 
-log = logging.getLogger("bide.delay_queue")
+log = Log("bide.delay_queue")
 
 RETENTION: Final = Retention(completed=0, cancelled=0)
 """What is taken is of no more use; so that a repeated call finds what it did, it stays for 15 s."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -11,13 +10,14 @@ from bide.delay_queue.steps import Steps, ask_all
 from bide.errors import PayloadError, UsageError
 from bide.job import Claimed
 from bide.keys import Keys
+from bide.logs import Log
 from bide.ops import consume
 from bide.ops.consume import Claim, Popped, Settle
 from bide.payload.codec import encode_error
 from bide.payload.items import decode_item, is_item
 from bide.payload.signing import Seal
 
-log = logging.getLogger("bide.delay_queue")
+log = Log("bide.delay_queue")
 
 Held = tuple[Claimed, Any]
 """What was claimed, and its data."""

@@ -10,6 +10,7 @@ import msgspec
 
 from bide.clock import from_us
 from bide.command import Command, command
+from bide.ids import is_name
 from bide.keys import Keys
 from bide.ops.reply import pairs, words
 
@@ -98,8 +99,8 @@ def workers(keys: Keys) -> Command[list[WorkerSeen]]:
 
 
 def queues(keys: Keys) -> Command[list[str]]:
-    """The names of all queues that were ever used, sorted."""
-    return command("queues", keys, (), lambda reply: sorted(words(reply[1], 0)))
+    """The names of all queues that were ever used, sorted; what is no name, is none of bide's."""
+    return command("queues", keys, (), lambda reply: sorted(filter(is_name, words(reply[1], 0))))
 
 
 def _read_workers(reply: list[Any]) -> list[WorkerSeen]:

@@ -23,6 +23,7 @@ import msgspec
 
 from bide.clock import LONGEST_US
 from bide.errors import BideError, PayloadError
+from bide.ids import LONGEST, LONGEST_TASK
 from bide.payload.items import is_item
 from bide.payload.serializers import Codec, check_finite, pack, reason, simplify, unpack
 from bide.payload.signing import VARIABLE, unsigned
@@ -36,6 +37,7 @@ DEFAULT_TIMEOUT: Final = 300.0
 
 _LONGEST: Final = LONGEST_US / 1e6
 _TimeOut = Annotated[float, msgspec.Meta(gt=0, le=_LONGEST)]
+_Name = Annotated[str, msgspec.Meta(max_length=LONGEST_TASK)]
 _Keep = Annotated[float, msgspec.Meta(ge=0, le=_LONGEST)]
 
 _MAX_TRACEBACK: Final = 8_000
@@ -51,7 +53,7 @@ class Body(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     that no producer of bide's writes is refused there, and gets no further.
     """
 
-    task: str
+    task: _Name
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = {}
     timeout: _TimeOut | None = None
@@ -63,9 +65,9 @@ class Body(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     meta: dict[str, Any] | None = None
     description: str | None = None
     """A line for people."""
-    on_success: str | None = None
+    on_success: _Name | None = None
     """The name of a task."""
-    on_failure: str | None = None
+    on_failure: _Name | None = None
     """The name of a task."""
     codec: Codec = "json"
     """How the arguments, and later the result, are encoded."""
@@ -132,16 +134,24 @@ def encode_body(body: Body, names: Sequence[str] = ()) -> bytes:
 
 
 def check_id(id: str) -> None:
-    """Refuse an id that another program has written and that is not text.
+    """Refuse an id that another program has written and that no producer of bide's would.
 
     Raises:
-        PayloadError: it is not.
+        PayloadError: it is not text, or not printable, or too long.
     """
-    if not id.isascii() and any("\udc80" <= c <= "\udcff" for c in id):
-        raise PayloadError(
-            "The id of this job is not UTF-8; have its producer make ids of letters, digits and "
-            "'-_.:/'."
-        )
+    if id.isascii() and id.isprintable() and len(id) <= LONGEST:
+        return
+    if any("\udc80" <= c <= "\udcff" for c in id):
+        what = "is not UTF-8"
+    elif not id.isprintable():
+        what = "holds control characters"
+    elif len(id.encode("utf-8", "replace")) > LONGEST:
+        what = f"is longer than {LONGEST} bytes"
+    else:
+        return
+    raise PayloadError(
+        f"The id of this job {what}; have its producer make ids of letters, digits and '-_.:/'."
+    )
 
 
 def decode_envelope(data: bytes) -> Envelope:
@@ -276,7 +286,8 @@ def encode_error(error: BaseException) -> bytes:
         message = str(error)
     except BaseException as broken:  # a broken __str__ must not lose the job's outcome
         message = f"<no message: its __str__ raised {type(broken).__name__}>"
-    info = ErrorInfo(_encodable(name), _encodable(message[:_MAX_TRACEBACK]), _encodable(text))
+    name, message = name[:LONGEST_TASK], message[:_MAX_TRACEBACK]
+    info = ErrorInfo(_encodable(name), _encodable(message), _encodable(text))
     return _encoder.encode(info)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import socket
@@ -19,6 +18,7 @@ import time
 from typing import Final
 
 from bide.errors import ServerRefused
+from bide.logs import Log
 from bide.supervisor.notify import Notifier
 from bide.supervisor.plan import ENDED, RETIRED, UNUSABLE, Plan, Vitals, decode_vitals, encode
 from bide.supervisor.probes import serve
@@ -26,7 +26,7 @@ from bide.worker.processes import kin
 from bide.worker.processes.wire import Reader, pair, send
 from bide.worker.title import titled
 
-log = logging.getLogger("bide.supervisor")
+log = Log("bide.supervisor")
 
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 10.0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bide.clock import LONGEST_US
 from bide.errors import BideError, JobCancelled, JobTimeout, PayloadError, WorkerCrashed
+from bide.logs import Log
 from bide.ops.produce import check_when
 from bide.outcomes import Fail, RetryLater, Snooze
 from bide.payload.codec import encode_error, encode_result
@@ -18,7 +18,7 @@ from bide.worker.run import Ended
 if TYPE_CHECKING:
     from bide.worker.run import Run
 
-log = logging.getLogger("bide.worker")
+log = Log("bide.worker")
 
 
 class Judged(NamedTuple):

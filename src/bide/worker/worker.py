@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import logging
 import os
 import secrets
 import socket
@@ -22,6 +21,7 @@ from bide.connection import GOODBYE, resolve_prefix, resolve_url
 from bide.errors import BideError, UsageError
 from bide.ids import check_name
 from bide.keys import keys_of
+from bide.logs import Log
 from bide.ops.consume import leave
 from bide.ops.registry import MOST_DOING, About, heartbeat
 from bide.payload.signing import VARIABLE
@@ -42,7 +42,7 @@ from bide.worker.processes.wire import Setting
 from bide.worker.running import Running
 from bide.worker.station import Station
 
-log = logging.getLogger("bide.worker")
+log = Log("bide.worker")
 
 Beside = Callable[[], Coroutine[Any, Any, None]]
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import socket
@@ -28,6 +27,7 @@ from bide import config
 from bide.current import enter
 from bide.errors import JobCancelled, JobTimeout
 from bide.keys import keys_of
+from bide.logs import Log
 from bide.middleware import used
 from bide.ops.consume import Said as Note
 from bide.payload.signing import Seal
@@ -58,7 +58,7 @@ from bide.worker.reading import current, read
 from bide.worker.run import Run
 from bide.worker.title import set_title
 
-log = logging.getLogger("bide.worker")
+log = Log("bide.worker")
 
 ENDED: Final = 0
 """How a child ends whose worker has no more jobs."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import logging
 import os
 import select
 import signal
@@ -21,6 +20,7 @@ from typing import Final, NoReturn
 
 from bide import config, logs
 from bide.errors import BideError, TaskNotFound
+from bide.logs import Log
 from bide.task import Served, import_module
 from bide.worker import eventloop
 from bide.worker.processes import kin
@@ -40,7 +40,7 @@ from bide.worker.processes.wire import (
 )
 from bide.worker.title import set_title
 
-log = logging.getLogger("bide.worker")
+log = Log("bide.worker")
 
 SWEEP_AFTER: Final = 0.5
 """Seconds after a child's death in which what it left behind is looked for."""
