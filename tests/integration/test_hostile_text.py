@@ -78,7 +78,7 @@ def test_logs_of_a_program_with_a_form_of_its_own_cannot_be_forged(
     assert any("judging.py" in line for line in records), "a record tells where it was made"
     assert queue.counts().failed == len(BODIES) - 1 + 4, "a callback that is not there fails nobody"
     for i in range(3):
-        assert "holds control characters" in str(queue.fetch(f"{i}{ESCAPES}").error)
+        assert "holds what cannot be printed" in str(queue.fetch(f"{i}{ESCAPES}").error)
     assert "longer than 128 bytes" in str(queue.fetch("long" * 50).error)
     queue.close()
 

@@ -170,7 +170,7 @@ for i, id in ipairs(ids) do
     else
       notes_add[#notes_add + 1] = id
       notes_add[#notes_add + 1] = noting.add(redis.call('HGET', notes, id),
-        noting.error(record.parse(line), now, REFUSAL))
+        noting.error(record.parse(line) or record.unknown('', now), now, REFUSAL))
     end
   end
 end
@@ -181,13 +181,13 @@ local limits = retain.limits(meta)
 if #records > 0 then redis.call('HSET', run, unpack(records)) end
 if #taken > 0 then
   redis.call('ZADD', completed, unpack(completes))
-  redis.call('HINCRBY', meta, 'completed', #taken)
+  redis.pcall('HINCRBY', meta, 'completed', #taken)
   ended.tell(waiters, now, taken)
 end
 if #fails > 0 then
   redis.call('ZADD', failed, unpack(fails))
   redis.call('HSET', notes, unpack(notes_add))
-  redis.call('HINCRBY', meta, 'failed', #fails / 2)
+  redis.pcall('HINCRBY', meta, 'failed', #fails / 2)
   local failed_ids = {}
   for i = 2, #fails, 2 do failed_ids[#failed_ids + 1] = fails[i] end
   ended.tell(waiters, now, failed_ids)

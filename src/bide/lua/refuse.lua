@@ -32,8 +32,8 @@ for i = rest, #ARGV, 2 do
   reply[#reply + 1] = word
 end
 if count > 0 then
-  redis.call('HINCRBY', meta, 'completed', -count)
-  redis.call('HINCRBY', meta, 'failed', count)
+  redis.pcall('HINCRBY', meta, 'completed', -count)
+  redis.pcall('HINCRBY', meta, 'failed', count)
   retain.trim(failed, {jobs, run, results, notes}, now, limits, 2, count + 64)
   if book then event.write(meta, events, book) end
 end

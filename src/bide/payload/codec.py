@@ -144,7 +144,7 @@ def check_id(id: str) -> None:
     if any("\udc80" <= c <= "\udcff" for c in id):
         what = "is not UTF-8"
     elif not id.isprintable():
-        what = "holds control characters"
+        what = "holds what cannot be printed"
     elif len(id.encode("utf-8", "replace")) > LONGEST:
         what = f"is longer than {LONGEST} bytes"
     else:
@@ -297,7 +297,7 @@ def decode_error(data: bytes | None) -> ErrorInfo | None:
         return None
     try:
         return _error_decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ErrorInfo("unreadable", repr(data[:200]))
 
 

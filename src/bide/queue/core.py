@@ -26,18 +26,11 @@ from bide.payload.codec import Body
 from bide.payload.items import is_item
 from bide.payload.serializers import CODECS, Codec
 from bide.payload.signing import VARIABLE, Seal
+from bide.policy import check_on_crash, check_timeout
 from bide.queue.following import Following
 from bide.queue.place import Place
 from bide.retry import as_retry
-from bide.task import (
-    Function,
-    check_on_crash,
-    check_timeout,
-    defaults_of,
-    signature_of,
-    task_name,
-    with_owner,
-)
+from bide.task import Function, defaults_of, signature_of, task_name, with_owner
 
 C = TypeVar("C")
 

@@ -20,7 +20,8 @@ from bide.current import CurrentJob
 from bide.logs import Log
 from bide.middleware import Middleware
 from bide.payload.codec import Body
-from bide.task import Policy, Served, Target, is_async
+from bide.policy import Policy
+from bide.task import Served, Target, is_async
 from bide.worker.lifespan import Lifespan
 
 log = Log("bide.worker")
