@@ -17,6 +17,7 @@ from bide.errors import (
     PayloadError,
     UsageError,
 )
+from bide.ids import LONGEST
 from bide.job import Snapshot
 from bide.logs import plain
 from bide.notes import Attempt, LogLine, Progress
@@ -258,4 +259,5 @@ ANNOUNCE_US: Final = 30_000_000
 
 def not_found(id: str) -> JobNotFound:
     """The error for an id that leads nowhere."""
-    return JobNotFound(f"There is no job {id!r}: it never was, was deleted, or its time is over.")
+    shown = repr(id if len(id) <= LONGEST else f"{id[:LONGEST]}…")
+    return JobNotFound(f"There is no job {shown}: it never was, was deleted, or its time is over.")
