@@ -24,8 +24,8 @@ WORKERS = {
     "bide fork, 1": {"command": _work("-x", "fork", "-c", "1"), "jobs": 200},
     "bide fork, 2": {"command": _work("-x", "fork", "-c", "2"), "jobs": 250},
     "bide process, 2": {"command": _work("-x", "process", "-c", "2"), "jobs": 20_000},
-    "bide threads, 1 × 8": {"command": _work("-c", "8"), "jobs": 8_000},
-    "bide threads, 2 × 8": {"command": _work("-w", "2", "-c", "8"), "jobs": 10_000},
+    "bide threads, 1 × 8": {"command": _work("-c", "8"), "jobs": 20_000},
+    "bide threads, 2 × 8": {"command": _work("-w", "2", "-c", "8"), "jobs": 30_000},
     "bide async, 100": {"command": _work("-c", "100"), "jobs": 25_000},
 }
 

@@ -34,7 +34,10 @@ def check_limits(
         UsageError: it cannot be meant.
     """
     if executor not in EXECUTORS:
-        raise UsageError(f"executor must be one of {', '.join(EXECUTORS)}, not {executor!r}.")
+        hint = ""
+        if executor in ("async", "thread"):
+            hint = "; 'auto' runs coroutine functions on the event loop and others in threads"
+        raise UsageError(f"executor must be one of {', '.join(EXECUTORS)}, not {executor!r}{hint}.")
     if executor != "auto" and not sys.platform.startswith("linux"):
         raise UsageError(f"executor={executor!r} needs Linux; here, use executor='auto'.")
     if concurrency is None:
