@@ -5,7 +5,7 @@ Every default is on: leases that are renewed, fencing tokens, the claim's record
 
 import time
 
-from benchmarks.peers.common import QUEUE, URL, mark
+from benchmarks.peers.common import QUEUE, URL, mark, take
 from bide import Queue
 
 ABOUT = {
@@ -30,6 +30,11 @@ WORKERS = {
 }
 
 
+FAULTS = {
+    "command": _work("-c", "4"),
+    "settings": "defaults (a lease of 10 s), 4 at once",
+}
+
 queue = Queue(QUEUE, url=URL)
 
 
@@ -50,3 +55,13 @@ def enqueue(numbers, worker):
     task = job_async if "async" in worker else job
     for i in range(0, len(numbers), 500):
         queue.enqueue_many([queue.prepare(task, (n,)) for n in numbers[i : i + 500]])
+
+
+def held(number, seconds):
+    take(number, seconds)
+
+
+def hold(delays, seconds):
+    queue.enqueue_many(
+        [queue.prepare(held, (n, seconds), delay=delay) for n, delay in delays.items()]
+    )

@@ -29,8 +29,12 @@ class Pace:
         self._mean += (_WEIGHT if self._mean else 1.0) * (seconds - self._mean)
 
     def takes(self, seconds: float) -> None:
-        """A job has been running for so long, and has not ended."""
-        self._mean = max(self._mean, seconds)
+        """A job has been running for so long, and has not ended.
+
+        That says nothing where nothing is known: it may have begun just now.
+        """
+        if self._mean:
+            self._mean = max(self._mean, seconds)
 
     def ahead(self, most: int) -> int:
         """How many jobs may wait for one slot; none while nothing is known of them."""
