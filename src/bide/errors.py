@@ -24,6 +24,10 @@ class BadSignature(PayloadError):
     """
 
 
+class PayloadTooNew(PayloadError):
+    """A job that says that only a newer bide can run it; a worker leaves it to a newer one."""
+
+
 class TaskNotFound(BideError, LookupError):
     """A task name that this process does not serve, or that does not lead to a function."""
 
@@ -37,8 +41,25 @@ class ServerUnavailable(BideError, ConnectionError):
     job_ids: tuple[str, ...] = ()
 
 
+class Unconfirmed(BideError):
+    """The durability asked for was not confirmed in time; the jobs may exist, and may yet be lost.
+
+    `job_ids` are those of the jobs that were being enqueued: repeating with them is safe.
+    """
+
+    job_ids: tuple[str, ...] = ()
+
+
+class CannotConfirm(BideError):
+    """The server cannot give the durability asked for; nothing was added."""
+
+
 class ServerFull(BideError):
     """The server has reached its `maxmemory`; what the call would have added was refused."""
+
+
+class TooOld(BideError):
+    """The queue was laid out by a newer bide than this one; nothing of it was touched."""
 
 
 class AccessDenied(BideError, PermissionError):

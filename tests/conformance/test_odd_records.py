@@ -18,6 +18,7 @@ ODD = [
     GOOD[:40],
     b"x" + GOOD[1:],
     b"9" + GOOD,
+    b"9" + GOOD[1:],
     GOOD.replace(b" 7 2", b" 77 2"),
     GOOD.replace(b" 7 2", b" 7 " + b"9" * 400),
     GOOD.replace(b"1795214038000000", b"9" * 400),
@@ -32,6 +33,7 @@ def test_a_claim_takes_all_and_loses_none(q: Probe, line: bytes) -> None:
     q.raw.hset(q.keys["run"], "b", line)
     jobs = q.claim().jobs
     assert [job.id for job in jobs] == ["a", "b", "c", "d"]
+    assert all(job.token < 2**53 for job in jobs), "the next is another"
     assert [q.settle(job, "complete") for job in jobs] == ["ok"] * 4
     stored: Any = q.raw.hget(q.keys["run"], "b")
     assert RunRecord.read(stored) is not None

@@ -165,6 +165,11 @@ class Proxy:
         """Hand out what was kept back, and keep nothing back any more."""
         self._call(self._set_delivers(True))
 
+    def point_at(self, upstream: str) -> None:
+        """Lead to another server from now on, as a failover does; all connections end."""
+        self._upstream = upstream
+        self.cut()
+
     def cut(self) -> None:
         """End all connections."""
         self._call(self._cut_all())

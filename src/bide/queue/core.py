@@ -13,7 +13,8 @@ from bide.clock import Duration, to_us
 from bide.command import Command
 from bide.connection import resolve_url
 from bide.dialogue import check_patience
-from bide.errors import BideError, ServerUnavailable, UsageError
+from bide.durability import Durability, check_durability
+from bide.errors import BideError, ServerUnavailable, Unconfirmed, UsageError
 from bide.events import Event, check_kinds
 from bide.ids import check_name
 from bide.keys import Keys
@@ -21,21 +22,18 @@ from bide.middleware import Middleware, used
 from bide.ops import produce, registry
 from bide.ops.manage import CHUNK
 from bide.ops.produce import Prepared, Receipt
-from bide.options import Options, check_names
+from bide.options import Options
 from bide.payload.codec import Body
 from bide.payload.items import is_item
 from bide.payload.serializers import CODECS, Codec
 from bide.payload.signing import VARIABLE, Seal
-from bide.policy import check_on_crash, check_timeout
+from bide.policy import check_timeout
 from bide.queue.following import Following
 from bide.queue.place import Place
-from bide.retry import as_retry
+from bide.queue.stored import is_unicode, stored
 from bide.task import Function, defaults_of, signature_of, task_name, with_owner
 
 C = TypeVar("C")
-
-LONGEST_DESCRIPTION: Final = 500
-"""Characters."""
 
 
 class QueueCore(Generic[C]):
@@ -133,17 +131,19 @@ class QueueCore(Generic[C]):
         signature = signature_of(task, name)
         if signature is not None:
             signature.check(args, kwargs, name)
-        body = Body(name, args, kwargs, codec=self.serializer, **_stored(options))
+        body = Body(name, args, kwargs, codec=self.serializer, **stored(options))
         for middleware in used():
             body = _passed(middleware, middleware.enqueuing(self.name, body), body)
         delay, at, priority = options.get("delay"), options.get("at"), options.get("priority")
         defaults = defaults_of(name)
+        durability = options.get("durability") or defaults.get("durability")
         if delay is None and at is None:
             delay = defaults.get("delay")
         if priority is None:
             priority = defaults.get("priority")
         names = signature.positional if signature else ()
-        return produce.prepare(body, delay, at, priority, options.get("job_id"), names)
+        job_id = options.get("job_id")
+        return produce.prepare(body, delay, at, priority, job_id, names, durability)
 
     def _following(
         self,
@@ -172,9 +172,17 @@ class QueueCore(Generic[C]):
         ]
 
     def _trips(self, jobs: Sequence[Prepared]) -> Iterator[Trip]:
-        """The calls that add jobs, a round trip at a time; the first makes the queue known too."""
+        """The calls that add jobs, a round trip at a time; the first makes the queue known too.
+
+        Whether the server can give a durability, the script looks each time before it writes. But
+        behind one that has refused, WAIT would go on waiting for a replica that is not there: so a
+        server that has not confirmed lately is asked first.
+        """
         place = self._here
-        for calls in produce.enqueue_many(place.keys, jobs):
+        kinds = place.kinds(jobs)
+        if not place.confirms.issuperset(kinds):
+            yield Trip(place, [produce.enqueue(place.keys, [], kinds)])
+        for calls in produce.enqueue_many(place.keys, jobs, kinds):
             trip: list[Command[Any]] = [*calls]
             if not place.known:
                 trip.append(registry.register(place.everywhere, [self.name]))
@@ -197,8 +205,10 @@ class Trip(NamedTuple):
             if command.script == "register":
                 self.place.known = not isinstance(reply, BideError)
             elif isinstance(reply, BideError):
-                receipts += [reply] * produce.jobs_in(command)
+                self.place.confirms.clear()
+                receipts += [reply] * max(1, produce.jobs_in(command))
             else:
+                self.place.confirms.update(command.confirm)
                 receipts += reply
         return receipts
 
@@ -264,54 +274,13 @@ def first_error(
     for receipt in receipts:
         if isinstance(receipt, BideError):
             error = copy(receipt)
-            if isinstance(error, ServerUnavailable):
+            if isinstance(error, ServerUnavailable | Unconfirmed):
                 error.job_ids = tuple(job.id for job in jobs)
+            if isinstance(error, Unconfirmed):
+                few = jobs[0].id if len(jobs) == 1 else f"{jobs[0].id}, ... (see job_ids)"
+                error.args = (f"{error} Repeating with its id is safe: {few}.",)
             return error
     return None
-
-
-def _stored(options: Options) -> dict[str, Any]:
-    """The options that travel with a job: only those that are given, as the body has them.
-
-    Raises:
-        UsageError: one cannot be meant.
-    """
-    stored: dict[str, Any] = {}
-    check_names(options)
-    for name, value in options.items():
-        if value is None or name in ("delay", "at", "priority", "job_id"):
-            continue
-        if name == "timeout":
-            stored["timeout"] = check_timeout(value)
-        elif name == "retry":
-            stored["retry"] = as_retry(value)  # type: ignore[arg-type]
-        elif name == "retention":
-            stored["keep"] = to_us(value, "retention") / 1e6  # type: ignore[arg-type]
-        elif name == "on_crash":
-            stored["on_crash"] = check_on_crash(value)
-        elif name == "description":
-            stored["description"] = _checked_description(value)
-        elif name == "meta":
-            stored["meta"] = _checked_meta(value)
-        elif name in ("on_success", "on_failure"):
-            stored[name] = task_name(value)  # type: ignore[arg-type]
-    return stored
-
-
-def _checked_description(text: Any) -> str:
-    if isinstance(text, str) and len(text) <= LONGEST_DESCRIPTION and _is_unicode(text):
-        return text
-    shown = f"{text[:30]!r}… ({len(text)} characters)" if isinstance(text, str) else repr(text)
-    raise UsageError(
-        f"description must be text of at most {LONGEST_DESCRIPTION} characters, not {shown}; "
-        "longer notes go into meta."
-    )
-
-
-def _checked_meta(meta: Any) -> dict[str, Any]:
-    if not isinstance(meta, Mapping) or not all(isinstance(key, str) for key in meta):
-        raise UsageError(f"meta must be a dict with text as keys, not {meta!r}.")
-    return dict(meta)
 
 
 def checked_callback(
@@ -349,20 +318,22 @@ def checked_ids(ids: Any) -> list[str]:
     try:
         "".join(listed).encode("utf-8", "surrogateescape")
     except (TypeError, UnicodeEncodeError):
-        odd = next(id for id in listed if not isinstance(id, str) or not _is_unicode(id))
+        odd = next(id for id in listed if not isinstance(id, str) or not is_unicode(id))
         raise UsageError(f"An id is text, such as job.id, not {odd!r}.") from None
     return listed
 
 
-def checked_jobs(jobs: Any) -> Sequence[Prepared]:
-    """The jobs of `enqueue_many`, before any is sent.
+def checked_jobs(jobs: Any, durability: Durability | None) -> Sequence[Prepared]:
+    """The jobs of `enqueue_many`, before any is sent; all with this durability if it is given.
 
     Raises:
-        UsageError: one was not prepared.
+        UsageError: one was not prepared, or there is no such durability.
     """
     if isinstance(jobs, Iterable) and not isinstance(jobs, str | bytes | Prepared):
         listed: Sequence[Any] = jobs if isinstance(jobs, list | tuple) else list(jobs)
         odd = [job for job in listed if not isinstance(job, Prepared)][:1]
+        if not odd and durability is not None:
+            return [job._replace(durability=check_durability(durability)) for job in listed]
         if not odd:
             return listed
     else:
@@ -374,14 +345,6 @@ def checked_jobs(jobs: Any) -> Sequence[Prepared]:
 
 def _told(ids: Any) -> str:
     return f"the text {ids!r}" if isinstance(ids, str) else repr(ids)
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode("utf-8", "surrogateescape")  # as a listing shows ids that are no text
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def read_cancel(words: Sequence[str]) -> bool:

@@ -6,7 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bide.clock import LONGEST_US
-from bide.errors import BideError, JobCancelled, JobTimeout, PayloadError, WorkerCrashed
+from bide.errors import (
+    BideError,
+    JobCancelled,
+    JobTimeout,
+    PayloadError,
+    PayloadTooNew,
+    WorkerCrashed,
+)
 from bide.logs import Log
 from bide.ops.produce import check_when
 from bide.outcomes import Fail, RetryLater, Snooze
@@ -30,6 +37,10 @@ class Judged(NamedTuple):
     value: object
     """What the callback is told: the result, or the error."""
 
+
+_LEAVE_FOR: Final = "+10000000"
+"""When a job that a newer worker must run is looked at again, if none has come for it: a claim each
+ten seconds, however many old workers there are."""
 
 _ASKED_FOR: Final = Retry()
 """What bounds `RetryLater` in a job that has no policy."""
@@ -64,6 +75,9 @@ def _raised(run: Run, error: BaseException, served: Served) -> Judged:
     if run.timed_out and not isinstance(error, JobTimeout):
         error = overrun(run)
     what = f"{run.task_name} (job {run.claimed.id}) attempt {run.claimed.attempt}"
+    if isinstance(error, PayloadTooNew):
+        log.warning("job %s is given back: %s", run.claimed.id, error)
+        return Judged(("snooze", _LEAVE_FOR, b""), None, None)
     if isinstance(error, Snooze):
         log.info("%s was snoozed", what)
         return Judged(("snooze", check_when(error.when), b""), None, None)

@@ -11,7 +11,7 @@
 -- after it had ended. ended: when it finished, where its score does not say so.
 local record = {}
 
-local FAR = 10000000000000000
+local FAR = 9000000000000000 -- beyond 2^53 a token would not grow by one
 local NEVER = '0000000000000000-'
 
 function record.head(token, before)
@@ -48,7 +48,7 @@ function record.parse(line)
     string.match(line, '^(%d+)[%a-](%d+)[%a-] (%d) (%d+) (%d+) (%d+) ([01]) (%d+) (%S+) (%S+)(.*)$')
   due = tonumber(due)
   if not due or not (due > -FAR and due < FAR) or #token ~= 16 or #before ~= 16
-    or #attempt + #crashes + #strikes > 27 or #started > 16 then
+    or tonumber(token) >= FAR or #attempt + #crashes + #strikes > 27 or #started > 16 then
     return nil
   end
   local first = tonumber(string.match(rest .. ' ', '^ (%d+) '))
