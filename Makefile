@@ -25,7 +25,7 @@ ifneq ($(ALIVE),$(CURDIR) alive)
 .PHONY: $(MADE)
 endif
 
-.PHONY: help demo test everywhere oldest check format docs fuzz bench clean
+.PHONY: help demo test everywhere oldest check format docs fuzz bench chaos clean
 
 help:  ## Say what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -65,6 +65,9 @@ fuzz: $(VENV)/has-dev  ## Try 100,000 mutated inputs (ARGS="--seed ...")
 
 bench: $(VENV)/has-dev  ## Run the benchmarks (ARGS="--help")
 	@$(PY) -m benchmarks $(ARGS)
+
+chaos: $(VENV)/has-dev  ## Break things under load, and write the report (ARGS="--help")
+	@$(PY) -m tests.chaos --minutes 20 --report $(ARGS)
 
 clean:  ## Remove the environment, caches and builds
 	rm -rf $(VENV) .venv-oldest build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

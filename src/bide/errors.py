@@ -74,8 +74,13 @@ class ScriptBug(BideError, AssertionError):
     """A script was called with arguments that its header does not allow: a bug in bide."""
 
 
-class JobTimeout(BideError, TimeoutError):
-    """A job ran longer than its `timeout`."""
+class JobTimeout(BideError):
+    """A job ran longer than its `timeout`.
+
+    It is no `TimeoutError`, because that is an `OSError`: code that passes over those, as much code
+    does around files and sockets, would pass over the end of its own time. To `Retry(on=...)` and
+    `never_on=` it is a `TimeoutError` too.
+    """
 
 
 class JobNotFound(BideError, LookupError):

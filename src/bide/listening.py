@@ -34,7 +34,7 @@ class Listener:
 
         Args:
             make_connection: makes one, not connected yet, to the node where to listen.
-            doubt: is called when a connection broke: the next may have to be to another node.
+            doubt: is called when a node cannot be reached: the next may have to be another.
             channels: what to listen to.
             reply_timeout: seconds.
         """
@@ -65,7 +65,6 @@ class Listener:
                     channel, text = said
                     return channel.decode(), text.decode("utf-8", "replace")
         except (redis.RedisError, OSError, RuntimeError):  # the last is uvloop's, for a closed one
-            self._doubt()
             await self._drop()
             return None
 

@@ -338,7 +338,6 @@ class Waiter:
             try:
                 message = self._pubsub.get_message(timeout=left)
             except (redis.RedisError, OSError):
-                self._client._routes.doubt()
                 self._drop()
                 continue
             if message and message["type"] == "message" and message["data"] == self._text.encode():

@@ -104,11 +104,24 @@ class Crew:
         return env
 
     def worker(
-        self, url: str, *options: str, skew: float | None = None, release: Path | None = None
+        self,
+        url: str,
+        *options: str,
+        skew: float | None = None,
+        release: Path | None = None,
+        program: str = "bide",
     ) -> WorkerProcess:
-        """Start a worker with these options of the command line; it serves `jobs`."""
+        """Start a worker with these options of the command line; it serves `jobs`.
+
+        Args:
+            url: the server.
+            options: what else stands on the command line.
+            skew: by how many seconds its clock errs.
+            release: where another release of bide lies, for it to run.
+            program: the module to run, one that takes bide's command line.
+        """
         name = f"w{len(self.workers) + 1}"
-        command = [sys.executable, "-m", "bide", "worker", JOBS, "-u", url, "--name", name]
+        command = [sys.executable, "-m", program, "worker", JOBS, "-u", url, "--name", name]
         worker = WorkerProcess(
             name, [*command, *options], self.env(skew, release), self._directory / f"{name}.log"
         )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 
-from bide import AsyncDelayQueue, AsyncQueue, DelayQueue, Queue, Worker
+from bide import AsyncDelayQueue, AsyncQueue, DelayQueue, Queue, Worker, aio, sync
 from bide.keys import keys_of
 from tests.faults.eventually import eventually
 from tests.servers.cluster import Cluster
@@ -178,3 +179,34 @@ def test_it_goes_on_where_the_queue_has_gone(
     queue.close()
     pile.close()
     servers.settled()
+
+
+@pytest.mark.parametrize("kind", ["sync", "aio"])
+def test_who_does_nothing_but_listen_finds_the_new_master(
+    servers: Servers, waiters: Waiters, kind: str
+) -> None:
+    channel, over = QUEUE["waiters"], threading.Event()
+
+    def listen() -> None:
+        client = sync.Client(servers.url)
+        with client.waiting_for(channel, "x") as waiter:
+            while not over.is_set():
+                waiter.hear(time.monotonic() + 0.5)
+        client.close()
+
+    async def listen_async() -> None:
+        client = aio.Client(servers.url)
+        async with client.waiting_for(channel, "x") as waiter:
+            while not over.is_set():
+                await waiter.hear(time.monotonic() + 0.5)
+        await client.close()
+
+    waiters.start("it", listen) if kind == "sync" else waiters.start_async("it", listen_async)
+    try:
+        eventually(lambda: hearing(servers, channel) == 1)
+        die(servers)
+        eventually(lambda: hearing(servers, channel) == 1)
+    finally:
+        over.set()
+        waiters.join()
+    assert waiters.found == {"it": None}

@@ -129,3 +129,17 @@ def test_the_first_of_the_nodes_that_a_url_names_may_be_down(servers: Servers) -
     assert queue.enqueue(JOB).new
     queue.close()
     servers.restart(named[0])
+
+
+@pytest.mark.parametrize("kind", ["sync", "aio"])
+def test_a_replica_is_not_taken_for_the_master(trio: Sentinels, kind: str) -> None:
+    """A Sentinel may be behind the times; a read would be answered, with what is old."""
+    replica = trio.replicas[0]
+    replica.client.config_resetstat()
+    executor = open_executor(kind, trio.url)
+    executor.client._routes._master = replica.server.url.removesuffix("/0") + "/0"
+    assert executor.run(inspect.counts(keys_of("mail"))).waiting == 0
+    executor.end()
+    calls = replica.client.info("commandstats")
+    assert "cmdstat_evalsha" not in calls
+    assert calls["cmdstat_role"]["calls"] == 1

@@ -38,6 +38,9 @@ class Judged(NamedTuple):
     """What the callback is told: the result, or the error."""
 
 
+CRASHES: Final = 3
+"""Crashes alone at which a job has failed: as `settle.lua` counts them."""
+
 _LEAVE_FOR: Final = "+10000000"
 """When a job that a newer worker must run is looked at again, if none has come for it: a claim each
 ten seconds, however many old workers there are."""
@@ -93,6 +96,19 @@ def _raised(run: Run, error: BaseException, served: Served) -> Judged:
     if not run.ended:
         log.warning("%s raised %r; again in %.3g s", what, error, delay)
     return Judged(("retry", f"+{round(delay * 1e6)}", data), None, error)
+
+
+def died(run: Run, how: str) -> Judged:
+    """What a run came to whose process died under it, and under no other job.
+
+    How often that may happen is for the server to say; this only knows when it is the last time.
+    """
+    if run.policy.on_crash == "fail":
+        error = WorkerCrashed(f"{how} on_crash='fail' forbids to run the job again.")
+        return Judged(("fail", kept(run), encode_error(error)), run.policy.on_failure, error)
+    error = WorkerCrashed(how)
+    callback = run.policy.on_failure if run.claimed.crashes + 1 >= CRASHES else None
+    return Judged(("crash", kept(run), encode_error(error)), callback, error)
 
 
 def crashed() -> WorkerCrashed:
