@@ -25,7 +25,7 @@ ifneq ($(ALIVE),$(CURDIR) alive)
 .PHONY: $(MADE)
 endif
 
-.PHONY: help demo test everywhere oldest check format docs bench chaos clean
+.PHONY: help demo test everywhere oldest check format docs fuzz bench chaos clean
 
 help:  ## Say what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -59,6 +59,9 @@ docs: $(VENV)/has-dev  ## Write the made pages again, and the site to build/docs
 	$(PY) docs/make_keys.py > docs/keys.md
 	$(PY) docs/make_features.py
 	$(PY) -m sphinx --quiet --fail-on-warning --keep-going docs build/docs
+
+fuzz: $(VENV)/has-dev  ## Try 100,000 mutated inputs (ARGS="--seed ...")
+	@$(PY) -m tests.fuzz $(ARGS)
 
 bench: $(VENV)/has-dev  ## Run the benchmarks (ARGS="--help")
 	@$(PY) -m benchmarks $(ARGS)

@@ -79,6 +79,13 @@ def one_url(one_server: Server) -> str:
 
 
 @pytest.fixture
+def signing(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A key of this process, and of those that it starts."""
+    monkeypatch.setenv("BIDE_SIGNING_KEYS", keys := f"one:{'1' * 32}")
+    return keys
+
+
+@pytest.fixture
 def tmp_server() -> Iterator[Callable[..., Server]]:
     """A function with the parameters of `Server.start`; what it starts ends with the test.
 

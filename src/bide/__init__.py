@@ -13,6 +13,7 @@ from bide.delay_queue import (
 )
 from bide.errors import (
     AccessDenied,
+    BadSignature,
     BideError,
     CannotConfirm,
     JobCancelled,
@@ -57,6 +58,7 @@ __all__ = [
     "AsyncQueue",
     "AsyncTask",
     "Attempt",
+    "BadSignature",
     "BideError",
     "Body",
     "CannotConfirm",

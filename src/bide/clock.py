@@ -84,8 +84,12 @@ def at_to_us(at: datetime) -> int:
 
 
 def from_us(us: int) -> datetime:
-    """Turn microseconds since the epoch into an aware `datetime` in UTC."""
-    return _EPOCH + timedelta(microseconds=us)
+    """Turn microseconds since the epoch into an aware `datetime` in UTC.
+
+    A moment beyond 1970 and 9998, which no script has written, becomes the nearest within: it is
+    to be shown, not to be an error of whoever looks.
+    """
+    return _EPOCH + timedelta(microseconds=min(max(us, 0), _YEAR_9999_US))
 
 
 def describe(seconds: float) -> str:
@@ -122,4 +126,5 @@ def _parse(text: str, name: str) -> float:
 
 
 _EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+_YEAR_9999_US: Final = 253_370_764_800 * SECOND_US
 _YEAR_2200_US: Final = 7_258_118_400 * SECOND_US

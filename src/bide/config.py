@@ -34,12 +34,14 @@ from typing import Any, Final, NamedTuple
 
 from bide.clock import to_us
 from bide.errors import UsageError
+from bide.payload.signing import VARIABLE, Keyring
 
 LOG_FORMATS: Final = ("text", "kv", "json")
 
 VARIABLES: Final[dict[str, str]] = {
     "BIDE_URL": "the server",
     "BIDE_PREFIX": "of all keys",
+    "BIDE_SIGNING_KEYS": "keys that sign jobs, and are asked of them: `ID:SECRET,ID:SECRET`",
     "BIDE_LOG_FORMAT": "how a worker logs: text, kv or json",
     "BIDE_SERVER": "the program that `bide demo` and tests start as their server",
 }
@@ -69,7 +71,7 @@ class WorkerSettings:
 class Settings:
     """What the environment and the file say; None, or empty, where neither says anything."""
 
-    url: str | None = None
+    url: str | None = field(default=None, repr=False)  # it may have a password
     prefix: str | None = None
     log_format: str | None = None
     worker: WorkerSettings = field(default_factory=WorkerSettings)
@@ -118,6 +120,23 @@ def url_or_prefix(name: str, given: str | None) -> tuple[str | None, str]:
     return getattr(file, name), f" (from {file.file})"
 
 
+def signing_keys() -> Keyring | None:
+    """The keys that jobs are signed with, and checked; None where none are set.
+
+    They come from the environment alone: a file that is committed is no place for a secret.
+
+    Raises:
+        UsageError: they cannot be read.
+    """
+    text = _overridden.signing_keys or os.environ.get(VARIABLE)
+    return _keyring(text) if text else None
+
+
+@lru_cache(maxsize=8)
+def _keyring(text: str) -> Keyring:
+    return Keyring(text)
+
+
 # -- overrides, for tests
 
 
@@ -128,6 +147,7 @@ class Override(NamedTuple):
     prefix: str | None = None
     clock: str | None = None
     stand_in: Any = None
+    signing_keys: str | None = None
 
 
 generation: int = 0
@@ -145,6 +165,7 @@ def override(
     prefix: str | None = None,
     clock: str | None = None,
     stand_in: Any = None,
+    signing_keys: str | None = None,
 ) -> Iterator[None]:
     """While it holds, these win over everything, explicit arguments included; for tests.
 
@@ -156,8 +177,9 @@ def override(
         prefix: of the keys.
         clock: which clock the scripts are built for.
         stand_in: what queues use in place of a server (`bide.queue.place.StandIn`).
+        signing_keys: as $BIDE_SIGNING_KEYS has them.
     """
-    ours = Override(url or None, prefix or None, clock or None, stand_in)
+    ours = Override(url or None, prefix or None, clock or None, stand_in, signing_keys or None)
     _change(lambda held: (*held, ours))
     try:
         yield

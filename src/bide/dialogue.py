@@ -276,6 +276,10 @@ def unavailable(error: Exception, where: str) -> ServerUnavailable:
     )
 
 
+_IN_SCRIPT: Final = ("The user executing the script can't", "ACL failure in script")
+"""What servers say, the older ones first, of a right that only a command of the script lacks."""
+
+
 def translate(error: Exception, where: str) -> BideError:
     """The error of bide's that stands for one of the client library's."""
     if isinstance(error, BideError):
@@ -290,7 +294,10 @@ def translate(error: Exception, where: str) -> BideError:
             f"The server at {where} has reached its maxmemory and refused to take more; raise "
             "maxmemory or let workers drain the backlog, then repeat the call."
         )
-    if isinstance(error, lib.AuthenticationError | lib.AuthorizationError | lib.NoPermissionError):
+    is_refused = isinstance(
+        error, lib.AuthenticationError | lib.AuthorizationError | lib.NoPermissionError
+    )
+    if is_refused or any(words in text for words in _IN_SCRIPT):
         return AccessDenied(
             f"The server at {where} refuses access ({text}); check user, password and rights."
         )

@@ -17,6 +17,13 @@ class PayloadError(BideError, TypeError):
     """Arguments or a result that do not fit the queue's encoding, or are too large."""
 
 
+class BadSignature(PayloadError):
+    """A job, an item or a result that no key of this process's has signed as it is.
+
+    Seen as a job's error, and where a pickled result is read.
+    """
+
+
 class PayloadTooNew(PayloadError):
     """A job that says that only a newer bide can run it; a worker leaves it to a newer one."""
 

@@ -71,11 +71,10 @@ def read_event(id: str, line: bytes) -> Event:
     kind, verb, at_us, job_id, worker, attempt, due_us, data = line.decode("utf-8", "ignore").split(
         " ", 7
     )
-    try:
-        at = from_us(int(at_us))
-        due = from_us(int(due_us)) if int(due_us) else None
-    except OverflowError as error:
-        raise ValueError(str(error)) from None
+    if len(at_us) > 16 or len(due_us) > 16:
+        raise ValueError(f"{at_us!r} or {due_us!r} is no moment")
+    at = from_us(int(at_us))
+    due = from_us(int(due_us)) if int(due_us) else None
     return Event(
         id=id,
         kind=kind,

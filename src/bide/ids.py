@@ -22,6 +22,9 @@ ID_LENGTH: Final = 20
 LONGEST: Final = 128
 """The longest id, queue name or prefix that a caller may choose, in bytes."""
 
+LONGEST_TASK: Final = 256
+"""The longest name of a task, in characters."""
+
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32
 _PAIRS: Final = [a + b for a in _ALPHABET for b in _ALPHABET]
 
@@ -48,6 +51,15 @@ def new_id() -> str:
         + pairs[n >> 10 & 1023]
         + pairs[n & 1023]
     )
+
+
+def is_name(name: str) -> bool:
+    """Whether a name that was read could have been chosen by a caller."""
+    try:
+        check_name(name, "name")
+    except (UsageError, UnicodeEncodeError):  # of which one is not UTF-8
+        return False
+    return True
 
 
 def check_name(name: str, what: str) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from bide.errors import PayloadError
 from bide.notes import Notes, read_notes
 from bide.payload.codec import Body, decode_body, decode_envelope, decode_result
 from bide.payload.items import decode_item, is_item
 from bide.states import FINISHED, State
+
+_LONGEST: Final = 18
+"""Characters of a number in a record; with more, it is none of bide's."""
 
 
 class Claimed(NamedTuple):
@@ -59,6 +62,8 @@ class RunRecord(NamedTuple):
             if more and more[-1].endswith("r"):  # the name of the call that retried it
                 more.pop()
             (first,) = more or (due,)
+            if any(len(number) > _LONGEST for number in (*rest[:6], due, first, ended)):
+                return None
             return cls(
                 token=int(head[:16]),
                 settled=head[16],

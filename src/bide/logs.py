@@ -50,6 +50,53 @@ def _escape(match: re.Match[str]) -> str:
     return _SHORT.get(char) or (f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}")
 
 
+class Log(logging.LoggerAdapter[logging.Logger]):
+    """A logger of bide's own: what a message is made of stays on its line, whoever formats it.
+
+    Ids, names and errors come from the server, where others may have written them; and a program
+    that runs a worker may write logs in a form of its own.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(logging.getLogger(name))
+        self.logger.addFilter(_indent_exception)
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """Log a message of ours, made of anything."""
+        if self.isEnabledFor(level):
+            kwargs.setdefault("stacklevel", 2)  # the caller's line, not this one
+            self.logger.log(level, msg, *map(_harmless, args), **kwargs)
+
+
+def _indent_exception(record: logging.LogRecord) -> bool:
+    """Write an exception down for other handlers as our own does it: indented and escaped."""
+    if _settings is None and record.exc_info and not record.exc_text:
+        text = logging.Formatter().formatException(record.exc_info)
+        record.exc_text = "\n".join("    " + printable(line) for line in text.splitlines())
+    return True
+
+
+class _Harmless:
+    """An argument of a message, as text that stays on its line."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __str__(self) -> str:
+        return printable(str(self._value))
+
+    def __repr__(self) -> str:
+        return printable(repr(self._value))
+
+
+def _harmless(value: object) -> object:
+    if isinstance(value, int | float):
+        return value
+    if type(value) is str and not _UNSAFE.search(value):
+        return value
+    return _Harmless(value)
+
+
 class JobFilter(logging.Filter):
     """Puts `job_id`, `attempt`, `task` and `queue` of the current job on every record.
 

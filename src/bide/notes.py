@@ -104,7 +104,7 @@ def read_notes(raw: bytes | None) -> Notes:
                 at, text = rest.split(b" ", 1)
                 fraction, said = msgspec.json.decode(text, type=tuple[float, str])
                 progress = Progress(fraction, said, from_us(int(at)))
-        except (ValueError, OverflowError, msgspec.MsgspecError):
+        except (ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
             continue
     return Notes(tuple(attempts), tuple(logs), progress)
 

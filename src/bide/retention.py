@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,11 +44,13 @@ class Retention:
 
     @classmethod
     def read(cls, text: bytes | None) -> Retention:
-        """From the queue's settings; the default where nothing was set."""
-        if not text:
+        """From the queue's settings; the default where nothing was set that can be read."""
+        found = _STORED.fullmatch(text or b"")
+        if not found:
             return cls()
-        count, completed, _, failed, _, cancelled = map(int, text.split())
+        count, completed, _, failed, _, cancelled = map(int, found[0].split())
         return cls(completed / 1e6, failed / 1e6, cancelled / 1e6, count)
 
 
+_STORED: Final = re.compile(rb"([0-9]{1,16} ){5}[0-9]{1,16}")
 _STATES: Final = ("completed", "failed", "cancelled")

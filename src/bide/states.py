@@ -38,6 +38,7 @@ _DUE: Final = (State.DELAYED, State.WAITING)
 TRANSITIONS: Final[dict[str, tuple[tuple[State, ...], tuple[State, ...]]]] = {
     "claim": ((State.WAITING,), (State.ACTIVE,)),
     "pop": ((State.WAITING,), (State.COMPLETED, State.FAILED)),
+    "refuse": ((State.COMPLETED,), (State.FAILED,)),
     "complete": ((State.ACTIVE,), (State.COMPLETED,)),
     "retry": ((State.ACTIVE,), (*_DUE, State.CANCELLED)),
     "fail": ((State.ACTIVE,), (State.FAILED,)),
@@ -55,7 +56,8 @@ TRANSITIONS: Final[dict[str, tuple[tuple[State, ...], tuple[State, ...]]]] = {
 
 `retry` is what a worker settles an attempt with. What a person asks of a job that has ended, the
 script `retry` and `job.retry()`, is called `revive` here: it leads elsewhere, from elsewhere.
-What is popped is data, and completed by that; a job that is none has failed.
+What is popped is data, and completed by that; a job that is none has failed, and so have data that
+cannot be given out (`refuse`).
 """
 
 
@@ -68,7 +70,7 @@ EVENTS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
         ("retry", "revive"),
         "It is to run again: an attempt raised, or someone asked so of a job that had ended.",
     ),
-    "failed": (("fail", "reclaim", "crash", "pop"), "It will not be run again."),
+    "failed": (("fail", "reclaim", "crash", "pop", "refuse"), "It will not be run again."),
     "cancelled": (
         ("cancel", "reclaim"),
         "It was taken back, or it ran, was asked to end, and did.",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -18,29 +18,17 @@ from typing import Any, Final, NamedTuple
 from bide.clock import to_us
 from bide.durability import check_durability
 from bide.errors import TaskNotFound, UsageError
+from bide.ids import LONGEST_TASK
 from bide.keys import check_priority
 from bide.naming import Named, is_given, place, same, way_out
-from bide.options import OnCrash, TaskOptions, check_names
-from bide.payload.codec import DEFAULT_TIMEOUT
+from bide.options import TaskOptions, check_names
 from bide.payload.signature import Signature
-from bide.retry import NO_RETRY, Retry, as_retry
+from bide.policy import Policy, policy_of
 
 Function = Callable[..., Any]
 
 _SHOWN: Final = 20
 """Names that an error lists at most."""
-
-
-class Policy(NamedTuple):
-    """What a task's decorator says of how its jobs are run; a job's own options go first."""
-
-    timeout: float = DEFAULT_TIMEOUT
-    retry: Retry = NO_RETRY
-    has_retry: bool = False
-    keep: float | None = None
-    on_crash: OnCrash = "rerun"
-    on_success: Function | str | None = None
-    on_failure: Function | str | None = None
 
 
 class Target(NamedTuple):
@@ -65,10 +53,18 @@ def task_name(task: Function | str) -> str:
 
     Raises:
         UsageError: no worker could find it: a lambda, a nested function, one of `__main__`, a
-            partial.
+            partial; or the name is longer than 256 characters.
     """
-    if isinstance(task, Named):
-        return task.name
+    name = task.name if isinstance(task, Named) else _name_of(task)
+    if len(name) > LONGEST_TASK:
+        raise UsageError(
+            f"The name {name[:40]!r}... of a task has {len(name)} characters, more than "
+            f"{LONGEST_TASK}; give it a shorter one with @queue.task(name=...)."
+        )
+    return name
+
+
+def _name_of(task: Function | str) -> str:
     if isinstance(task, str):
         path, colon, attribute = task.partition(":")
         parts = [*path.split("."), *attribute.split(".")]
@@ -133,10 +129,10 @@ def registering_modules() -> set[str]:
 
 def _free_name(name: str, function: Function) -> str:
     """A name that is given to a function, if no other function has it."""
-    if not isinstance(name, str) or not is_given(name):
+    if not isinstance(name, str) or not is_given(name) or len(name) > LONGEST_TASK:
         raise UsageError(
-            "name must be a word of letters, digits, '_' and '-', such as 'send_email', not "
-            f"{name!r}."
+            "name must be a word of letters, digits, '_' and '-', such as 'send_email', of "
+            f"{LONGEST_TASK} characters at most, not {name!r}."
         )
     if not callable(function):
         raise UsageError(f"{function!r} is not a function, so it cannot be the task {name!r}.")
@@ -169,25 +165,6 @@ def signature_of(task: Function | str, name: str) -> Signature | None:
         return None
 
 
-def policy_of(options: TaskOptions) -> Policy:
-    """The part of a task's options that its worker needs.
-
-    Raises:
-        UsageError: an option cannot be meant.
-    """
-    timeout, retry, keep = (options.get(name) for name in ("timeout", "retry", "retention"))
-    on_crash = options.get("on_crash") or "rerun"
-    return Policy(
-        timeout=DEFAULT_TIMEOUT if timeout is None else check_timeout(timeout),
-        retry=as_retry(retry),  # type: ignore[arg-type]
-        has_retry=retry is not None,
-        keep=None if keep is None else to_us(keep, "retention") / 1e6,  # type: ignore[arg-type]
-        on_crash=check_on_crash(on_crash),
-        on_success=options.get("on_success"),
-        on_failure=options.get("on_failure"),
-    )
-
-
 def _check(options: TaskOptions) -> None:
     check_names(options, TaskOptions)
     to_us(options.get("delay") or 0)
@@ -197,29 +174,6 @@ def _check(options: TaskOptions) -> None:
     for callback in (options.get("on_success"), options.get("on_failure")):
         if callback is not None:
             task_name(callback)
-
-
-def check_timeout(timeout: Any) -> float:
-    """A time-out in seconds.
-
-    Raises:
-        UsageError: it is not a duration of more than 0.
-    """
-    seconds = to_us(timeout, "timeout") / 1e6
-    if seconds <= 0:
-        raise UsageError("timeout must be more than 0.")
-    return seconds
-
-
-def check_on_crash(on_crash: Any) -> OnCrash:
-    """What happens to a job whose worker died.
-
-    Raises:
-        UsageError: it is neither `"rerun"` nor `"fail"`.
-    """
-    if on_crash not in ("rerun", "fail"):
-        raise UsageError(f"on_crash must be 'rerun' or 'fail', not {on_crash!r}.")
-    return on_crash  # type: ignore[no-any-return]
 
 
 def import_task(name: str, modules: Iterable[str] = ()) -> Function:
@@ -343,7 +297,29 @@ class Served:
                 f"worker as `bide worker {module_name}`, or register the task in a module it "
                 "imports."
             )
-        return _lookup(module, module_name, qualname), {}
+        found = _lookup(module, module_name, qualname)
+        for code in _code_of(found.function):
+            if not self._serves(code.__module__):
+                raise TaskNotFound(
+                    f"The task {name!r} is inherited from the module {code.__module__!r}, which is "
+                    "not served here; start the worker with that module too, or write a function "
+                    "that calls it."
+                )
+        return found, {}
+
+    def _serves(self, module: str) -> bool:
+        """Whether code that a class has inherited from there may run."""
+        return module in self._modules
+
+
+def _code_of(function: Any) -> Iterator[Any]:
+    """The Python functions that a call begins with, where a class may have inherited them."""
+    if inspect.isclass(function):
+        yield from filter(inspect.isfunction, (function.__new__, function.__init__))
+    else:
+        code = getattr(function, "__func__", function)
+        if inspect.isfunction(code):
+            yield code
 
 
 class _Found(NamedTuple):

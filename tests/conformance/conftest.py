@@ -4,6 +4,9 @@ Every test runs on each server that the other tests have, through the blocking a
 asyncio executor; and on a Cluster, behind Sentinels and on Redis 6.2, there through one of both
 (`BIDE_TEST_EVERYWHERE=1`: through both). Time moves by `Probe.move` and by nothing else that a
 test could notice. Each test ends with a legal state.
+
+The blocking executor of a single server is a user who has the rights that `bide acl` prints for a
+worker, and no others.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 import redis
 
+from bide.cli.acl import rules
 from bide.embedded import Server
 from tests.conformance.probe import Executor, Probe, open_executor
 from tests.conftest import BINARIES, ServerFor
@@ -101,8 +105,12 @@ def raw(url: str, place: Place, client_at: Callable[[str], Any]) -> Any:
 
 
 @pytest.fixture
-def executor(kind: str, url: str) -> Iterator[Executor]:
-    executor = open_executor(kind, url)
+def executor(place: Place, url: str, raw: Any) -> Iterator[Executor]:
+    if place.kind == "sync" and place.server in BINARIES:
+        rights = rules("worker", ["mail", "other"], "bide")
+        raw.execute_command("ACL", "SETUSER", "worker", "reset", ">secret", *rights)
+        url += f"{'&' if '?' in url else '?'}username=worker&password=secret"
+    executor = open_executor(place.kind, url)
     yield executor
     executor.end()
 

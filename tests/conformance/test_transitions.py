@@ -10,6 +10,7 @@ from itertools import product
 import pytest
 
 from bide.job import Claimed
+from bide.ops import consume
 from bide.ops.consume import Outcome
 from bide.states import TRANSITIONS, State
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe
@@ -74,6 +75,8 @@ def apply(q: Probe, verb: str, job: Claimed, end: State) -> None:
         q.retry("a", when=when)
     elif verb == "pop":
         q.pop("c1", 1)
+    elif verb == "refuse":
+        q.run(consume.refuse(q.keys, [("a", b'{"type":"BadSignature","message":""}')]))
     elif verb == "claim":
         q.claim("w2", 1)
     elif verb == "extend":

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from bide import DelayQueue, Queue
+from bide import DelayQueue, Queue, config
 from tests.integration.console import at_terminal, bide, error_of, said
 
 HOSTILE = "\x1b[2Jgone\r\nforged [bold]x[/bold] \u202egnp \x07"
@@ -223,6 +223,7 @@ def test_everything_is_in_json(home: Path, one_url: str, mail: Queue) -> None:
     }  # fmt: skip
     assert set(shown) == {*listed} | {
         "now", "args", "kwargs", "meta", "result", "unreadable", "attempts", "progress", "logs",
+        "signature",
     }  # fmt: skip
     assert shown["args"] == [HOSTILE]
     assert shown["error"]["message"] == HOSTILE
@@ -235,6 +236,7 @@ def test_everything_is_in_json(home: Path, one_url: str, mail: Queue) -> None:
     assert not any(char in raw for char in "\x1b\r\x07")
 
 
+@pytest.mark.usefixtures("signing")
 def test_pickles_stay_unread(home: Path, one_url: str) -> None:
     queue = Queue("mail", url=one_url, serializer="pickle")
     job = queue.enqueue("shop:greet", {1: 2})
@@ -303,3 +305,24 @@ def test_what_is_due_next_over_all_queues(home: Path, one_url: str, mail: Queue)
     none = bide(home, "upcoming", "-q", "other", "--within", "1s", url=one_url)
     assert "No job is due within 1s." in none.stderr
     other.close()
+
+
+def test_show_says_whether_a_signature_is_good(home: Path, one_url: str, mail: Queue) -> None:
+    keys, others = f"one:{'1' * 32}", f"one:{'2' * 32}"
+    plain = mail.enqueue("shop:greet", "a")
+    with config.override(signing_keys=keys):
+        signed = mail.enqueue("shop:greet", "a")
+
+    def show(*args: str, **options: str) -> str:
+        return said(bide(home, "jobs", "show", *args, url=one_url, **options))
+
+    def verdicts(**options: str) -> list[str]:
+        shown = json.loads(show(plain.id, signed.id, "--json", **options))
+        return [job["signature"] for job in shown["jobs"]]
+
+    assert verdicts() == ["none", "unchecked"]
+    assert verdicts(BIDE_SIGNING_KEYS=keys) == ["none", "good"]
+    assert "signature" not in show(signed.id)
+    assert "signature  none" in show(plain.id, BIDE_SIGNING_KEYS=keys)
+    assert "signature  good" in show(signed.id, BIDE_SIGNING_KEYS=keys)
+    assert "signature  not good" in show(signed.id, BIDE_SIGNING_KEYS=others)

@@ -87,15 +87,21 @@ def test_logs_of_a_job_name_it_and_cannot_be_forged(home: Path, one_url: str, ki
     queue.close()
 
 
-def test_pickles_are_read_only_where_that_was_allowed(home: Path, one_url: str) -> None:
+def test_pickles_are_read_only_where_that_was_allowed(
+    home: Path, one_url: str, signing: str
+) -> None:
     queue = Queue("mail", url=one_url, serializer="pickle")
     job = queue.enqueue("shop:greet", "world")
-    bide(home, "worker", "shop", "-q", "mail", "--burst", url=one_url)
+    work = ("worker", "shop", "-q", "mail", "--burst")
+    bide(home, *work, url=one_url, BIDE_SIGNING_KEYS=signing)
     assert job.refresh().status == "failed"
     assert job.error is not None
     assert "--allow-pickle" in job.error.message
     job.retry()
-    bide(home, "worker", "shop", "-q", "mail", "--burst", "--allow-pickle", url=one_url)
+    refused = bide(home, *work, "--allow-pickle", url=one_url)
+    assert "set $BIDE_SIGNING_KEYS" in error_of(refused, 2)
+    done = bide(home, *work, "--allow-pickle", url=one_url, BIDE_SIGNING_KEYS=signing)
+    assert signing.partition(":")[2] not in done.stderr
     assert job.refresh().result == "hello world"
     queue.close()
 

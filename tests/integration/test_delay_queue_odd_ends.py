@@ -228,7 +228,9 @@ def test_what_only_looks_like_an_item_fails_and_blocks_nobody(
             assert [item.data for item in items] == [{"user": 1}]
             items.ack()
     (failed,) = (item for item in _bodies(raw, "failed"))
-    assert b"{not JSON" in failed
+    assert failed == MARK + b"{not JSON", "it stays as it is"
+    (seen,) = pile.queue.jobs("failed")
+    assert "not JSON" in seen.error.message
     for name in ("failed", "completed"):  # it is not legal, and the fixture would say so
         _forget(raw, name)
 

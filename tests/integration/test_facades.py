@@ -250,6 +250,7 @@ def test_a_job_is_described_by_its_producer_or_by_its_call(queue: Facade) -> Non
     assert long.description.endswith("x…")
 
 
+@pytest.mark.usefixtures("signing")
 def test_a_pickled_call_is_described_without_being_read(url: str) -> None:
     with contextlib.closing(Queue("work", url=url, serializer="pickle")) as pickling:
         job = pickling.enqueue(jobs.add, 1, delay=60)

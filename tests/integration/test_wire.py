@@ -363,12 +363,16 @@ def test_an_id_that_is_no_text_ends_its_own_job_and_can_be_seen_and_deleted(
     assert not raw.hexists(queue.keys["jobs"], id)
 
 
-def test_an_id_that_python_would_not_take_is_run(
+def test_an_id_that_python_would_not_take_is_refused_or_fails_and_harms_no_other(
     home: Path, one_url: str, raw: redis.Redis, queue: Queue
 ) -> None:
-    send(raw, "x" * 1000, "+0", 5, GOOD, "a\u00a0b", "+0", 5, GOOD)
+    with pytest.raises(redis.ResponseError, match="BADARG enqueue"):
+        send(raw, "x" * 129, "+0", 5, GOOD)
+    send(raw, "a\u00a0b", "+0", 5, GOOD, "x" * 128, "+0", 5, GOOD)
     work(home, one_url)
-    assert [job.result for job in queue.jobs("completed")] == ["hello to ann"] * 2
+    assert [job.result for job in queue.jobs("completed")] == ["hello to ann"]
+    (failed,) = queue.jobs("failed")
+    assert "holds what cannot be printed" in str(failed.error)
 
 
 def test_a_queue_that_no_worker_has_served_can_be_made_known(

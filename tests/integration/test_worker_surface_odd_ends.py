@@ -52,6 +52,7 @@ def test_what_has_completed_is_not_given_back_while_its_callback_runs(
     assert job.refresh().status is State.COMPLETED
 
 
+@pytest.mark.usefixtures("signing")
 def test_a_pickle_is_read_on_the_queues_that_chose_it_and_no_others(one_url: str) -> None:
     plain, chosen = Queue("plain", url=one_url), Queue("chosen", url=one_url, serializer="pickle")
     stranger = Queue("plain", url=one_url, serializer="pickle")

@@ -244,6 +244,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     ],
     "consume.claim": [(0, consume.claim(MAIL, "w1", 1, 10, 1_000_000, 0))],
     "consume.pop": [(0, consume.pop(MAIL, "c1", 1, 10, 0))],
+    "consume.refuse": [(n, consume.refuse(MAIL, [("a", b"{}")] * n)) for n in (1, 3)],
     "consume.settle": [(n, consume.settle(MAIL, [SETTLE] * n)) for n in (1, 3)],
     "consume.extend": [(n, consume.extend(MAIL, 1, [("a", 1)] * n)) for n in (1, 3)],
     "consume.note": [(n, consume.note(MAIL, [SAID] * n)) for n in (1, 3)],

@@ -115,7 +115,7 @@ def test_a_call_without_an_answer_is_the_next_one_of_its_kind() -> None:
 def test_what_was_popped_before_a_later_call_failed_is_handed_out() -> None:
     steps = Core().popping(KEYS, 2, 0)
     next(steps)
-    steps.send([Popped([encode_item(1)], True, 0)])
+    steps.send([Popped([encode_item(1)], True, 0, ids=["a"])])
     with pytest.raises(StopIteration) as end:
         steps.throw(ServerUnavailable("no answer"))
     assert end.value.value == [1]
@@ -125,7 +125,7 @@ def test_what_was_popped_by_a_call_that_was_cancelled_comes_first() -> None:
     core = Core()
     steps = core.popping(KEYS, 2, 0)
     next(steps)
-    steps.send([Popped([encode_item(1)], True, 0)])
+    steps.send([Popped([encode_item(1)], True, 0, ids=["a"])])
     steps.close()
     with pytest.raises(StopIteration) as end:
         next(core.popping(KEYS, 1, 0))

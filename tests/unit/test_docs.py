@@ -26,7 +26,7 @@ def test_every_field_of_meta_that_a_script_names_is_described() -> None:
     used: set[str] = set()
     for name in names():
         text = load(name).text
-        for call in re.findall(r"redis\.call\('H\w+', meta,([^)]*)\)", text):
+        for call in re.findall(r"redis\.p?call\('H\w+', meta,([^)]*)\)", text):
             used |= set(re.findall(r"'([a-z_]+)'", call))
     assert used == set(META)
 

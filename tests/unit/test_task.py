@@ -21,6 +21,7 @@ from bide.payload.codec import Body, decode_body
 from bide.task import Served, import_task, register, task_name, with_owner
 
 MODULE = """
+import subprocess
 import functools
 import os
 from os import path, system
@@ -47,6 +48,10 @@ class AsyncMailer:
 
 class Settings:
     pass
+
+class Starts(subprocess.Popen):
+    @classmethod
+    def fine(cls): return 1
 
 settings = Settings()
 mailer = Mailer()
@@ -530,3 +535,14 @@ def test_arguments_and_options_may_be_changed(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(middleware, "_used", [change])
     body = decode_body(Queue("mail").prepare(plain, [1]).body)
     assert (body.args, body.timeout, body.keep) == ([2], 3.0, 0.0)
+
+
+def test_what_a_class_has_inherited_is_served_with_the_module_that_wrote_it(app: str) -> None:
+    """Or a class of the application's would lend its name to `subprocess.Popen`."""
+    served = Served([app])
+    assert served.function(f"{app}:Starts.fine")() == 1
+    assert served.find(f"{app}:Settings").function.__name__ == "Settings"
+    for name in ("Starts", "Starts.communicate", "Starts.__init__"):
+        with pytest.raises(TaskNotFound, match=r"inherited from the module 'subprocess'|no public"):
+            served.find(f"{app}:{name}")
+    assert Served([app, "subprocess"]).find(f"{app}:Starts.communicate")

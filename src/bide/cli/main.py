@@ -11,6 +11,7 @@ from typing import Final, NoReturn
 
 import click
 
+from bide.cli.acl import acl
 from bide.cli.completion import completion
 from bide.cli.demo import demo
 from bide.cli.doctor import doctor
@@ -69,6 +70,7 @@ for command in (
     workers,
     health,
     doctor,
+    acl,
     rq_timer,
     script,
     completion,

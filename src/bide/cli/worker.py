@@ -69,7 +69,7 @@ from bide.worker.worker import GRACE, LEASE
 @click.option(
     "--allow-pickle",
     is_flag=True,
-    help="Read pickled arguments: whoever can write to a queue can then run any code here.",
+    help="Read pickled arguments, of jobs that a key of $BIDE_SIGNING_KEYS has signed.",
 )
 @click.option(
     "--allow-eviction",

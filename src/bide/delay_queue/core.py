@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from bide import config
 from bide.clock import Duration
 from bide.command import Command
 from bide.delay_queue.asked import LEASE, Wanted, checked_lease
@@ -18,8 +18,8 @@ from bide.delay_queue.replies import (
     decoded,
     heed,
     judged,
+    refuse_all,
     release,
-    set_aside,
     settle_all,
     sorted_out,
 )
@@ -30,17 +30,19 @@ from bide.errors import BideError, PayloadError, ServerRefused, UsageError
 from bide.ids import check_name, new_id
 from bide.job import Claimed
 from bide.keys import DEFAULT_PRIORITY, Keys
+from bide.logs import Log
 from bide.ops import consume, inspect, manage, produce
 from bide.ops.consume import Claim, Outcome, Popped, Settle
 from bide.ops.produce import Prepared
 from bide.payload.codec import encode_error
 from bide.payload.items import encode_item
+from bide.payload.signing import Seal
 from bide.queue.core import checked_ids, chunks
 from bide.queue.place import Place
 from bide.retention import Retention
 from bide.states import State
 
-log = logging.getLogger("bide.delay_queue")
+log = Log("bide.delay_queue")
 
 RETENTION: Final = Retention(completed=0, cancelled=0)
 """What is taken is of no more use; so that a repeated call finds what it did, it stays for 15 s."""
@@ -115,16 +117,16 @@ class Core:
     def popping(self, keys: Keys, count: int, previous_us: int) -> Steps[list[Any]]:
         """Data that are due, for good."""
         found = self.seats.take_left_over(count)
-        seat = self.seats.take("pop")
+        seal, seat = Seal(config.signing_keys(), keys), self.seats.take("pop")
         try:
             while len(found) < count:
                 asked = min(count - len(found), consume.MAX_POP)
                 reply = yield from ask(seat.pop(keys, asked, previous_us))
                 _hear_out(seat, reply)
-                data, unread = decoded(reply)
+                data, refused = decoded(seal, reply)
                 found += data
-                if unread:
-                    yield from set_aside(keys, unread)
+                if refused:
+                    yield from refuse_all(keys, refused)
                 heed(keys, reply)
                 if not reply.more and len(reply.bodies) < asked:
                     break
@@ -147,7 +149,7 @@ class Core:
         ends = None if wanted.wait is None else time.monotonic() + wanted.wait
         if self.seats.has_orphans:
             yield from self.giving_back(keys)
-        seat = self.seats.take("claim")
+        seal, seat = Seal(config.signing_keys(), keys), self.seats.take("claim")
         in_hand: list[Claimed] = []
         strangers: list[Claimed] = []
         try:
@@ -157,7 +159,7 @@ class Core:
                 arm = 0 if is_last else 1
                 reply = yield from self._claim(seat, keys, wanted, len(strangers), arm)
                 in_hand += reply.jobs
-                found = sorted_out(keys, reply, wanted.num)
+                found = sorted_out(seal, reply, wanted.num)
                 strangers += found.strangers
                 again = reply.more or reply.drain or len(reply.jobs) >= wanted.num
                 ended = bool(found.items) or not again or len(strangers) >= MOST_REFUSED

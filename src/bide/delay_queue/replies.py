@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from bide.command import Command
-from bide.delay_queue.steps import Steps, ask, ask_all
+from bide.delay_queue.steps import Steps, ask_all
 from bide.errors import PayloadError, UsageError
-from bide.ids import new_id
 from bide.job import Claimed
-from bide.keys import DEFAULT_PRIORITY, Keys
-from bide.ops import consume, produce
+from bide.keys import Keys
+from bide.logs import Log
+from bide.ops import consume
 from bide.ops.consume import Claim, Popped, Settle
-from bide.ops.produce import Prepared
 from bide.payload.codec import encode_error
 from bide.payload.items import decode_item, is_item
+from bide.payload.signing import Seal
 
-log = logging.getLogger("bide.delay_queue")
+log = Log("bide.delay_queue")
 
 Held = tuple[Claimed, Any]
 """What was claimed, and its data."""
+
+Refused = tuple[str, bytes]
+"""An item's id, and the error that it fails with."""
 
 
 MOST_REFUSED: Final = 12
@@ -38,14 +40,16 @@ class Sorted(NamedTuple):
     """Jobs, of which a worker should have been told."""
 
 
-def sorted_out(keys: Keys, reply: Claim, count: int) -> Sorted:
-    """What a claim brought."""
+def sorted_out(seal: Seal, reply: Claim, count: int) -> Sorted:
+    """What a claim brought; `seal` checks the signatures of items before they are decoded."""
+    keys = seal.keys
     found = Sorted([], [], [])
     for job in reply.jobs:
         if not is_item(job.body):
             found.strangers.append(job)
             continue
         try:
+            seal.check("item", job.id, job.body)
             data = decode_item(job.body)
         except PayloadError as error:
             log.warning("queue %s: item %s has failed: %s", keys.queue, job.id, error)
@@ -143,21 +147,22 @@ def settle_all(keys: Keys, settles: Sequence[Settle]) -> Steps[list[consume.Verd
     return [verdict for verdicts in (yield from ask_all(commands)) for verdict in verdicts]
 
 
-def decoded(reply: Popped) -> tuple[list[Any], list[bytes]]:
-    """The data, and the bodies that cannot be read."""
+def decoded(seal: Seal, reply: Popped) -> tuple[list[Any], list[Refused]]:
+    """The data, and what cannot be given out: not signed as it has to be, or not JSON."""
     data: list[Any] = []
-    unread: list[bytes] = []
-    for body in reply.bodies:
+    refused: list[Refused] = []
+    for id, body in zip(reply.ids, reply.bodies, strict=True):
         try:
+            seal.check("item", id, body)
             data.append(decode_item(body))
-        except PayloadError:
-            unread.append(body)
-    return data, unread
+        except PayloadError as error:
+            log.warning("queue %s: item %s has failed: %s", seal.keys.queue, id, error)
+            refused.append((id, encode_error(error)))
+    return data, refused
 
 
-def set_aside(keys: Keys, bodies: Sequence[bytes]) -> Steps[None]:
-    """What cannot be read is put back without its mark: the next call has it fail, with a note."""
-    count = len(bodies)
-    log.warning("queue %s: %d items are not JSON, and fail by the next call", keys.queue, count)
-    jobs = [Prepared(new_id(), "+0", DEFAULT_PRIORITY, body[1:]) for body in bodies]
-    yield from ask(produce.enqueue(keys, jobs))
+def refuse_all(keys: Keys, refused: Sequence[Refused]) -> Steps[None]:
+    """What was popped and cannot be given out has failed: it stays as it is, for `retry`."""
+    size = consume.MAX_NOTED
+    commands = [consume.refuse(keys, refused[i : i + size]) for i in range(0, len(refused), size)]
+    yield from ask_all(commands)

@@ -37,6 +37,7 @@ from bide.demo.journal import (
 )
 from bide.demo.orders import Order, read_orders
 from bide.errors import BideError, UsageError
+from bide.logs import printable
 
 EARLY: Final = "early"
 LOST: Final = "lost"
@@ -231,7 +232,7 @@ def main() -> None:
             raise UsageError("Usage: python -m bide.demo.books ORDERS.csv JOURNAL")
         books = balance(Path(sys.argv[1]), Path(sys.argv[2]))
     except BideError as error:
-        print(f"Error: {error}", file=sys.stderr)
+        print(f"Error: {printable(str(error))}", file=sys.stderr)
         sys.exit(2 if isinstance(error, UsageError) else 1)
     report(books)
     sys.exit(0 if books.balanced else 1)

@@ -42,7 +42,7 @@ for i = rest, #ARGV do
   reply[#reply + 1] = word
 end
 if #done > 0 then
-  redis.call('HINCRBY', meta, 'cancelled', #done)
+  redis.pcall('HINCRBY', meta, 'cancelled', #done)
   local limits = retain.limits(meta)
   retain.trim(cancelled, {jobs, run, results, notes}, now, limits, 3, #done + 64)
   ended.tell(waiters, now, done)

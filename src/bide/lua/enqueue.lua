@@ -14,11 +14,13 @@
 -- @reply cannot    what the server lacks for what is wanted; nothing was added
 -- @include clock when hint sweep event weigh durable
 
+local LONGEST = 128 -- bytes of an id
+
 -- Adds first, so that a full server refuses the whole call and nothing of it.
 for i = rest, #ARGV, 4 do
   local priority = tonumber(ARGV[i + 2])
-  if not string.find(ARGV[i], '^[^%s%c{}]+$') or not when.valid(ARGV[i + 1]) or not priority or priority < 0
-    or priority > 9 or priority % 1 ~= 0 then
+  if #ARGV[i] > LONGEST or not string.find(ARGV[i], '^[^%s%c{}]+$') or not when.valid(ARGV[i + 1])
+    or not priority or priority < 0 or priority > 9 or priority % 1 ~= 0 then
     return redis.error_reply('BADARG enqueue rest')
   end
 end

@@ -21,7 +21,7 @@
 -- @arg   seq          integer  number of this call; a repeat carries the same
 -- @arg   count        integer  how many at most
 -- @arg   previous_us  integer  only what was due so long ago
--- @reply ok now more refused lost, then bodies
+-- @reply ok now more refused lost, then per item: id body
 -- @reply strangers    only jobs are due, in a queue that is none of data: they stay as they are
 -- @reply stale        the consumer has since sent a later call
 -- @include clock record hint retain sweep noting ended event reclaim recall weigh
@@ -63,6 +63,7 @@ if last_seq then
       if not line then reply[5] = reply[5] + 1 end
       if mine and mine.worker == consumer and mine.started == then_us
         and redis.call('ZSCORE', completed, id) then
+        reply[#reply + 1] = id
         reply[#reply + 1] = redis.call('HGET', jobs, id)
       end
     end
@@ -164,11 +165,12 @@ for i, id in ipairs(ids) do
     end
     if is_data then
       taken[#taken + 1] = id
+      reply[#reply + 1] = id
       reply[#reply + 1] = body
     else
       notes_add[#notes_add + 1] = id
       notes_add[#notes_add + 1] = noting.add(redis.call('HGET', notes, id),
-        noting.error(record.parse(line), now, REFUSAL))
+        noting.error(record.parse(line) or record.unknown('', now), now, REFUSAL))
     end
   end
 end
@@ -179,13 +181,13 @@ local limits = retain.limits(meta)
 if #records > 0 then redis.call('HSET', run, unpack(records)) end
 if #taken > 0 then
   redis.call('ZADD', completed, unpack(completes))
-  redis.call('HINCRBY', meta, 'completed', #taken)
+  redis.pcall('HINCRBY', meta, 'completed', #taken)
   ended.tell(waiters, now, taken)
 end
 if #fails > 0 then
   redis.call('ZADD', failed, unpack(fails))
   redis.call('HSET', notes, unpack(notes_add))
-  redis.call('HINCRBY', meta, 'failed', #fails / 2)
+  redis.pcall('HINCRBY', meta, 'failed', #fails / 2)
   local failed_ids = {}
   for i = 2, #fails, 2 do failed_ids[#failed_ids + 1] = fails[i] end
   ended.tell(waiters, now, failed_ids)

@@ -169,20 +169,21 @@ if owns and not limits.own then
   redis.call('HSET', meta, 'own', 1)
   limits.own = true
 end
-if counts.crash > 0 then redis.call('HINCRBY', meta, 'reclaimed', counts.crash) end
-if counts.retry > 0 then redis.call('HINCRBY', meta, 'retried', counts.retry) end
+-- A count that another program has spoilt is worth no outcome: hence `pcall`, here and elsewhere.
+if counts.crash > 0 then redis.pcall('HINCRBY', meta, 'reclaimed', counts.crash) end
+if counts.retry > 0 then redis.pcall('HINCRBY', meta, 'retried', counts.retry) end
 
 local stores, limit = {jobs, run, results, notes}, n + 64
 if counts.complete > 0 then
-  redis.call('HINCRBY', meta, 'completed', counts.complete)
+  redis.pcall('HINCRBY', meta, 'completed', counts.complete)
   retain.trim(completed, stores, now, limits, 1, limit)
 end
 if counts.fail > 0 then
-  redis.call('HINCRBY', meta, 'failed', counts.fail)
+  redis.pcall('HINCRBY', meta, 'failed', counts.fail)
   retain.trim(failed, stores, now, limits, 2, limit)
 end
 if counts.cancel > 0 then
-  redis.call('HINCRBY', meta, 'cancelled', counts.cancel)
+  redis.pcall('HINCRBY', meta, 'cancelled', counts.cancel)
   retain.trim(cancelled, stores, now, limits, 3, limit)
 end
 ended.tell(waiters, now, finished)

@@ -57,6 +57,7 @@ class Popped(NamedTuple):
     """What a pop brought."""
 
     bodies: list[bytes]
+    """What was taken, one of each of `ids`."""
     more: bool
     """Fewer than were asked for, though there may be more: pop again."""
     refused: int
@@ -67,6 +68,7 @@ class Popped(NamedTuple):
     """The queue holds jobs of a worker's, and no data; they are as they were."""
     stale: bool = False
     """The server has seen a later call of this consumer."""
+    ids: Sequence[str] = ()
 
 
 class Settle(NamedTuple):
@@ -121,6 +123,17 @@ def pop(keys: Keys, consumer: str, seq: int, count: int, previous_us: int) -> Co
     return command("pop", keys, args, _read_popped)
 
 
+def refuse(keys: Keys, refused: Sequence[tuple[str, bytes]]) -> Command[list[str]]:
+    """Have items that were popped fail after all; `refused` is (id, error) of `MAX_NOTED` at most.
+
+    For each `ok`, or `gone` for what retention has removed meanwhile.
+    """
+    args: list[Arg] = []
+    for id, error in refused:
+        args += (raw(id), error)
+    return command("refuse", keys, args, lambda reply: words(reply, 2))
+
+
 def settle(keys: Keys, settles: Sequence[Settle]) -> Command[list[Verdict]]:
     """Apply outcomes; one verdict for each."""
     args: list[Arg] = []
@@ -172,7 +185,9 @@ def _read_claim(reply: list[Any]) -> Claim:
 def _read_popped(reply: list[Any]) -> Popped:
     if reply[0] == b"stale":
         return Popped([], False, 0, stale=True)
-    return Popped(reply[5:], bool(reply[2]), reply[3], reply[4], astray=reply[0] == b"strangers")
+    bodies, ids = reply[6::2], [text(id) for id in reply[5::2]]
+    astray = reply[0] == b"strangers"
+    return Popped(bodies, bool(reply[2]), reply[3], reply[4], astray=astray, ids=ids)
 
 
 def _read_claimed(id: bytes, body: bytes, token: int, tries: int | bytes, due_us: int) -> Claimed:

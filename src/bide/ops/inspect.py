@@ -12,7 +12,7 @@ from bide.errors import UsageError
 from bide.job import RunRecord, Snapshot
 from bide.keys import Keys
 from bide.ops.manage import DATA
-from bide.ops.reply import groups, pairs, raw, text, words
+from bide.ops.reply import groups, number, pairs, raw, text, words
 from bide.retention import Retention
 from bide.states import LISTABLE, State
 
@@ -174,9 +174,9 @@ def _read_counts(reply: list[Any]) -> Counts:
         next_due_us=reply[8],
         idle_workers=reply[9],
         paused="paused" in meta,
-        totals={name: int(meta.get(name, 0)) for name in _TOTALS},
-        gap_us=int(meta.get("gap_us", 0)),
+        totals={name: number(meta.get(name)) for name in _TOTALS},
+        gap_us=number(meta.get("gap_us")),
         retention=Retention.read(meta.get("retention")),
         is_data=meta.get("kind") == DATA.encode(),
-        schema=int(meta.get("schema", 1)),
+        schema=number(meta.get("schema")) or 1,
     )

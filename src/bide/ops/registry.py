@@ -10,9 +10,10 @@ import msgspec
 
 from bide.clock import from_us
 from bide.command import Command, command
+from bide.ids import is_name
 from bide.keys import Keys
 from bide.ops.manage import DATA
-from bide.ops.reply import pairs, words
+from bide.ops.reply import number, pairs, words
 
 SILENT: Final = 60.0
 """Seconds after which a worker that says nothing is not shown any more; it speaks every ten."""
@@ -120,8 +121,8 @@ def workers(keys: Keys) -> Command[list[WorkerSeen]]:
 
 
 def queues(keys: Keys) -> Command[list[str]]:
-    """The names of all queues that were ever used, sorted."""
-    return command("queues", keys, (), lambda reply: sorted(words(reply[1], 0)))
+    """The names of all queues that were ever used, sorted; what is no name, is none of bide's."""
+    return command("queues", keys, (), lambda reply: sorted(filter(is_name, words(reply[1], 0))))
 
 
 def _read_workers(reply: list[Any]) -> list[WorkerSeen]:
@@ -130,7 +131,7 @@ def _read_workers(reply: list[Any]) -> list[WorkerSeen]:
         if " " in name:  # who was asked to stop
             continue
         at_us, _, text = value.partition(b" ")
-        ago = (reply[1] - int(at_us)) / 1e6
+        ago = (reply[1] - number(at_us)) / 1e6
         if ago <= SILENT:
             seen.append(WorkerSeen(name, ago, _read_about(text)))
     return sorted(seen, key=lambda worker: worker.name)
@@ -140,5 +141,5 @@ def _read_about(text: bytes) -> About:
     """Other versions may say other things of themselves."""
     try:
         return msgspec.json.decode(text, type=About)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return About()

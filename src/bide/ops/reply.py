@@ -6,9 +6,10 @@ Python calls surrogate escapes: such a job can be seen, failed and deleted, and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 
 def words(reply: Iterable[Any], start: int) -> list[str]:
@@ -34,4 +35,12 @@ def groups(reply: list[Any], start: int, size: int) -> Iterator[tuple[Any, ...]]
 
 def pairs(flat: list[bytes]) -> dict[str, bytes]:
     """A hash, as it comes over RESP2: field, value, field, value."""
-    return {name.decode(): value for name, value in groups(flat, 0, 2)}
+    return {text(name): value for name, value in groups(flat, 0, 2)}
+
+
+def number(stored: bytes | None) -> int:
+    """A whole number of a hash; 0 for none, and for what another program has made of it."""
+    return int(stored) if stored and _NUMBER.fullmatch(stored) else 0
+
+
+_NUMBER: Final = re.compile(rb"-?[0-9]{1,16}")

@@ -27,8 +27,10 @@ import msgspec
 
 from bide.clock import LONGEST_US
 from bide.errors import BideError, PayloadError, PayloadTooNew
+from bide.ids import LONGEST, LONGEST_TASK
 from bide.payload.items import is_item
 from bide.payload.serializers import Codec, check_finite, pack, reason, simplify, unpack
+from bide.payload.signing import VARIABLE, unsigned
 from bide.retry import Retry
 
 MAX_BODY: Final = 1_000_000
@@ -39,6 +41,7 @@ DEFAULT_TIMEOUT: Final = 300.0
 
 _LONGEST: Final = LONGEST_US / 1e6
 _TimeOut = Annotated[float, msgspec.Meta(gt=0, le=_LONGEST)]
+_Name = Annotated[str, msgspec.Meta(max_length=LONGEST_TASK)]
 _Keep = Annotated[float, msgspec.Meta(ge=0, le=_LONGEST)]
 
 _MAX_TRACEBACK: Final = 8_000
@@ -61,7 +64,7 @@ class Body(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     that no producer of bide's writes is refused there, and gets no further.
     """
 
-    task: str
+    task: _Name
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = {}
     timeout: _TimeOut | None = None
@@ -73,9 +76,9 @@ class Body(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     meta: dict[str, Any] | None = None
     description: str | None = None
     """A line for people."""
-    on_success: str | None = None
+    on_success: _Name | None = None
     """The name of a task."""
-    on_failure: str | None = None
+    on_failure: _Name | None = None
     """The name of a task."""
     codec: Codec = "json"
     """How the arguments, and later the result, are encoded."""
@@ -145,25 +148,36 @@ def encode_body(body: Body, names: Sequence[str] = ()) -> bytes:
 
 
 def check_id(id: str) -> None:
-    """Refuse an id that another program has written and that is not text.
+    """Refuse an id that another program has written and that no producer of bide's would.
 
     Raises:
-        PayloadError: it is not.
+        PayloadError: it is not text, or not printable, or too long.
     """
-    if not id.isascii() and any("\udc80" <= c <= "\udcff" for c in id):
-        raise PayloadError(
-            "The id of this job is not UTF-8; have its producer make ids of letters, digits and "
-            "'-_.:/'."
-        )
+    if id.isascii() and id.isprintable() and len(id) <= LONGEST:
+        return
+    if any("\udc80" <= c <= "\udcff" for c in id):
+        what = "is not UTF-8"
+    elif not id.isprintable():
+        what = "holds what cannot be printed"
+    elif len(id.encode("utf-8", "replace")) > LONGEST:
+        what = f"is longer than {LONGEST} bytes"
+    else:
+        return
+    raise PayloadError(
+        f"The id of this job {what}; have its producer make ids of letters, digits and '-_.:/'."
+    )
 
 
 def decode_envelope(data: bytes) -> Envelope:
     """Read the task and the options of a stored body, and its arguments if they are JSON.
 
+    A signature behind it is passed over: who has keys has checked it before.
+
     Raises:
         PayloadTooNew: a newer release says that only such can run it.
         PayloadError: it is not a body, or one that is too large.
     """
+    data = unsigned(data)
     if len(data) > MAX_BODY:
         raise PayloadError(_too_large("The stored body", len(data), "takes"))
     if is_item(data):
@@ -221,6 +235,10 @@ def _too_new(needs: int) -> PayloadTooNew:
 def open_envelope(envelope: Envelope, *, allow_pickle: bool = False) -> Body:
     """The body with its arguments.
 
+    Args:
+        envelope: the body.
+        allow_pickle: that was chosen, and a key of ours has signed this body.
+
     Raises:
         PayloadError: they cannot be read, or are pickled and that was not allowed.
     """
@@ -229,9 +247,10 @@ def open_envelope(envelope: Envelope, *, allow_pickle: bool = False) -> Body:
         return body
     if body.codec == "pickle" and not allow_pickle:
         raise PayloadError(
-            f"The arguments of {body.task} are pickled, and reading them could run any code; where "
-            "all who can write to the queue are trusted, allow it with `bide worker "
-            "--allow-pickle` or Worker(..., allow_pickle=True)."
+            f"The arguments of {body.task} are pickled, and reading them could run any code; it "
+            "is done only where they were signed (give both sides a key, "
+            f"${VARIABLE}) and it was allowed with `bide worker --allow-pickle`, "
+            'Worker(..., allow_pickle=True) or Queue(..., serializer="pickle").'
         )
     try:
         args, kwargs = unpack(envelope.packed, body.codec)
@@ -275,6 +294,11 @@ def encode_result(task: str, result: object, codec: Codec = "json") -> bytes:
     return _MARKS.get(codec, b"") + data
 
 
+def is_pickled(result: bytes) -> bool:
+    """Whether a stored result is a pickle."""
+    return result.startswith(_MARKS["pickle"])
+
+
 def decode_result(data: bytes | None, *, allow_pickle: bool = False) -> Any:
     """Decode a stored result; nothing stored is None.
 
@@ -286,11 +310,12 @@ def decode_result(data: bytes | None, *, allow_pickle: bool = False) -> Any:
     codec: Codec = _MARKED.get(data[0], "json")
     if codec == "pickle" and not allow_pickle:
         raise PayloadError(
-            "The stored result is pickled, and reading it could run any code; where all who can "
-            'write to the queue are trusted, allow it with Queue(..., serializer="pickle").'
+            "The stored result is pickled, and reading it could run any code; it is done only "
+            f"where it was signed (give both sides a key, ${VARIABLE}) and it was allowed "
+            'with Queue(..., serializer="pickle").'
         )
     try:
-        return unpack(data if codec == "json" else data[1:], codec)
+        return unpack(data if codec == "json" else unsigned(data)[1:], codec)
     except Exception as error:  # what a pickle names may be missing, or raise anything
         raise PayloadError(f"The stored result is not one of bide's: {error}.") from None
 
@@ -309,7 +334,8 @@ def encode_error(error: BaseException) -> bytes:
         message = str(error)
     except BaseException as broken:  # a broken __str__ must not lose the job's outcome
         message = f"<no message: its __str__ raised {type(broken).__name__}>"
-    info = ErrorInfo(_encodable(name), _encodable(message[:_MAX_TRACEBACK]), _encodable(text))
+    name, message = name[:LONGEST_TASK], message[:_MAX_TRACEBACK]
+    info = ErrorInfo(_encodable(name), _encodable(message), _encodable(text))
     return _encoder.encode(info)
 
 
@@ -319,7 +345,7 @@ def decode_error(data: bytes | None) -> ErrorInfo | None:
         return None
     try:
         return _error_decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ErrorInfo("unreadable", repr(data[:200]))
 
 

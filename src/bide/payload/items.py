@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from bide.errors import PayloadError
 from bide.payload.serializers import pack, reason, unpack
+from bide.payload.signing import unsigned
 
 MARK: Final = b"\x03"
 """`lua/pop.lua` has it too."""
@@ -56,6 +57,6 @@ def decode_item(body: bytes) -> Any:
             "this queue, and retry the job."
         )
     try:
-        return unpack(body[1:], "json")
+        return unpack(unsigned(body)[1:], "json")
     except Exception as error:
         raise PayloadError(f"The stored data are not JSON: {error}.") from None

@@ -67,7 +67,8 @@ class AsyncQueue(QueueCore[aio.Client]):
             prefix: of all keys: separates applications that share a server; else `$BIDE_PREFIX`,
                 else that of `[tool.bide]`, else `bide`.
             serializer: how arguments and results travel: `"json"`, `"msgpack"`, or `"pickle"`,
-                which runs code when it is read and must be allowed by the worker too.
+                which runs code when it is read: it needs a signing key ($BIDE_SIGNING_KEYS), and
+                must be allowed by the worker too.
             patience: seconds for which a call is repeated when the connection breaks.
 
         Raises:
@@ -185,9 +186,9 @@ class AsyncQueue(QueueCore[aio.Client]):
         prepared jobs again adds the rest. With `durability`, it holds for all of them; else each
         has its own, and all wait for what any of them asks for.
         """
-        jobs = checked_jobs(jobs, durability)
+        jobs = self._signed(checked_jobs(jobs, durability))
         if (stand_in := self._here.stand_in) is not None:
-            taken = await stand_in.enqueue_async(self.name, jobs)
+            taken = await stand_in.enqueue_async(self.keys, jobs)
             return [AsyncJob(self, r.id, receipt=r, snapshot=s) for r, s in taken]
         # With those who wait for the same: nobody else is to wait for it.
         here, kinds = self._together.here, produce.wanted(jobs)

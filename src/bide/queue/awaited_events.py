@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
@@ -13,10 +12,11 @@ from bide import aio
 from bide.command import Command
 from bide.connection import LONGEST_RECONNECT_PAUSE
 from bide.events import GAP, Event
+from bide.logs import Log
 from bide.ops.listen import Position
 from bide.queue.following import Following, Pause, Read, entered_already, not_entered
 
-log = logging.getLogger("bide.events")
+log = Log("bide.events")
 
 
 class AsyncEvents:

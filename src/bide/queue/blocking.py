@@ -66,7 +66,8 @@ class Queue(QueueCore[sync.Client]):
             prefix: of all keys: separates applications that share a server; else `$BIDE_PREFIX`,
                 else that of `[tool.bide]`, else `bide`.
             serializer: how arguments and results travel: `"json"`, `"msgpack"`, or `"pickle"`,
-                which runs code when it is read and must be allowed by the worker too.
+                which runs code when it is read: it needs a signing key ($BIDE_SIGNING_KEYS), and
+                must be allowed by the worker too.
             patience: seconds for which a call is repeated when the connection breaks.
 
         Raises:
@@ -182,9 +183,9 @@ class Queue(QueueCore[sync.Client]):
         prepared jobs again adds the rest. With `durability`, it holds for all of them; else each
         has its own, and all wait for what any of them asks for.
         """
-        jobs = checked_jobs(jobs, durability)
+        jobs = self._signed(checked_jobs(jobs, durability))
         if (stand_in := self._here.stand_in) is not None:
-            taken = stand_in.enqueue(self.name, jobs)
+            taken = stand_in.enqueue(self.keys, jobs)
             return [Job(self, r.id, receipt=r, snapshot=s) for r, s in taken]
         receipts: list[Receipt] = []
         for trip in self._trips(jobs):

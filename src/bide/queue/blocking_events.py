@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Self
@@ -11,10 +10,11 @@ from bide import sync
 from bide.command import Command
 from bide.connection import LONGEST_RECONNECT_PAUSE
 from bide.events import GAP, Event
+from bide.logs import Log
 from bide.ops.listen import Position
 from bide.queue.following import Following, Pause, Read, entered_already, not_entered
 
-log = logging.getLogger("bide.events")
+log = Log("bide.events")
 
 _calling: Final = threading.local()
 """Whether this thread is in a callback."""

@@ -28,7 +28,7 @@ class Job(JobView[R]):
         receipt: Receipt | None = None,
         snapshot: Snapshot | None = None,
     ) -> None:
-        super().__init__(id, receipt, snapshot, allow_pickle=queue.serializer == "pickle")
+        super().__init__(id, receipt, snapshot, seal=queue._pickle_seal)
         self.queue: Final = queue
 
     def refresh(self) -> Job[R]:

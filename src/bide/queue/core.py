@@ -22,26 +22,18 @@ from bide.middleware import Middleware, used
 from bide.ops import produce, registry
 from bide.ops.manage import CHUNK
 from bide.ops.produce import Prepared, Receipt
-from bide.options import Options, check_names
+from bide.options import Options
 from bide.payload.codec import Body
+from bide.payload.items import is_item
 from bide.payload.serializers import CODECS, Codec
+from bide.payload.signing import VARIABLE, Seal
+from bide.policy import check_timeout
 from bide.queue.following import Following
 from bide.queue.place import Place
-from bide.retry import as_retry
-from bide.task import (
-    Function,
-    check_on_crash,
-    check_timeout,
-    defaults_of,
-    signature_of,
-    task_name,
-    with_owner,
-)
+from bide.queue.stored import is_unicode, stored
+from bide.task import Function, defaults_of, signature_of, task_name, with_owner
 
 C = TypeVar("C")
-
-LONGEST_DESCRIPTION: Final = 500
-"""Characters."""
 
 
 class QueueCore(Generic[C]):
@@ -85,6 +77,11 @@ class QueueCore(Generic[C]):
         return self._here.keys
 
     @property
+    def _pickle_seal(self) -> Seal | None:
+        """What must hold before a pickle is read here; None where none is read at all."""
+        return self._here.seal if self.serializer == "pickle" else None
+
+    @property
     def _here(self) -> Place[C]:
         """Where the queue is now."""
         place = self._place
@@ -120,6 +117,11 @@ class QueueCore(Generic[C]):
     ) -> Prepared:
         """Make a job ready for `enqueue_many`; arguments and errors as for `enqueue_call`."""
         name = task_name(task)
+        if self.serializer == "pickle" and self._here.seal.keyring is None:
+            raise UsageError(
+                'serializer="pickle" needs a signing key, or whoever can write to the server could '
+                f'run any code; set ${VARIABLE} here and for the workers, or choose "json".'
+            )
         if not isinstance(args, list | tuple):
             raise UsageError(f"args must be a list or tuple, not {args!r}; (x,) holds one x.")
         kwargs = kwargs or {}
@@ -129,7 +131,7 @@ class QueueCore(Generic[C]):
         signature = signature_of(task, name)
         if signature is not None:
             signature.check(args, kwargs, name)
-        body = Body(name, args, kwargs, codec=self.serializer, **_stored(options))
+        body = Body(name, args, kwargs, codec=self.serializer, **stored(options))
         for middleware in used():
             body = _passed(middleware, middleware.enqueuing(self.name, body), body)
         delay, at, priority = options.get("delay"), options.get("at"), options.get("priority")
@@ -158,6 +160,16 @@ class QueueCore(Generic[C]):
                 "`with bide.testing.start():`."
             )
         return Following(self.keys, name, after, kinds, job_id, timeout)
+
+    def _signed(self, jobs: Sequence[Prepared]) -> Sequence[Prepared]:
+        """The jobs with their signatures, if there is a key to sign with."""
+        seal = self._here.seal
+        if seal.keyring is None:
+            return jobs
+        return [
+            job._replace(body=seal.sign("item" if is_item(job.body) else "job", job.id, job.body))
+            for job in jobs
+        ]
 
     def _trips(self, jobs: Sequence[Prepared]) -> Iterator[Trip]:
         """The calls that add jobs, a round trip at a time; the first makes the queue known too.
@@ -271,50 +283,6 @@ def first_error(
     return None
 
 
-def _stored(options: Options) -> dict[str, Any]:
-    """The options that travel with a job: only those that are given, as the body has them.
-
-    Raises:
-        UsageError: one cannot be meant.
-    """
-    stored: dict[str, Any] = {}
-    check_names(options)
-    for name, value in options.items():
-        if value is None or name in ("delay", "at", "priority", "job_id", "durability"):
-            continue
-        if name == "timeout":
-            stored["timeout"] = check_timeout(value)
-        elif name == "retry":
-            stored["retry"] = as_retry(value)  # type: ignore[arg-type]
-        elif name == "retention":
-            stored["keep"] = to_us(value, "retention") / 1e6  # type: ignore[arg-type]
-        elif name == "on_crash":
-            stored["on_crash"] = check_on_crash(value)
-        elif name == "description":
-            stored["description"] = _checked_description(value)
-        elif name == "meta":
-            stored["meta"] = _checked_meta(value)
-        elif name in ("on_success", "on_failure"):
-            stored[name] = task_name(value)  # type: ignore[arg-type]
-    return stored
-
-
-def _checked_description(text: Any) -> str:
-    if isinstance(text, str) and len(text) <= LONGEST_DESCRIPTION and _is_unicode(text):
-        return text
-    shown = f"{text[:30]!r}… ({len(text)} characters)" if isinstance(text, str) else repr(text)
-    raise UsageError(
-        f"description must be text of at most {LONGEST_DESCRIPTION} characters, not {shown}; "
-        "longer notes go into meta."
-    )
-
-
-def _checked_meta(meta: Any) -> dict[str, Any]:
-    if not isinstance(meta, Mapping) or not all(isinstance(key, str) for key in meta):
-        raise UsageError(f"meta must be a dict with text as keys, not {meta!r}.")
-    return dict(meta)
-
-
 def checked_callback(
     kinds: str | Iterable[str], callback: Callable[[Event], object]
 ) -> frozenset[str]:
@@ -350,7 +318,7 @@ def checked_ids(ids: Any) -> list[str]:
     try:
         "".join(listed).encode("utf-8", "surrogateescape")
     except (TypeError, UnicodeEncodeError):
-        odd = next(id for id in listed if not isinstance(id, str) or not _is_unicode(id))
+        odd = next(id for id in listed if not isinstance(id, str) or not is_unicode(id))
         raise UsageError(f"An id is text, such as job.id, not {odd!r}.") from None
     return listed
 
@@ -377,14 +345,6 @@ def checked_jobs(jobs: Any, durability: Durability | None) -> Sequence[Prepared]
 
 def _told(ids: Any) -> str:
     return f"the text {ids!r}" if isinstance(ids, str) else repr(ids)
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode("utf-8", "surrogateescape")  # as a listing shows ids that are no text
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def read_cancel(words: Sequence[str]) -> bool:

@@ -15,6 +15,7 @@ from bide.durability import Durability, Kinds
 from bide.job import Snapshot
 from bide.keys import Keys, keys_of
 from bide.ops.produce import Prepared, Receipt, wanted
+from bide.payload.signing import Seal
 from bide.script import SERVER_CLOCK
 
 if TYPE_CHECKING:
@@ -39,11 +40,11 @@ class StandIn(Protocol):
         """What answers an awaited queue of this name."""
         raise NotImplementedError
 
-    def enqueue(self, queue: str, jobs: Sequence[Prepared]) -> Taken:
+    def enqueue(self, keys: Keys, jobs: Sequence[Prepared]) -> Taken:
         """Take jobs from a blocking queue; whatever it raises reaches the caller."""
         raise NotImplementedError
 
-    async def enqueue_async(self, queue: str, jobs: Sequence[Prepared]) -> Taken:
+    async def enqueue_async(self, keys: Keys, jobs: Sequence[Prepared]) -> Taken:
         """Take jobs from an awaited queue."""
         raise NotImplementedError
 
@@ -63,7 +64,7 @@ class Place(Generic[C]):
             make: makes a client from a URL and a clock.
 
         Raises:
-            UsageError: a name or the URL cannot be meant.
+            UsageError: a name, the URL or the signing keys cannot be meant.
         """
         self.generation: Final = config.generation
         self.url: Final = resolve_url(url)
@@ -72,6 +73,7 @@ class Place(Generic[C]):
         self.stand_in: Final[StandIn | None] = config.overridden().stand_in
         self.keys: Final[Keys] = keys_of(queue, self.prefix)
         self.everywhere: Final[Keys] = keys_of(None, self.prefix)
+        self.seal: Final = Seal(config.signing_keys(), self.keys)
         self.client: Final = make(self.url, self.clock)
         self.known = False
         """Whether the queue was made known to the server."""

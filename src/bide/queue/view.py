@@ -17,12 +17,14 @@ from bide.errors import (
     PayloadError,
     UsageError,
 )
+from bide.ids import LONGEST
 from bide.job import Snapshot
 from bide.logs import plain
 from bide.notes import Attempt, LogLine, Progress
 from bide.ops.manage import Moved
 from bide.ops.produce import Receipt
-from bide.payload.codec import ErrorInfo
+from bide.payload.codec import Body, ErrorInfo, is_pickled
+from bide.payload.signing import Seal
 from bide.states import FINISHED, State
 from bide.task import signature_of
 
@@ -37,8 +39,16 @@ class JobView(Generic[R]):
         id: str,
         receipt: Receipt | None = None,
         snapshot: Snapshot | None = None,
-        allow_pickle: bool = False,
+        seal: Seal | None = None,
     ) -> None:
+        """Note what is known.
+
+        Args:
+            id: the job's.
+            receipt: of the enqueue that this comes of.
+            snapshot: the job as it was last read.
+            seal: what checks its signatures, where pickles may be read; None to read none.
+        """
         self.id: Final = id
         self.new: Final = receipt.new if receipt else None
         """Of an enqueue: False if the id existed and nothing was changed. Else None."""
@@ -46,7 +56,7 @@ class JobView(Generic[R]):
         """Of an enqueue: the durability that was confirmed. Else None."""
         self._due_us = receipt.due_us if receipt else 0
         self._snapshot = snapshot
-        self._allow_pickle = allow_pickle
+        self._seal = seal
 
     def __repr__(self) -> str:
         state = f" {self._snapshot.state}" if self._snapshot else ""
@@ -56,6 +66,12 @@ class JobView(Generic[R]):
         if self._snapshot is None:
             raise UsageError(f"Job {self.id} has not been read yet; await its refresh() first.")
         return self._snapshot
+
+    def _body(self) -> Body:
+        """Task, arguments and options; a pickle is read only where its signature is good."""
+        seen = self._seen()
+        seal = self._seal
+        return seen.body(seal is not None and seal.check("job", self.id, seen.raw_body))
 
     @property
     def status(self) -> State:
@@ -81,12 +97,12 @@ class JobView(Generic[R]):
         Raises:
             PayloadError: they cannot be read.
         """
-        return tuple(self._seen().body(self._allow_pickle).args)
+        return tuple(self._body().args)
 
     @property
     def kwargs(self) -> dict[str, Any]:
         """The keyword arguments, as they are stored: plain values; raises as `args` does."""
-        return dict(self._seen().body(self._allow_pickle).kwargs)
+        return dict(self._body().kwargs)
 
     @property
     def description(self) -> str:
@@ -129,7 +145,9 @@ class JobView(Generic[R]):
             PayloadError: what is stored cannot be read.
         """
         seen = self._seen()
-        value = seen.result(self._allow_pickle)
+        seal, raw = self._seal, seen.raw_result or b""
+        is_allowed = seal is not None and is_pickled(raw) and seal.check("result", self.id, raw)
+        value = seen.result(is_allowed)
         signature = None if value is None else signature_of(seen.task, seen.task)
         return value if signature is None else signature.convert_result(value)  # type: ignore[no-any-return]
 
@@ -243,4 +261,5 @@ ANNOUNCE_US: Final = 30_000_000
 
 def not_found(id: str) -> JobNotFound:
     """The error for an id that leads nowhere."""
-    return JobNotFound(f"There is no job {id!r}: it never was, was deleted, or its time is over.")
+    shown = repr(id if len(id) <= LONGEST else f"{id[:LONGEST]}…")
+    return JobNotFound(f"There is no job {shown}: it never was, was deleted, or its time is over.")

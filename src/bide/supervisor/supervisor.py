@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import socket
@@ -21,6 +20,7 @@ import time
 from typing import Final
 
 from bide.errors import ServerRefused
+from bide.logs import Log
 from bide.supervisor.notify import Notifier
 from bide.supervisor.plan import Farewell, Plan, Vitals, decode_news, encode
 from bide.supervisor.probes import serve
@@ -30,7 +30,7 @@ from bide.worker.processes.fresh import fresh_python
 from bide.worker.processes.wire import Reader, pair, send
 from bide.worker.title import titled
 
-log = logging.getLogger("bide.supervisor")
+log = Log("bide.supervisor")
 
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 10.0

@@ -14,6 +14,7 @@ from bide.clock import Duration, at_to_us, from_us, to_us
 from bide.errors import UsageError
 from bide.keys import Keys, keys_of
 from bide.ops import inspect, registry
+from bide.payload.signing import Seal
 from bide.queue import AsyncQueue, Queue
 from bide.queue.core import leave_overridden
 from bide.script import SHARED_CLOCK
@@ -209,11 +210,12 @@ class TestBed:
         found: list[JobSeen] = []
         for queue in self._client.run(registry.queues(keys_of(None, self.prefix))):
             keys = keys_of(queue, self.prefix)
+            seal = Seal(config.signing_keys(), keys)
             # In this order, one that becomes due meanwhile is seen twice rather than never.
             ids = [*self._ids(keys, State.DELAYED), *self._ids(keys, State.WAITING)]
             ids = list(dict.fromkeys(ids))
             for snapshots in self._client.run_many(inspect.fetch_many(keys, ids)):
-                found += [JobSeen(queue, snapshot) for snapshot in snapshots if snapshot]
+                found += [JobSeen(seal, snapshot) for snapshot in snapshots if snapshot]
         jobs = [job for job in found if name is None or job.task == name]
         return sorted(jobs, key=lambda job: (job.due_us, job.id))
 

@@ -18,7 +18,7 @@ from typing import Final, Self, TypeVar, cast
 
 from bide import aio, config, sync
 from bide.job import Claimed, RunRecord, Snapshot
-from bide.keys import keys_of
+from bide.keys import Keys
 from bide.ops.produce import Prepared, Receipt
 from bide.queue.core import leave_overridden
 from bide.queue.place import Taken
@@ -110,13 +110,13 @@ class Eager:
         """What answers an awaited queue."""
         return cast("aio.Client", answers.Awaited(self._shelves[queue]))
 
-    def enqueue(self, queue: str, jobs: Sequence[Prepared]) -> Taken:
+    def enqueue(self, keys: Keys, jobs: Sequence[Prepared]) -> Taken:
         """Run jobs, one after another; raises what the first that fails raises."""
         if is_in_loop():
-            return _outside_of_loops(lambda: self._enqueue_apart(queue, jobs))
-        return self._enqueue(queue, jobs, self._stage)
+            return _outside_of_loops(lambda: self._enqueue_apart(keys, jobs))
+        return self._enqueue(keys, jobs, self._stage)
 
-    async def enqueue_async(self, queue: str, jobs: Sequence[Prepared]) -> Taken:
+    async def enqueue_async(self, keys: Keys, jobs: Sequence[Prepared]) -> Taken:
         """Run jobs, one after another; raises what the first that fails raises."""
         loop = asyncio.get_running_loop()
         stage = self._stages.get(loop)
@@ -124,42 +124,42 @@ class Eager:
             stage = self._stages[loop] = AsyncStage()
         taken = []
         for job in jobs:
-            receipt, run = self._begin(queue, job)
+            receipt, run = self._begin(keys, job)
             if run is not None:
                 steps = perform(run, self._served, stage, retries=False)
                 self._end(run, await stage.play(steps))
-            taken.append((receipt, self._shelves[queue].jobs[job.id]))
+            taken.append((receipt, self._shelves[keys.queue or ""].jobs[job.id]))
         return taken
 
-    def _enqueue(self, queue: str, jobs: Sequence[Prepared], stage: Stage) -> Taken:
+    def _enqueue(self, keys: Keys, jobs: Sequence[Prepared], stage: Stage) -> Taken:
         taken = []
         for job in jobs:
-            receipt, run = self._begin(queue, job)
+            receipt, run = self._begin(keys, job)
             if run is not None:
                 steps = perform(run, self._served, stage, retries=False)
                 self._end(run, stage.play(steps))
-            taken.append((receipt, self._shelves[queue].jobs[job.id]))
+            taken.append((receipt, self._shelves[keys.queue or ""].jobs[job.id]))
         return taken
 
-    def _enqueue_apart(self, queue: str, jobs: Sequence[Prepared]) -> Taken:
+    def _enqueue_apart(self, keys: Keys, jobs: Sequence[Prepared]) -> Taken:
         """On a stage of its own, because the one there is may be what waits for these jobs."""
         stage = Stage()
         try:
-            return self._enqueue(queue, jobs, stage)
+            return self._enqueue(keys, jobs, stage)
         finally:
             stage.close()
 
     # -- one job
 
-    def _begin(self, queue: str, job: Prepared) -> tuple[Receipt, Run | None]:
+    def _begin(self, keys: Keys, job: Prepared) -> tuple[Receipt, Run | None]:
         """Note a job that is to run; no run if its id is known."""
-        shelf = self._shelves[queue]
+        shelf = self._shelves[keys.queue or ""]
         if job.id in shelf.jobs:
             return Receipt(job.id, 0, False), None
         now_us = _now_us()
         due_us = _when(job.when, now_us)
         claimed = Claimed(job.id, job.body, now_us, 1, 0, due_us, due_us)
-        station = Station(keys_of(queue), WORKER, _LEASE_US)
+        station = Station(keys, WORKER, _LEASE_US, config.signing_keys())
         run = Run(station, claimed, time.monotonic(), lambda: None)
         self._running[job.id] = run
         shelf.jobs[job.id] = Snapshot(
@@ -208,7 +208,7 @@ class Eager:
             raw_notes=_notes(run, now_us, data if outcome in ("fail", "retry") else b""),
         )
         shelf.jobs[id] = job
-        seen = JobSeen(run.station.queue, job, performed.error)
+        seen = JobSeen(run.station.seal, job, performed.error)
         self.jobs.append(seen)
         if outcome == "fail" and self._raise_failures:
             raise performed.error if isinstance(performed.error, Exception) else seen.failure()

@@ -76,7 +76,7 @@ class Expected:
         if self._any:
             return True
         try:
-            stored = job._seen().body(allow_pickle=True)
+            stored = job._body()
         except PayloadError:
             return False
         return self._named(stored) == self._named(self._carried(stored.codec))

@@ -7,6 +7,7 @@ from typing import Any, Final
 from bide.errors import JobFailed, PayloadError
 from bide.job import Snapshot
 from bide.payload.codec import Body
+from bide.payload.signing import Seal
 from bide.queue.view import JobView
 
 
@@ -14,10 +15,10 @@ class JobSeen(JobView[Any]):
     """A job as it was when the test bed looked: `status`, `args`, `result`, `error` and so on."""
 
     def __init__(
-        self, queue: str, snapshot: Snapshot, exception: BaseException | None = None
+        self, seal: Seal, snapshot: Snapshot, exception: BaseException | None = None
     ) -> None:
-        super().__init__(snapshot.id, snapshot=snapshot, allow_pickle=True)
-        self.queue: Final = queue
+        super().__init__(snapshot.id, snapshot=snapshot, seal=seal)
+        self.queue: Final = seal.keys.queue or ""
         """The queue's name."""
         self.exception: Final = exception
         """What the run that this tells of raised; None where it returned, or has not been."""
@@ -29,7 +30,7 @@ class JobSeen(JobView[Any]):
     def call(self) -> str:
         """The task and its arguments, as Python writes a call."""
         try:
-            return write_call(self._seen().body(allow_pickle=True))
+            return write_call(self._body())
         except PayloadError:
             return "an unreadable job"
 

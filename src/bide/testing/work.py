@@ -10,7 +10,7 @@ import secrets
 import time
 from typing import Final
 
-from bide import sync
+from bide import config, sync
 from bide.errors import UsageError
 from bide.keys import keys_of
 from bide.ops import inspect, registry
@@ -87,7 +87,7 @@ class Work:
         (snapshot,) = self._client.run(inspect.fetch(station.keys, [claimed.id]))
         if snapshot is None:
             return None
-        seen = JobSeen(station.queue, snapshot, performed.error)
+        seen = JobSeen(station.seal, snapshot, performed.error)
         self.seen.append(seen)
         return seen
 
@@ -102,7 +102,7 @@ class Work:
         for name in names:
             if name not in self._stations:
                 keys = keys_of(name, self._prefix)
-                self._stations[name] = Station(keys, self._worker, _LEASE_US)
+                self._stations[name] = Station(keys, self._worker, _LEASE_US, config.signing_keys())
         stations = list(self._stations.values())
         all_counts = self._client.run_many([inspect.counts(s.keys) for s in stations])
         found = [

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 from bide import aio
 from bide.errors import BideError, TooOld, UsageError
 from bide.keys import Keys
+from bide.logs import Log
 from bide.ops.registry import Beginning, begin, register
 
-log = logging.getLogger("bide.worker")
+log = Log("bide.worker")
 
 
 async def begin_with(

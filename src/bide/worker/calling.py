@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 from bide.current import CurrentJob
+from bide.logs import Log
 from bide.middleware import Middleware
 from bide.payload.codec import Body
-from bide.task import Policy, Served, Target, is_async
+from bide.policy import Policy
+from bide.task import Served, Target, is_async
 from bide.worker.lifespan import Lifespan
 
-log = logging.getLogger("bide.worker")
+log = Log("bide.worker")
 
 Wait = Callable[[Coroutine[Any, Any, Any]], Any]
 """Runs a coroutine where coroutines run, and returns its result, or raises what it raised."""

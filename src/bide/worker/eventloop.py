@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-import logging
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
-log = logging.getLogger("bide.worker")
+from bide.logs import Log
+
+log = Log("bide.worker")
 
 T = TypeVar("T")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bide.errors import UsageError
+from bide.payload.signing import VARIABLE, Keyring
 from bide.queue import AsyncQueue, Queue
 
 
@@ -24,3 +25,24 @@ def agreed(what: str, given: str | None, queues: Sequence[Queue | AsyncQueue | s
         )
     value: str = found.pop()
     return value
+
+
+def pickling(
+    queues: Sequence[Queue | AsyncQueue | str], allow: bool, keyring: Keyring | None
+) -> set[str]:
+    """The names of those whose pickled arguments are read: all, or those that chose pickle.
+
+    Raises:
+        UsageError: there are such, and no key could tell who has made them.
+    """
+    found = {
+        queue if isinstance(queue, str) else queue.name
+        for queue in queues
+        if allow or (not isinstance(queue, str) and queue.serializer == "pickle")
+    }
+    if found and keyring is None:
+        raise UsageError(
+            "Pickles are read only with a signing key, or whoever can write to the server could "
+            f"run any code here; set ${VARIABLE}, or serve no queue that pickles."
+        )
+    return found

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-log = logging.getLogger("bide.worker")
+from bide.logs import Log
+
+log = Log("bide.worker")
 
 _LOOK_EVERY: Final = 1.0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bide.clock import LONGEST_US
@@ -15,6 +14,7 @@ from bide.errors import (
     PayloadTooNew,
     WorkerCrashed,
 )
+from bide.logs import Log
 from bide.ops.produce import check_when
 from bide.outcomes import Fail, RetryLater, Snooze
 from bide.payload.codec import encode_error, encode_result
@@ -25,7 +25,7 @@ from bide.worker.run import Ended
 if TYPE_CHECKING:
     from bide.worker.run import Run
 
-log = logging.getLogger("bide.worker")
+log = Log("bide.worker")
 
 
 class Judged(NamedTuple):
@@ -53,6 +53,8 @@ def completed(run: Run, result: object) -> Judged:
     """What a run that returned came to: its end, or that its result cannot be stored."""
     try:
         data = encode_result(run.task_name, result, run.codec)
+        if run.codec == "pickle":
+            data = run.station.seal.sign("result", run.claimed.id, data) if data else data
     except PayloadError as error:
         log.error("%s (job %s) failed: %s", run.task_name, run.claimed.id, error)
         return Judged(("fail", kept(run), encode_error(error)), run.policy.on_failure, error)

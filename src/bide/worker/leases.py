@@ -7,7 +7,6 @@ time-out and grace, so a job that hangs for ever is not held for ever.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -16,10 +15,11 @@ from typing import Final, Protocol
 from bide import sync
 from bide.errors import BideError
 from bide.job import Claimed
+from bide.logs import Log
 from bide.ops.consume import MAX_SETTLES, extend
 from bide.worker.station import Station
 
-log = logging.getLogger("bide.worker")
+log = Log("bide.worker")
 
 GRACE: Final = 5.0
 """Seconds that a job may take to end after its time-out before its lease is let go."""

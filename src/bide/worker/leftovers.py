@@ -6,7 +6,9 @@ import logging
 import os
 import threading
 
-log = logging.getLogger("bide")
+from bide.logs import Log
+
+log = Log("bide")
 
 
 def leave_threads_behind(code: int = 0) -> None:

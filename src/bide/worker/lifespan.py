@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from bide.errors import UsageError
+from bide.logs import Log
 from bide.resource import Resource, resources
 
-log = logging.getLogger("bide.worker")
+log = Log("bide.worker")
 
 CLOSING: Final = 10.0
 """Seconds that a resource may take to close."""

@@ -16,7 +16,6 @@ claim named, a wake hint, a job that ends, a request to stop.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from typing import Any, Final, NamedTuple
 from bide import aio
 from bide.command import Command
 from bide.errors import BideError, ScriptBug, ServerRefused
+from bide.logs import Log
 from bide.ops.consume import MAX_SETTLE_BYTES, Claim, Settle, Verdict
 from bide.worker.alarm import make_alarm
 from bide.worker.ear import Ear
@@ -35,7 +35,7 @@ from bide.worker.processes.crew import Crew
 from bide.worker.running import Running
 from bide.worker.station import Station
 
-log = logging.getLogger("bide.worker")
+log = Log("bide.worker")
 
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0

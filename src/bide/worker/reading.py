@@ -17,22 +17,27 @@ def read(run: Run, worker: str, served: Served, *, allow_pickle: bool) -> tuple[
     """The task and the body of a job; along the way, the run learns what it is.
 
     Raises:
-        BideError: the body cannot be read, the task is not served, or the job must not be repeated
-            and a worker died under it.
+        BideError: the body is not signed as it has to be, or cannot be read, the task is not
+            served, or the job must not be repeated and a worker died under it.
     """
-    target, envelope = identify(run, worker, served)
+    target, envelope, is_signed = identify(run, worker, served)
     if run.claimed.reclaims and run.policy.on_crash == "fail":
         raise judging.crashed()
-    return target, open_envelope(envelope, allow_pickle=allow_pickle)
+    return target, open_envelope(envelope, allow_pickle=allow_pickle and is_signed)
 
 
-def identify(run: Run, worker: str, served: Served) -> tuple[Target, Envelope]:
+def identify(run: Run, worker: str, served: Served) -> tuple[Target, Envelope, bool]:
     """Have a run learn what it is, by which policy, without touching its arguments.
 
+    Returns:
+        The task, the body, and whether a key of ours has signed it.
+
     Raises:
-        BideError: the body cannot be read, or the task is not served.
+        BideError: the body is not signed as it has to be, or cannot be read, or the task is not
+            served.
     """
     check_id(run.claimed.id)
+    is_signed = run.station.seal.check("job", run.claimed.id, run.claimed.body)
     envelope = decode_envelope(run.claimed.body)
     head = envelope.body
     run.task_name = head.task if head.task.isprintable() else repr(head.task)
@@ -41,7 +46,7 @@ def identify(run: Run, worker: str, served: Served) -> tuple[Target, Envelope]:
     run.job = current(run, worker, head.meta)
     target = served.find(head.task)
     run.policy = policy_for(head, target.policy)
-    return target, envelope
+    return target, envelope, is_signed
 
 
 def current(run: Run, worker: str, meta: Mapping[str, Any] | None = None) -> CurrentJob:

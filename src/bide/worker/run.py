@@ -14,7 +14,7 @@ from bide.ops.consume import Outcome, Said
 from bide.ops.registry import Doing
 from bide.payload.codec import DEFAULT_TIMEOUT
 from bide.payload.serializers import Codec
-from bide.task import Policy
+from bide.policy import Policy
 from bide.worker.station import Station
 
 Ended = tuple[Outcome, str, bytes]

@@ -9,7 +9,6 @@ an argument or a result that does not fit, any exception, a time-out. `calling` 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import time
 from collections import deque
@@ -22,6 +21,7 @@ from typing import Final
 from bide.current import CurrentJob, enter
 from bide.errors import BideError
 from bide.job import Claimed
+from bide.logs import Log
 from bide.middleware import used
 from bide.ops.consume import Settle
 from bide.ops.registry import Doing
@@ -45,7 +45,7 @@ from bide.worker.run import Ended, Run
 from bide.worker.station import Station
 from bide.worker.threads import Threads
 
-log = logging.getLogger("bide.worker")
+log = Log("bide.worker")
 
 SAY_AFTER: Final = 0.3
 """Seconds after which what jobs say is sent, if no other round trip takes it along."""

@@ -16,14 +16,19 @@ from bide.ops.consume import (
     note,
     settle,
 )
+from bide.payload.signing import Keyring, Seal
 from bide.worker.saying import Sayings
 
 
 class Station:
     """The worker's side of one queue."""
 
-    def __init__(self, keys: Keys, worker: str, lease_us: int) -> None:
+    def __init__(
+        self, keys: Keys, worker: str, lease_us: int, keyring: Keyring | None = None
+    ) -> None:
         self.keys = keys
+        self.seal: Final = Seal(keyring, keys)
+        """What checks the signatures of the queue's jobs."""
         self.queue = keys.queue or ""
         self.settles: list[Settle] = []
         self.said: Final = Sayings()

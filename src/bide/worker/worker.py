@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import logging
 import os
 import secrets
 import socket
@@ -22,6 +21,7 @@ from bide.connection import GOODBYE, resolve_prefix, resolve_url
 from bide.errors import BideError, UsageError
 from bide.ids import check_name
 from bide.keys import SCHEMA, keys_of
+from bide.logs import Log
 from bide.ops.consume import leave
 from bide.ops.registry import MOST_DOING, About, heartbeat
 from bide.queue import AsyncQueue, Queue
@@ -31,7 +31,7 @@ from bide.version import VERSION
 from bide.worker import cancels, eventloop, idleness, title
 from bide.worker.begin import begin_with
 from bide.worker.executors import Executor, check_limits
-from bide.worker.given import agreed
+from bide.worker.given import agreed, pickling
 from bide.worker.heartbeat import beat
 from bide.worker.leases import Leases
 from bide.worker.loop import Loop
@@ -42,7 +42,7 @@ from bide.worker.processes.wire import Setting
 from bide.worker.running import Running
 from bide.worker.station import Station
 
-log = logging.getLogger("bide.worker")
+log = Log("bide.worker")
 
 Beside = Callable[[], Coroutine[Any, Any, None]]
 
@@ -101,9 +101,9 @@ class Worker:
                 replaced; where there are none, the worker stops.
             max_rss: above how many bytes of memory a child is, once it has ended its job.
             max_idle: how long to wait for jobs before stopping.
-            allow_pickle: read arguments that were pickled, which can run any code of whoever can
-                write to the queues. Without it, this is done for queues given as objects whose
-                serializer is `"pickle"`, and no others.
+            allow_pickle: read arguments that were pickled, where a key of $BIDE_SIGNING_KEYS has
+                signed them. Without it, this is done for queues given as objects whose serializer
+                is `"pickle"`, and no others. Both need a key.
             allow_eviction: serve queues of a server whose `maxmemory-policy` is not `noeviction`,
                 which drops jobs without a word when its memory is full.
 
@@ -128,11 +128,8 @@ class Worker:
         if self._lease_us < _SHORTEST_LEASE_US:
             raise UsageError(f"lease={lease!r} is too short to be renewed; use 300ms or more.")
         self._grace = to_us(grace, "grace") / 1e6
-        self._pickled = {
-            queue if isinstance(queue, str) else queue.name
-            for queue in given
-            if allow_pickle or (not isinstance(queue, str) and queue.serializer == "pickle")
-        }
+        self._keyring = config.signing_keys()
+        self._pickled = pickling(given, allow_pickle, self._keyring)
         self._allow_eviction = allow_eviction
         self._modules = [modules] if isinstance(modules, str) else list(modules)
         self._served = Served(self._modules)
@@ -219,7 +216,7 @@ class Worker:
             await client.close()
 
     async def _run(self, client: aio.Client, burst: bool) -> int:
-        stations = [Station(keys, self.name, self._lease_us) for keys in self._keys]
+        stations = [Station(keys, self.name, self._lease_us, self._keyring) for keys in self._keys]
         self._loop = loop = Loop(client, stations, self._order, burst)
         self._running = running = self._make_running(loop.ring)
         self._event_loop = event_loop = asyncio.get_running_loop()
@@ -320,6 +317,8 @@ class Worker:
             pickled=sorted(self._pickled),
             url=held.url,
             prefix=held.prefix,
+            root=self._global_keys.prefix,
+            signing_keys=self._keyring.text if self._keyring else None,
             log=logs.settings(),
             max_jobs=limits.max_jobs,
             max_rss=limits.max_rss,

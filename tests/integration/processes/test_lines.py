@@ -15,7 +15,7 @@ from bide.worker.processes.control import Control
 from bide.worker.processes.house import House
 from bide.worker.processes.wire import Born, News, Said, Setting, encode, send
 
-SETTING = Setting("process", "w1", [], [], [], None, None, None, None, None)
+SETTING = Setting("process", "w1", [], [], [], None, None, "bide", None, None, None, None)
 MANY = 2000
 
 PROGRAM = f"""#!{sys.executable}

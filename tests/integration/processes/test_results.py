@@ -89,6 +89,7 @@ def test_results_travel_as_the_queue_says(shared: Shared, serializer: Any) -> No
 
 
 @PROCESS
+@pytest.mark.usefixtures("signing")
 def test_pickles_are_read_only_where_that_is_allowed(stand: Stand) -> None:
     pickled = Queue("work", url=stand.queue.url, serializer="pickle")
     refused = pickled.enqueue(tasks.give_back, "a")

@@ -12,7 +12,7 @@ from tests.integration.testing import shop
 
 
 @pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
+def _fresh(signing: str) -> Iterator[None]:
     shop.done.clear()
     shop.begun.clear()
     shop.gate.clear()

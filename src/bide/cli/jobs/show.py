@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -22,8 +22,11 @@ from bide.cli.screen import (
 )
 from bide.cli.site import Site
 from bide.clock import describe, from_us
+from bide.config import signing_keys
 from bide.errors import PayloadError
+from bide.keys import keys_of
 from bide.notes import Attempt
+from bide.payload.signing import Kind, Seal, Verdict
 from bide.queue.view import call, not_found, written
 from bide.states import State
 
@@ -44,20 +47,36 @@ def show(
 
     ID may be -, for ids on standard input.
     """
-    found, missing = locate(Site(url, prefix), queues, read_ids(ids))
+    site, keyring = Site(url, prefix), signing_keys()
+    found, missing = locate(site, queues, read_ids(ids))
+
+    def signature(seen: Seen) -> Verdict:
+        seal = Seal(keyring, keys_of(seen.queue, site.prefix))
+        kind: Kind = "item" if seen.snapshot.is_item else "job"
+        return seal.verdict(kind, seen.id, seen.snapshot.raw_body)
+
     if as_json:
-        echo_json({"jobs": [full(seen) for seen in found]})
+        echo_json({"jobs": [full(seen) | {"signature": signature(seen)} for seen in found]})
     else:
         for i, seen in enumerate(found):
             if i:
                 echo()
-            _print(seen)
+            _print(seen, _SIGNATURES[signature(seen)] if keyring else "")
     if missing:
         raise not_found(missing[0])
 
 
-def _print(seen: Seen) -> None:
-    facts((name, value) for name, value in _facts(seen) if value not in ("", Cell("")))
+_SIGNATURES: Final[dict[Verdict, str | Cell]] = {
+    "good": "good",
+    "bad": Cell("not good: of other data, of another job or queue, or of a key not here", "red"),
+    "none": Cell("none", "yellow"),
+    "unchecked": "",
+}
+
+
+def _print(seen: Seen, signature: str | Cell) -> None:
+    known = [*_facts(seen), ("signature", signature)]
+    facts((name, value) for name, value in known if value not in ("", Cell("")))
     job = seen.job
     if job.attempts:
         echo()

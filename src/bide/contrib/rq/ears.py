@@ -6,7 +6,6 @@ long as the Timer works; what was lost meanwhile, a look at the server makes goo
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -19,8 +18,9 @@ from bide.connection import LONGEST_RECONNECT_PAUSE, RECONNECT_PAUSE
 from bide.contrib.rq.connections import GONE, client_like
 from bide.contrib.rq.gate import open_gate
 from bide.contrib.rq.keys import Keys
+from bide.logs import Log
 
-log = logging.getLogger("bide.rq")
+log = Log("bide.rq")
 
 BLOCK: Final = 10
 """Seconds per blocking call, so that a dead connection is noticed."""

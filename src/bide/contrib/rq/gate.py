@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
 import redis
 
 from bide.contrib.rq.keys import DELAYED, GATE, HINTS, Keys
 from bide.contrib.rq.scripts import run
+from bide.logs import Log
 
-log = logging.getLogger("bide.rq")
+log = Log("bide.rq")
 
 _AT_ONCE: Final = 100
 """Jobs per call of the script, so that no call is long."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import queue
 import random
@@ -27,8 +26,9 @@ from bide.contrib.rq.queue import DelayQueue
 from bide.contrib.rq.scripts import NO_CLUSTER, check_connection, run
 from bide.dialogue import translate
 from bide.errors import BideError, ServerRefused, UsageError
+from bide.logs import Log
 
-log = logging.getLogger("bide.rq")
+log = Log("bide.rq")
 
 AT_ONCE: Final = 100
 """Jobs per call of the script, so that no call is long."""

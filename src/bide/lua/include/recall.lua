@@ -22,7 +22,7 @@ function recall.forget_some(claims, now)
   if redis.call('HLEN', claims) <= WORKERS then return end
   local sample = redis.call('HRANDFIELD', claims, 16, 'WITHVALUES')
   for i = 1, #sample, 2 do
-    if now - tonumber(string.match(sample[i + 1], '^%d+')) > FORGET_AFTER then
+    if now - (tonumber(string.match(sample[i + 1], '^%d+')) or 0) > FORGET_AFTER then
       redis.call('HDEL', claims, sample[i])
     end
   end

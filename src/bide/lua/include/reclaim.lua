@@ -15,17 +15,17 @@ local function one(sets, record, noting, event, book, now, id)
   local has_ended = true
   if f.alone == 1 then f.crashes = f.crashes + 1 else f.strikes = f.strikes + 1 end
   f.alone = 0
-  redis.call('HINCRBY', meta, 'reclaimed', 1)
+  redis.pcall('HINCRBY', meta, 'reclaimed', 1)
   if book then
     event.add(book, 'reclaimed', 'reclaim', id, f.worker, f.attempt, math.min(f.due, now), '')
   end
   if redis.call('ZREM', sets.asked, id) == 1 then
     redis.call('ZADD', sets.cancelled, now, id)
-    redis.call('HINCRBY', meta, 'cancelled', 1)
+    redis.pcall('HINCRBY', meta, 'cancelled', 1)
     if book then event.add(book, 'cancelled', 'reclaim', id, f.worker, f.attempt, 0, '') end
   elseif f.crashes >= CRASHES or f.strikes >= MANY_STRIKES then
     redis.call('ZADD', sets.failed, now, id)
-    redis.call('HINCRBY', meta, 'failed', 1)
+    redis.pcall('HINCRBY', meta, 'failed', 1)
     local why = string.format(
       '{"type":"WorkerCrashed","message":"Its worker died or stopped %d times under'
       .. ' this job, %d of them while it ran alone; the last was %s."}',

@@ -11,6 +11,7 @@
 -- after it had ended. ended: when it finished, where its score does not say so.
 local record = {}
 
+local FAR = 9000000000000000 -- beyond 2^53 a token would not grow by one
 local NEVER = '0000000000000000-'
 
 function record.head(token, before)
@@ -39,19 +40,24 @@ function record.remembers(line, token, outcome)
   return string.sub(line, 1, 17) == stamp or string.sub(line, 18, 34) == stamp
 end
 
--- The fields of a record, or nil for what is not one.
+-- The fields of a record, or nil for what is not one: whoever parses one writes by it, and must not
+-- find half way that a number in it is none.
 function record.parse(line)
   if not line then return nil end
-  local priority, attempt, crashes, strikes, alone, started, worker, due, rest =
-    string.match(line, '^ (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+)(.*)$', 35)
+  local token, before, priority, attempt, crashes, strikes, alone, started, worker, due, rest =
+    string.match(line, '^(%d+)[%a-](%d+)[%a-] (%d) (%d+) (%d+) (%d+) ([01]) (%d+) (%S+) (%S+)(.*)$')
   due = tonumber(due)
-  if not due or due ~= due then return nil end
+  if not due or not (due > -FAR and due < FAR) or #token ~= 16 or #before ~= 16
+    or tonumber(token) >= FAR or #attempt + #crashes + #strikes > 27 or #started > 16 then
+    return nil
+  end
+  local first = tonumber(string.match(rest .. ' ', '^ (%d+) '))
+  if first and first >= FAR then first = nil end
   return {
     head = string.sub(line, 1, 34),
     priority = tonumber(priority), attempt = tonumber(attempt), crashes = tonumber(crashes),
     strikes = tonumber(strikes), alone = tonumber(alone), started = tonumber(started),
-    worker = worker, due = due, first = tonumber(string.match(rest .. ' ', '^ (%d+) ')),
-    retried = string.match(rest .. ' ', ' (%w+)r '),
+    worker = worker, due = due, first = first, retried = string.match(rest .. ' ', ' (%w+)r '),
   }
 end
 

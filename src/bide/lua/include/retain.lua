@@ -7,6 +7,7 @@
 local retain = {}
 
 local SPARE = 15000000
+local SIX = '^%d+ %d+ %d+ %d+ %d+ %d+$'
 local DEFAULT = '10000 86400000000 10000 2592000000000 10000 86400000000'
 
 -- Count and age of completed, failed and cancelled jobs: six numbers; whether any job of the queue
@@ -14,9 +15,9 @@ local DEFAULT = '10000 86400000000 10000 2592000000000 10000 86400000000'
 function retain.limits(meta)
   local set = redis.call('HMGET', meta, 'retention', 'own', 'listened')
   local limits = {own = set[2], listened = set[3]}
-  for number in string.gmatch(set[1] or DEFAULT, '%d+') do
-    limits[#limits + 1] = tonumber(number)
-  end
+  local stored = set[1]
+  if not stored or not string.find(stored, SIX) then stored = DEFAULT end
+  for number in string.gmatch(stored, '%d+') do limits[#limits + 1] = tonumber(number) end
   return limits
 end
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import socket
@@ -25,11 +24,15 @@ from typing import Any, Final, NoReturn
 
 from msgspec.structs import replace
 
+from bide import config
 from bide.current import CurrentJob, enter
 from bide.errors import BideError, JobTimeout, PayloadError
+from bide.keys import keys_of
+from bide.logs import Log
 from bide.middleware import used
 from bide.ops.consume import Said as Note
 from bide.payload.codec import encode_error
+from bide.payload.signing import Seal
 from bide.resource import resources
 from bide.task import Served
 from bide.worker import eventloop, judging
@@ -58,7 +61,7 @@ from bide.worker.reading import current, identify, read
 from bide.worker.run import Run
 from bide.worker.title import set_title
 
-log = logging.getLogger("bide.worker")
+log = Log("bide.worker")
 
 ENDED: Final = 0
 """How a child ends whose worker has no more jobs."""
@@ -75,8 +78,9 @@ _BURY_EVERY: Final = 64
 class Mouth:
     """The station of a child's jobs: what they say goes to the worker at once."""
 
-    def __init__(self, queue: str, child: Child, number: int) -> None:
-        self.queue = queue
+    def __init__(self, seal: Seal, child: Child, number: int) -> None:
+        self.queue = seal.keys.queue
+        self.seal = seal
         self.said = self
         self._child = child
         self._number = number
@@ -98,6 +102,7 @@ class Child:
         self._interrupts = Interrupts()
         self._served = served
         self._setting = setting
+        self._keyring = config.signing_keys()
         self._lifespan = Lifespan()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ran = 0
@@ -154,7 +159,8 @@ class Child:
         self._row.begin(order.number, now, now if order.died else 0.0)
         if self._ran:
             self._interrupts.listen()
-        mouth: Any = Mouth(order.queue, self, order.number)
+        seal = Seal(self._keyring, keys_of(order.queue, self._setting.root))
+        mouth: Any = Mouth(seal, self, order.number)
         run = Run(mouth, order.claimed, order.claimed_at, lambda: None)
         if order.died:
             run.deadline = now

@@ -8,7 +8,6 @@ where it cannot any more, the table says which job it was, and the system how it
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from typing import Final, NamedTuple
 
 from bide.errors import WorkerCrashed
 from bide.job import Claimed
+from bide.logs import Log
 from bide.ops.consume import Settle
 from bide.ops.registry import Doing
 from bide.payload.codec import DEFAULT_TIMEOUT, encode_error
@@ -41,7 +41,7 @@ from bide.worker.run import Ended, Run
 from bide.worker.running import SAY_AFTER
 from bide.worker.station import Station
 
-log = logging.getLogger("bide.worker")
+log = Log("bide.worker")
 
 LOOK_EVERY: Final = 0.1
 """Seconds between looks at what runs for how long, while something does."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import secrets
 import signal
@@ -15,6 +14,7 @@ from fcntl import ioctl
 from typing import Final
 
 from bide.errors import BideError, TaskNotFound
+from bide.logs import Log
 from bide.worker.lifespan import CLOSING
 from bide.worker.processes import kin
 from bide.worker.processes.control import Control
@@ -38,7 +38,7 @@ from bide.worker.processes.wire import (
     send,
 )
 
-log = logging.getLogger("bide.worker")
+log = Log("bide.worker")
 
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 5.0

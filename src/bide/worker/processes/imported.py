@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import threading
 from collections.abc import Container
 from contextlib import suppress
 
-log = logging.getLogger("bide.worker")
+from bide.logs import Log
+
+log = Log("bide.worker")
 
 
 def warn(ours: Container[int]) -> None:

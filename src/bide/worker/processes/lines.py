@@ -7,16 +7,16 @@ for that. It may also close ours: then nothing that is said here could be believ
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import socket
 import time
 from contextlib import suppress
 from typing import Final
 
+from bide.logs import Log
 from bide.worker.processes.wire import Reader, send
 
-log = logging.getLogger("bide.worker")
+log = Log("bide.worker")
 
 PATIENCE: Final = 2.0
 """Seconds in which a message is tried again that the system has no means for."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import logging
 import os
 import select
 import signal
@@ -23,6 +22,7 @@ from typing import Final
 
 from bide import config, logs
 from bide.errors import BideError, TaskNotFound
+from bide.logs import Log
 from bide.task import Served, import_module
 from bide.worker import eventloop
 from bide.worker.processes import imported, kin
@@ -45,7 +45,7 @@ from bide.worker.processes.wire import (
 )
 from bide.worker.title import set_title
 
-log = logging.getLogger("bide.worker")
+log = Log("bide.worker")
 
 SWEEP_AFTER: Final = 0.5
 """Seconds after a child's death in which what it left behind is looked for."""
@@ -240,7 +240,7 @@ def _keep(
     setting = decode_setting(message)
     if setting.log is not None:
         logs.setup(*setting.log)
-    with config.override(url=setting.url, prefix=setting.prefix):
+    with config.override(url=setting.url, prefix=setting.prefix, signing_keys=setting.signing_keys):
         try:
             nursery = Nursery(setting, control, orders, replies, table)
         except BideError as error:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import time
 from typing import Final
 
+from bide.logs import Log
 from bide.payload.codec import DEFAULT_TIMEOUT
 from bide.worker.leases import GRACE
 from bide.worker.lifespan import CLOSING
@@ -16,7 +16,7 @@ from bide.worker.processes import kin
 from bide.worker.processes.interrupts import ASKED
 from bide.worker.processes.table import Row
 
-log = logging.getLogger("bide.worker")
+log = Log("bide.worker")
 
 BEGINNING: Final = 0.05
 """Seconds after which a child that has not begun yet is not counted on."""

@@ -216,6 +216,9 @@ class Setting(NamedTuple):
     pickled: list[str]
     url: str | None
     prefix: str | None
+    root: str
+    """The prefix of the worker's keys."""
+    signing_keys: str | None
     log: tuple[str, int] | None
     max_jobs: int | None
     max_rss: int | None

@@ -1,0 +1,270 @@
+"""Targets that need no server: whatever is stored or said, it is read or refused."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bide.cli.jobs import look
+from bide.cli.jobs.show import _print
+from bide.cli.options import read_address, read_at, read_value
+from bide.cli.screen import echo_json
+from bide.cli.workers import print_workers, workers_report
+from bide.clock import to_us
+from bide.command import Command
+from bide.config import to_bytes
+from bide.connection import hide_password, resolve_url
+from bide.delay_queue import ItemSeen
+from bide.dialogue import Send, Situation, dialogue
+from bide.errors import BadSignature, BideError, PayloadError
+from bide.events import read_event
+from bide.job import Claimed, RunRecord, Snapshot
+from bide.keys import keys_of
+from bide.logs import printable
+from bide.notes import read_notes
+from bide.ops import consume, inspect, listen, manage, produce, registry
+from bide.ops.produce import Prepared
+from bide.payload.codec import (
+    Body,
+    decode_body,
+    decode_error,
+    decode_result,
+    encode_body,
+    encode_error,
+    encode_result,
+)
+from bide.payload.items import decode_item, encode_item
+from bide.payload.signing import Keyring, Seal, unsigned
+from bide.queue.view import JobView
+from bide.retry import Retry
+from bide.task import Served
+from bide.worker.calling import prepare
+from bide.worker.lifespan import Lifespan
+from bide.worker.order import read_order
+from bide.worker.reading import read
+from bide.worker.run import Run
+from bide.worker.station import Station
+from tests.fuzz import tasks
+from tests.fuzz.mutate import Mutator
+
+MAIL = keys_of("mail")
+ONE, TWO = f"one:{'1' * 32}", f"two:{'2' * 32}"
+SEAL = Seal(Keyring(ONE), MAIL)
+NOW = 1_795_214_038_547_684
+_served = Served([tasks.__name__])
+
+BODIES = [
+    encode_body(body)
+    for body in (
+        Body("tests.fuzz.tasks:take", [1, "a", [2.5]]),
+        Body("tests.fuzz.tasks:take", [], {"what": {"a": None}}),
+        Body("tests.fuzz.tasks:typed", ["2030-01-01", {"id": 1, "tags": ["x"]}], {"many": [1]}),
+        Body("tests.fuzz.tasks:take", [b"x", 1], codec="msgpack"),
+        Body("tests.fuzz.tasks:take", [{1: 2}], codec="pickle"),
+        Body("given", [1], timeout=5, retry=Retry(3, on=[ValueError]), keep=1.5, on_crash="fail"),
+        Body("tests.fuzz.tasks:take", [1], meta={"a": 1}, description="d", on_success="a:b"),
+        Body("os:system", ["true"]),
+    )
+]
+SIGNED = [SEAL.sign("job", "a", body) for body in BODIES]
+ITEMS = [encode_item(data) for data in ({"user": 1}, [1, [2.5]], "text", None, 9007199254740993)]
+RESULTS = [
+    *(encode_result("t", value) for value in ({"a": [1, None]}, "text", 2.5, True)),
+    encode_result("t", [b"x", 1], "msgpack"),
+    encode_result("t", {1: 2}, "pickle"),
+]
+RECORDS = [
+    b"1795214038547684-1795214030000000R 7 2 1 2 1 1795214038547684 host.42.ab 1795214038000000",
+    b"1795214038547684C0000000000000000- 5 1 0 0 0 1795214038547684 w 1795214038000000 17952140380",
+    b"0000000000000000-0000000000000000- 0 0 0 0 0 0 - 1795214038000000 cr5zej12er 179521403800e",
+]
+ERROR = encode_error(ValueError("no such order"))
+NOTES = [
+    b"E 1 1795214038547684 1795214038547685 host.42 " + ERROR,
+    b"C 2 1795214038547684 1795214038547685 host.42\n"
+    b'L 1795214038547684 "a line"\nP 1795214038547684 [0.5,"half"]',
+    b'L 1795214038547684 "a line"\nL 1795214038547684 "an\\nother"',
+]
+EVENTS = [
+    b"added enqueue 1795214038547684 a - 0 1795214038547684 ",
+    b"failed fail 1795214038547684 a host.42 1 0 " + ERROR[:300],
+    b'progress note 1795214038547684 a w 1 0 [0.5,"half"]',
+    b"emptied empty 1795214038547684 - - 0 0 42",
+]
+ABOUTS = [
+    b'1795214038547684 {"host":"h","pid":1,"queues":["mail"],"executor":"auto","concurrency":4,'
+    b'"started_us":1795214038547684,"version":"0","busy":1,"doing":[["mail","a","t:f",1]],"skew":1}',
+    b"1795214038547684",
+]
+ITEM = [b"completed", NOW, 5, BODIES[0], RECORDS[0], RESULTS[0], NOTES[0], None]
+
+
+# -- what is checked
+
+
+def refused_or_read(read: Callable[[bytes], object], *allowed: type[Exception]) -> Any:
+    """Reading it ends, in a value or an error of the kinds that callers handle."""
+
+    def check(mutator: Mutator, corpus: list[bytes]) -> None:
+        with contextlib.suppress(*allowed):
+            read(mutator.bytes(corpus))
+
+    return check
+
+
+def a_body(mutator: Mutator, corpus: list[bytes]) -> None:
+    """What a worker does with it, up to the call."""
+    body = mutator.bytes(corpus)
+    with contextlib.suppress(PayloadError):
+        decode_body(body)
+    station = Station(MAIL, "w", 1_000_000)
+    run = Run(station, Claimed("a", body, NOW, 1, 0, NOW, NOW), 0.0, lambda: None)
+    with contextlib.suppress(BideError):
+        target, read_body = read(run, "w", _served, allow_pickle=True)
+        assert target.function.__module__ == tasks.__name__, "nothing else is ever found"
+        prepare(read_body, target, Lifespan(), ())
+    assert run.task_name.isprintable()
+    assert 0 < run.policy.timeout <= 1e10
+    assert not tasks.imported()
+
+
+def a_signature(mutator: Mutator, corpus: list[bytes]) -> None:
+    """Nothing but what was signed passes."""
+    i = mutator.random.randrange(len(corpus))
+    signed = mutator.bytes([corpus[i]])
+    if any(signed == one for one in corpus):
+        return
+    with pytest.raises(BadSignature):
+        SEAL.check("job", "a", signed)
+    unsigned(signed)
+    assert SEAL.verdict("job", "a", signed) in ("bad", "none")
+
+
+def a_job(mutator: Mutator, corpus: list[bytes]) -> None:
+    """All that is shown of a job one of whose parts is odd."""
+    item: list[Any] = list(ITEM)
+    field = mutator.random.choice((3, 3, 4, 5, 6, 6))
+    item[field] = mutator.bytes({3: BODIES + ITEMS, 4: RECORDS, 5: RESULTS, 6: NOTES}[field])
+    item[0] = mutator.random.choice((b"completed", b"active", b"failed", b"waiting"))
+    (snapshot,) = inspect.fetch(MAIL, ["a"]).parse([b"ok", NOW, item])
+    assert snapshot is not None
+    look_at(snapshot)
+
+
+def check_harmless(text: str) -> None:
+    """It moves no cursor and turns no text round."""
+    odd = [line for line in text.split("\n") if printable(line) != line]
+    assert not odd, odd
+
+
+def look_at(snapshot: Snapshot) -> None:
+    view: JobView[Any] = JobView("a", snapshot=snapshot)
+    for name in dir(JobView):
+        if not name.startswith("_"):
+            with contextlib.suppress(BideError):
+                getattr(view, name)
+    seen = look.Seen("mail", snapshot)
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        _print(seen, "")
+        echo_json(look.full(seen))
+        look.remark(seen), look.when(seen)
+    check_harmless(out.getvalue())
+    with contextlib.suppress(BideError):
+        ItemSeen.read(snapshot)
+
+
+def a_worker(mutator: Mutator, corpus: list[bytes]) -> None:
+    """One odd registration hides no other."""
+    reply = [b"ok", NOW, [b"good", ABOUTS[0], mutator.bytes([b"host.42"]), mutator.bytes(corpus)]]
+    seen = registry.workers(keys_of(None)).parse(reply)
+    assert "good" in {worker.name for worker in seen}
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        workers_report(seen)
+        print_workers(seen)
+    check_harmless(out.getvalue())
+
+
+def a_meta(mutator: Mutator, corpus: list[bytes]) -> None:
+    """Odd settings of a queue hide none of its counts."""
+    meta = [b"completed", b"3", b"retention", b"10000 1 10000 2 10000 3", b"gap_us", b"5"]
+    i = mutator.random.randrange(len(meta))
+    meta[i] = mutator.bytes([meta[i]])
+    found = inspect.counts(MAIL).parse([b"ok", NOW, 1, 2, 3, 4, 5, 6, NOW, 7, meta])
+    assert (found.delayed, found.cancelled) == (1, 6)
+
+
+_SAMPLES: list[tuple[Command[Any], Any]] = [
+    (produce.enqueue(MAIL, [Prepared("a", "+0", 5, b"{}")]), [b"ok", NOW, b"new", NOW]),
+    (consume.claim(MAIL, "w", 1, 1, 1, 0), [b"ok", NOW, NOW, 0, 0, 0, 0, b"a", b"{}", 7, 1, NOW]),
+    (consume.pop(MAIL, "w", 1, 1, 0), [b"ok", NOW, 0, 0, 0, b"a", ITEMS[0]]),
+    (consume.settle(MAIL, []), [b"ok", NOW, b"ok", b"lost"]),
+    (inspect.fetch(MAIL, ["a"]), [b"ok", NOW, ITEM]),
+    (inspect.counts(MAIL), [b"ok", NOW, 1, 2, 3, 4, 5, 6, NOW, 7, [b"completed", b"3"]]),
+    (inspect.upcoming(MAIL, 0, 5), [b"ok", NOW, b"a", NOW, b"b", NOW]),
+    (inspect.listing(MAIL, "failed", 0, 5), [b"ok", NOW, b"a", b"b"]),
+    (manage.retry(MAIL, ["a"], "+0"), [b"ok", NOW, b"ok", NOW]),
+    (manage.empty(MAIL, "x"), [b"ok", 5, 1]),
+    (listen.listen(MAIL, "l", "-"), [b"ok", NOW, b"1-0", 0]),
+    (registry.workers(keys_of(None)), [b"ok", NOW, [b"w", ABOUTS[0]]]),
+    (registry.queues(keys_of(None)), [b"ok", [b"mail", b"low"]]),
+    (registry.heartbeat(keys_of(None), "w", None), [b"ok", NOW, 0]),
+]
+
+
+def a_reply(mutator: Mutator, corpus: list[bytes]) -> None:
+    """Any reply is a result or an error of ours; and the reply beside it is read."""
+    odd, reply = mutator.random.choice(_SAMPLES)
+    good, fine = _SAMPLES[3]
+    steps = dialogue([odd, good], Situation("here", "server", 0, True))
+    step = next(steps)
+    assert isinstance(step, Send)
+    with pytest.raises(StopIteration) as end:
+        steps.send([mutator.reply(reply), fine])
+    result, beside = end.value.value
+    assert beside == ["ok", "lost"]
+    if odd.script == "fetch" and not isinstance(result, BideError):
+        for snapshot in result:
+            if snapshot is not None and isinstance(snapshot.raw_body, bytes):
+                with contextlib.suppress(BideError, TypeError, AttributeError):
+                    _ = snapshot.task
+
+
+WORDS = [
+    *("redis://me:pass@host:6379/0", "rediss://h/1?ssl_cert_reqs=none", "unix:///tmp/s?db=0"),
+    *("1h30m", "250ms", "high=6,low=1", "fair", "127.0.0.1:8080", "[::1]:80", "500MB", '{"a":1}'),
+    *("2030-01-31T09:00:00+01:00", f"{ONE},{TWO},unsigned", "mail", "app.tasks:send"),
+]
+_READERS: list[Callable[[str], object]] = [
+    *(resolve_url, hide_password, to_us, read_order, read_address, read_value, read_at),
+    *(Keyring, keys_of, lambda text: to_bytes(text, "x"), lambda text: _served.find(text)),
+]
+
+
+def a_word(mutator: Mutator, corpus: list[bytes]) -> None:
+    """What a person types, or sets, is meant or refused in a sentence."""
+    text = mutator.text(WORDS)
+    for reader in _READERS:
+        with contextlib.suppress(BideError):
+            reader(text)
+
+
+TARGETS: dict[str, tuple[float, Callable[[Mutator, list[bytes]], None], list[bytes]]] = {
+    "bodies": (0.17, a_body, BODIES),
+    "signatures": (0.10, a_signature, SIGNED),
+    "items": (0.05, refused_or_read(decode_item, PayloadError), ITEMS),
+    "results": (0.06, refused_or_read(decode_result, PayloadError), RESULTS),
+    "errors": (0.04, refused_or_read(decode_error), [ERROR]),
+    "run records": (0.05, refused_or_read(RunRecord.read), RECORDS),
+    "notes": (0.05, refused_or_read(read_notes), NOTES),
+    "jobs shown": (0.12, a_job, []),
+    "workers shown": (0.04, a_worker, ABOUTS),
+    "settings shown": (0.03, a_meta, []),
+    "events": (0.05, refused_or_read(lambda data: read_event("1-1", data), ValueError), EVENTS),
+    "replies": (0.07, a_reply, []),
+    "words typed": (0.05, a_word, []),
+}
+"""Name -> its share of all inputs, what is checked, and what is changed."""

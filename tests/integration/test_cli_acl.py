@@ -1,0 +1,196 @@
+"""What `bide acl` prints is enough for its role, and no more."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from bide import AccessDenied, BideError, DelayQueue, Queue, State, Worker
+from bide.cli.acl import quoted, rules
+from bide.keys import keys_of
+from tests.integration import jobs
+from tests.integration.console import bide, error_of, said
+from tests.integration.workers import eventually, listeners
+
+MODULES = ("tests.integration.jobs",)
+As = Callable[[str], str]
+
+
+def inline(url: str, line: str) -> bytes:
+    """Have a server read a line as it reads one that is typed."""
+    with redis.Redis.from_url(url) as client:
+        options = client.connection_pool.connection_kwargs
+    with socket.socket(socket.AF_UNIX) as to:
+        to.connect(options["path"])
+        to.sendall(line.encode() + b"\r\n")
+        return to.recv(1000)
+
+
+@pytest.fixture
+def as_user(url: str, home: Path, raw: redis.Redis) -> Iterator[As]:
+    """The URL of a role's user, made of what is printed, for the queues `work` and `orders`."""
+    printed = said(bide(home, "acl", "-q", "work", "-q", "orders"))
+    for line in printed.splitlines():
+        assert inline(url, line) == b"+OK\r\n"
+    names = [line.split()[2] for line in printed.splitlines()]
+    assert names == ["bide-worker", "bide-producer", "bide-viewer"]
+    for name in names:
+        assert inline(url, f"ACL SETUSER {name} >secret") == b"+OK\r\n"
+    for line in printed.splitlines():  # once more: a password stays
+        assert inline(url, line) == b"+OK\r\n"
+    mark = "&" if "?" in url else "?"
+    yield lambda role: f"{url}{mark}username=bide-{role}&password=secret"
+    for name in names:
+        raw.acl_deluser(name)
+
+
+@contextlib.contextmanager
+def at_work(url: str, seeing: Queue) -> Iterator[None]:
+    """A worker at work, once it hears whom it is to cancel; `seeing` may ask who listens."""
+    worker = Worker("work", url=url, modules=MODULES, lease=5)
+    thread = threading.Thread(target=worker.work)
+    thread.start()
+    try:
+        eventually(lambda: listeners(seeing, "asked"))
+        yield
+    finally:
+        worker.stop()
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_a_producer_enqueues_waits_and_changes_and_a_worker_works(
+    as_user: As, queue: Queue
+) -> None:
+    mail = Queue("work", url=as_user("producer"))
+    with at_work(as_user("worker"), queue):
+        assert mail.enqueue(jobs.add, 2, 3).wait(10) == 5
+        later = mail.enqueue(jobs.add, 1, delay=600)
+        later.promote()
+        assert later.wait(10) == 1
+        hangs = mail.enqueue(jobs.hang)
+        eventually(lambda: hangs.refresh().status is State.ACTIVE)
+        assert hangs.cancel()
+        eventually(lambda: hangs.refresh().status is State.CANCELLED)
+    with mail.events(timeout=0.1) as events:
+        job = mail.enqueue(jobs.add, 1, delay=60)
+        mail.pause()
+        mail.resume()
+        job.reschedule(delay=30)
+        job.delete()
+        assert [event.kind for event in events] == ["added", "rescheduled", "deleted"]
+    assert mail.empty() == 0
+    mail.close()
+
+
+def test_data_are_pushed_by_one_and_taken_by_the_other(as_user: As) -> None:
+    producer = DelayQueue("orders", url=as_user("producer"))
+    consumer = DelayQueue("orders", url=as_user("worker"))
+    producer.push_many([1, 2, 3])
+    assert consumer.pop() == [1]
+    with consumer.take(num=2, wait=5) as items:
+        assert [item.data for item in items] == [2, 3]
+        items.ack()
+    assert producer.length() == 0
+    producer.close()
+    consumer.close()
+
+
+def test_a_viewer_sees_all_and_changes_nothing(as_user: As, home: Path, url: str) -> None:
+    mail = Queue("work", url=url)
+    job = mail.enqueue(jobs.add, 2, delay=60)
+    failed = mail.enqueue(jobs.fail, "no")
+    Worker(mail, modules=MODULES).work(burst=True)
+    seeing = as_user("viewer")
+    assert "work" in said(bide(home, "info", url=seeing))
+    assert job.id in said(bide(home, "jobs", "ls", url=seeing))
+    assert "ValueError" in said(bide(home, "jobs", "show", failed.id, url=seeing))
+    assert job.id in said(bide(home, "upcoming", url=seeing))
+    assert "work" in said(bide(home, "queues", "ls", url=seeing))
+    said(bide(home, "workers", url=seeing))
+    assert "live worker" in bide(home, "health", "-q", "work", url=seeing).stdout
+    before = mail.counts()._replace(now_us=0)
+    for args in (
+        ("jobs", "cancel", job.id),
+        ("jobs", "promote", job.id),
+        ("jobs", "delete", failed.id),
+        ("jobs", "retry", failed.id),
+        ("queues", "pause", "work"),
+        ("queues", "empty", "work", "--yes"),
+    ):
+        assert "refuses access" in error_of(bide(home, *args, url=seeing))
+    with contextlib.closing(Queue("work", url=seeing)) as queue, pytest.raises(AccessDenied):
+        queue.enqueue(jobs.add, 1)
+    assert mail.counts()._replace(now_us=0) == before
+    mail.close()
+
+
+@pytest.mark.parametrize("role", ["worker", "producer", "viewer"])
+def test_no_role_reaches_another_queue_prefix_or_command(as_user: As, role: str) -> None:
+    with redis.Redis.from_url(as_user(role)) as client:
+        run: Any = client.execute_command
+        for key in ("bide:{other}:jobs", "bide:{work2}", "staging:{work}:jobs", "anything"):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                run("HGET", key, "a")
+        for words in (
+            ("KEYS", "*"),
+            ("FLUSHALL",),
+            ("CONFIG", "GET", "requirepass"),
+            ("ACL", "LIST"),
+            ("EVAL", "return 1", "0"),
+            ("SCRIPT", "FLUSH"),
+            ("MONITOR",),
+            ("DEBUG", "SLEEP", "0"),
+            ("SHUTDOWN",),
+        ):
+            with pytest.raises(redis.exceptions.ResponseError):
+                run(*words)
+    with (
+        contextlib.closing(Queue("other", url=as_user(role))) as queue,
+        pytest.raises(BideError, match="refuses access"),
+    ):
+        queue.counts()
+
+
+@pytest.mark.parametrize("name", ["a*", "a?[b]^", "quo\"te's", "back\\slash", "später"])
+def test_odd_names_are_meant_as_they_are(url: str, home: Path, name: str) -> None:
+    line = said(bide(home, "acl", "producer", "-q", name, "--user", "odd")).strip()
+    assert inline(url, line) == b"+OK\r\n"
+    assert inline(url, "ACL SETUSER odd >secret") == b"+OK\r\n"
+    mark = "&" if "?" in url else "?"
+    theirs = f"{url}{mark}username=odd&password=secret"
+    with contextlib.closing(Queue(name, url=theirs)) as queue:
+        queue.enqueue(jobs.add, 1)
+    for other in ("ab", "aab]^", "a?b", "a?[b]", "backslash"):
+        with contextlib.closing(Queue(other, url=theirs)) as queue, pytest.raises(AccessDenied):
+            queue.enqueue(jobs.add, 1)
+    assert inline(url, "ACL DELUSER odd") == b":1\r\n"
+
+
+def test_without_a_queue_it_is_all_of_a_prefix(one_url: str, home: Path) -> None:
+    shown = said(bide(home, "acl", "worker", "--prefix", "shop", "--json"))
+    (user,) = json.loads(shown)["users"]
+    assert (user["name"], user["role"]) == ("shop-worker", "worker")
+    assert user["rules"] == rules("worker", [], "shop")
+    keys = [rule for rule in user["rules"] if rule[0] in "~&"]
+    assert "~shop:{*}:*" in keys
+    assert all(key[1:].startswith("shop:") for key in keys)
+
+
+def test_one_user_is_of_one_role(home: Path) -> None:
+    assert "give that one" in error_of(bide(home, "acl", "--user", "x"), 2)
+    assert "brace" in error_of(bide(home, "acl", "-q", "a b"), 2)
+
+
+def test_words_are_quoted_where_they_must_be() -> None:
+    key = keys_of("mail")["meta"]
+    assert quoted(f"~{key}") == "~bide:{mail}"
+    assert quoted('a"\\ä') == '"a\\"\\\\\\xc3\\xa4"'

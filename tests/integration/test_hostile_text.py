@@ -1,0 +1,188 @@
+"""What others have written stays text, and passwords stay where they are."""
+
+from __future__ import annotations
+
+import io
+import logging
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from bide import BideError, DelayQueue, Queue, Worker, config
+from bide.keys import keys_of
+from bide.logs import Log
+from bide.payload.codec import Body, encode_body
+from bide.payload.items import MARK
+from tests.integration import jobs
+from tests.integration.console import at_terminal, bide
+
+ESCAPES = "\x1b[2J\x1b]0;owned\x07\r\nERROR forged\u202e\u2028[red]x[/red]\x9b1m"
+KEYS = keys_of("work")
+
+
+@pytest.fixture
+def written() -> Iterator[io.StringIO]:
+    """What a program logs that has set up logging by itself."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(filename)s %(message)s"))
+    log = logging.getLogger("bide")
+    log.addHandler(handler)
+    before = log.level
+    log.setLevel(logging.DEBUG)
+    yield stream
+    log.removeHandler(handler)
+    log.setLevel(before)
+
+
+def plant(raw: redis.Redis, id: str, body: bytes, queue: str = "work") -> None:
+    """Write a job as no script would let it be written."""
+    keys = keys_of(queue)
+    raw.zadd(keys.names["due"][4], {id: 1})
+    raw.hset(keys["jobs"], id, body)
+
+
+def is_harmless(text: str) -> bool:
+    return all(char == "\n" or char.isprintable() for char in text)
+
+
+BODIES = {
+    "task": encode_body(Body(ESCAPES)),
+    "callback": encode_body(Body("tests.integration.jobs:add", [1], on_success=f"a:{ESCAPES}")),
+    "argument": encode_body(Body("tests.integration.jobs:add", [ESCAPES])),
+    "keyword": encode_body(Body("tests.integration.jobs:add", [1], {ESCAPES: 1})),
+    "raised": encode_body(Body("tests.integration.jobs:fail", [ESCAPES], retry=None)),
+    "field": b'{"task":"a","' + ESCAPES.encode() + b'":1}',
+    "no body": ESCAPES.encode(),
+}
+
+
+def test_logs_of_a_program_with_a_form_of_its_own_cannot_be_forged(
+    one_url: str, written: io.StringIO
+) -> None:
+    queue = Queue("work", url=one_url)
+    with redis.Redis.from_url(one_url) as raw:
+        for id, body in BODIES.items():
+            plant(raw, id, body)
+        for i in range(3):
+            plant(raw, f"{i}{ESCAPES}", encode_body(Body("tests.integration.jobs:add", [1])))
+        plant(raw, "long" * 50, encode_body(Body("tests.integration.jobs:add", [1])))
+    Worker(queue, modules=["tests.integration.jobs"]).work(burst=True)
+    lines = [line for line in written.getvalue().split("\n") if line]
+    records = [line for line in lines if line.startswith(("ERROR ", "WARNING ", "DEBUG ", "INFO "))]
+    assert not any(line.startswith("ERROR forged") for line in records)
+    assert all(is_harmless(line) for line in records), records
+    assert any("judging.py" in line for line in records), "a record tells where it was made"
+    assert queue.counts().failed == len(BODIES) - 1 + 4, "a callback that is not there fails nobody"
+    for i in range(3):
+        assert "holds what cannot be printed" in str(queue.fetch(f"{i}{ESCAPES}").error)
+    assert "longer than 128 bytes" in str(queue.fetch("long" * 50).error)
+    queue.close()
+
+
+def test_nor_those_of_who_takes_data(one_url: str, written: io.StringIO) -> None:
+    pile = DelayQueue("orders", url=one_url)
+    pile.push(1)
+    with redis.Redis.from_url(one_url) as raw:
+        plant(raw, f"a{ESCAPES}", MARK + b"no", "orders")
+        plant(raw, f"b{ESCAPES}", b"no", "orders")
+    assert pile.pop(num=9) == [1]
+    with redis.Redis.from_url(one_url) as raw:
+        plant(raw, f"c{ESCAPES}", MARK + b"no", "orders")
+    with pile.take(num=9) as items:
+        assert not items
+    records = written.getvalue()
+    assert "has failed" in records
+    assert is_harmless(records), records
+    pile.close()
+
+
+@pytest.mark.parametrize("args", [("jobs", "ls"), ("upcoming",), ("info",), ("queues", "ls")])
+def test_commands_print_them_as_escapes(home: Path, one_url: str, args: tuple[str, ...]) -> None:
+    queue = Queue("work", url=one_url)
+    queue.enqueue(jobs.add, 1, delay=60)
+    with redis.Redis.from_url(one_url) as raw:
+        for id, body in BODIES.items():
+            plant(raw, id, body)
+        plant(raw, f"a{ESCAPES}", BODIES["task"])
+        raw.hset("bide:queues", f"q{ESCAPES}", 1)
+        raw.hset("bide:workers", f"w{ESCAPES}", "1 {}")
+    done = bide(home, *args, url=one_url)
+    assert is_harmless(done.stdout + done.stderr), done.stdout
+    assert done.returncode == 0, done.stderr
+    queue.close()
+
+
+def test_markup_is_text(home: Path, one_url: str) -> None:
+    """At a terminal, where there are colours."""
+    queue = Queue("work", url=one_url)
+    queue.enqueue(jobs.add, 1, description="[red]x[/red]", delay=60)
+    shown = at_terminal(home, "jobs", "ls", url=one_url)
+    assert "[red]x[/red]" in shown.text
+    queue.close()
+
+
+def test_a_number_stays_a_number_in_a_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "bide.test"):
+        Log("bide.test").info("%d %.2f %s %r", 3, 0.5, "a\nb", ValueError("\x1b"))
+    assert caplog.messages == [r"3 0.50 a\nb ValueError('\x1b')"]
+
+
+# -- passwords
+
+SECRET = "s3cret-pa55"
+
+
+def urls() -> list[str]:
+    return [
+        f"redis://me:{SECRET}@127.0.0.1:1/0",
+        f"redis://127.0.0.1:1/0?username=me&password={SECRET}",
+        f"unix:///nowhere/sock?db=0&password={SECRET}",
+        f"redis://me:{SECRET}@127.0.0.1:x/0",
+        f"redis+odd://me:{SECRET}@127.0.0.1/0",
+        f"redis://me:{SECRET}@/0",
+        f"redis://me:{SECRET}@h/zero",
+    ]
+
+
+@pytest.mark.parametrize("url", urls())
+def test_no_error_traceback_or_repr_shows_a_password(
+    url: str, home: Path, written: io.StringIO
+) -> None:
+    shown: list[str] = []
+    try:
+        queue = Queue("work", url=url, patience=0)
+        shown += [repr(queue), str(queue), repr(DelayQueue("work", url=url))]
+        queue.enqueue(jobs.add, 1)
+    except BideError as error:
+        shown += [repr(error), *traceback.format_exception(error)]
+    else:
+        raise AssertionError("there is no such server")
+    try:
+        worker = Worker("work", url=url)
+        shown.append(repr(worker))
+        worker.work(burst=True)
+    except BideError as error:
+        shown += [repr(error), *traceback.format_exception(error)]
+    done = bide(home, "info", "-u", url)
+    shown += [done.stdout, done.stderr, written.getvalue()]
+    with config.override(url=url):
+        shown.append(repr(config.settings()))
+    assert not any(SECRET in text for text in shown), [text for text in shown if SECRET in text]
+
+
+def test_what_is_set_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BIDE_URL", urls()[0])
+    monkeypatch.setenv("BIDE_SIGNING_KEYS", f"one:{SECRET * 4}")
+    assert SECRET not in repr(config.settings()) + repr(config.signing_keys())
+
+
+def test_a_wrong_password_is_not_shown_either(home: Path, one_url: str) -> None:
+    mark = "&" if "?" in one_url else "?"
+    done = bide(home, "info", url=f"{one_url}{mark}username=nobody&password={SECRET}")
+    assert done.returncode == 1
+    assert "refuses access" in done.stderr
+    assert SECRET not in done.stderr

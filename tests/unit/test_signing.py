@@ -1,0 +1,171 @@
+"""Keys, and what a signature says of stored bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+import pytest
+
+from bide import config
+from bide.errors import BadSignature, UsageError
+from bide.keys import keys_of
+from bide.payload.codec import Body, decode_body, decode_result, encode_body, encode_result
+from bide.payload.items import decode_item, encode_item, is_item
+from bide.payload.signing import Keyring, Seal, is_signed, unsigned
+
+ONE, TWO = "1" * 32, "2" * 40
+MAIL = keys_of("mail")
+BODY = encode_body(Body("app.tasks:send", [42]))
+
+
+def seal(text: str = f"one:{ONE}", queue: str = "mail", prefix: str = "bide") -> Seal:
+    return Seal(Keyring(text), keys_of(queue, prefix))
+
+
+@pytest.mark.parametrize("codec", ["json", "msgpack", "pickle"])
+def test_what_is_signed_is_what_it_was(codec: str) -> None:
+    body = Body("app.tasks:send", (42, b"\n\x04" if codec != "json" else ""), codec=codec)  # type: ignore[arg-type]
+    data = encode_body(body)
+    signed = seal().sign("job", "a", data)
+    assert seal().check("job", "a", signed)
+    assert (unsigned(signed), unsigned(data)) == (data, data)
+    assert (is_signed(signed), is_signed(data)) == (True, False)
+    read = decode_body(signed, allow_pickle=True)
+    assert (read.task, tuple(read.args)) == (body.task, body.args)
+
+
+def test_items_and_results_too() -> None:
+    item = seal().sign("item", "a", encode_item({"user": 1}))
+    assert (is_item(item), decode_item(item)) == (True, {"user": 1})
+    result = seal().sign("result", "a", encode_result("t", {1: 2}, "pickle"))
+    assert decode_result(result, allow_pickle=True) == {1: 2}
+
+
+def test_a_signature_is_what_the_page_says() -> None:
+    """Programs in other languages make it so."""
+    signed = seal().sign("job", "n1", BODY)
+    text = b"bide-job-1\nbide\nmail\nn1\n" + BODY
+    digest = hmac.new(ONE.encode(), text, hashlib.sha256).hexdigest()
+    assert signed == BODY + b"\n\x04 one " + digest.encode()
+
+
+def test_without_keys_nothing_is_signed_and_nothing_refused() -> None:
+    none = Seal(None, MAIL)
+    assert none.sign("job", "a", BODY) == BODY
+    assert none.check("job", "a", BODY) is False
+    assert none.check("job", "a", seal().sign("job", "b", BODY)) is False
+
+
+@pytest.mark.parametrize(
+    ("other", "kind", "id"),
+    [
+        (seal(), "job", "b"),
+        (seal(), "item", "a"),
+        (seal(), "result", "a"),
+        (seal(queue="low"), "job", "a"),
+        (seal(prefix="staging"), "job", "a"),
+        (seal(f"one:{TWO}"), "job", "a"),
+    ],
+    ids=["id", "item", "result", "queue", "prefix", "secret"],
+)
+def test_it_is_good_for_nothing_else(other: Seal, kind: str, id: str) -> None:
+    signed = seal().sign("job", "a", BODY)
+    with pytest.raises(BadSignature, match="has been changed since it was signed"):
+        other.check(kind, id, signed)  # type: ignore[arg-type]
+
+
+def test_no_part_of_it_can_be_changed() -> None:
+    signed = seal().sign("job", "a", BODY)
+    for i in range(len(signed)):
+        changed = signed[:i] + bytes([signed[i] ^ 1]) + signed[i + 1 :]
+        with pytest.raises(BadSignature):
+            seal().check("job", "a", changed)
+        with pytest.raises(BadSignature):
+            seal().check("job", "a", signed[:i])
+    for more in (b" ", b"\n", b"0"):
+        with pytest.raises(BadSignature):
+            seal().check("job", "a", signed + more)
+
+
+def test_parts_cannot_pass_for_one_another() -> None:
+    """Another program may make an id of any bytes."""
+    signed = seal().sign("job", "a", b"b\nbody")
+    digest = signed[len(b"b\nbody") :]
+    with pytest.raises(BadSignature):
+        seal().check("job", "a\nb", b"body" + digest)
+
+
+def test_what_bears_no_signature_is_refused_unless_that_was_said() -> None:
+    with pytest.raises(BadSignature, match="bears no signature"):
+        seal().check("job", "a", BODY)
+    lenient = seal(f"one:{ONE},unsigned")
+    assert lenient.check("job", "a", BODY) is False
+    assert lenient.check("job", "a", lenient.sign("job", "a", BODY))
+    with pytest.raises(BadSignature):
+        lenient.check("job", "a", lenient.sign("job", "b", BODY))
+
+
+def test_keys_are_rotated_by_adding_the_new_one_behind_then_in_front_then_dropping_the_old() -> (
+    None
+):
+    old, both, turned, new = (
+        seal(text) for text in (f"a:{ONE}", f"a:{ONE},b:{TWO}", f"b:{TWO},a:{ONE}", f"b:{TWO}")
+    )
+    steps = [(old, both), (both, both), (both, turned), (turned, turned), (turned, new)]
+    for signer, checker in steps:
+        first, second = signer.sign("job", "x", BODY), checker.sign("job", "x", BODY)
+        if (signer, checker) != (turned, new):
+            assert signer.check("job", "x", second)
+            assert checker.check("job", "x", first)
+    assert new.check("job", "x", turned.sign("job", "x", BODY))
+    with pytest.raises(BadSignature, match=r"the key 'a', which is not here; add it to"):
+        new.check("job", "x", old.sign("job", "x", BODY))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "Key 1 .* cannot be meant"),
+        ("unsigned", "holds no key"),
+        ("one", "Key 1 .* cannot be meant"),
+        (f"one:{ONE[1:]}", "32 characters or more"),
+        (f"o ne:{ONE}", "cannot be meant"),
+        (f"one:{ONE},one:{TWO}", "Key 2 .* repeats an id"),
+        (f"one:{ONE},two:{ONE} {TWO}", "Key 2 .* cannot be meant"),
+        (f"{'x' * 33}:{ONE}", "cannot be meant"),
+    ],
+)
+def test_keys_that_cannot_be_meant_are_refused_and_not_shown(text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says) as refused:
+        Keyring(text)
+    assert ONE[1:] not in str(refused.value)
+
+
+def test_no_secret_is_shown() -> None:
+    ring = Keyring(f"one:{ONE},two:{TWO}")
+    told = f"{ring!r} {ring} {Seal(ring, MAIL)!r}"
+    assert "one, two" in told
+    assert ONE not in told
+    assert TWO not in told
+
+
+def test_verdicts_for_people() -> None:
+    signed = seal().sign("job", "a", BODY)
+    assert seal().verdict("job", "a", signed) == "good"
+    assert seal().verdict("job", "b", signed) == "bad"
+    assert seal().verdict("job", "a", BODY) == "none"
+    assert Seal(None, MAIL).verdict("job", "a", signed) == "unchecked"
+
+
+def test_keys_come_from_the_environment_and_an_override(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BIDE_SIGNING_KEYS", raising=False)
+    assert config.signing_keys() is None
+    monkeypatch.setenv("BIDE_SIGNING_KEYS", "")
+    assert config.signing_keys() is None
+    monkeypatch.setenv("BIDE_SIGNING_KEYS", f"one:{ONE}")
+    ring = config.signing_keys()
+    assert ring is not None
+    assert ring.text == f"one:{ONE}"
+    with config.override(signing_keys=f"two:{TWO}"):
+        assert "two" in repr(config.signing_keys())
