@@ -25,7 +25,7 @@ ifneq ($(ALIVE),$(CURDIR) alive)
 .PHONY: $(MADE)
 endif
 
-.PHONY: help demo test oldest check format docs bench clean
+.PHONY: help demo test oldest check format docs mutants bench clean
 
 help:  ## Say what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -56,6 +56,9 @@ docs: $(VENV)/has-dev  ## Write the made pages again, and the site to build/docs
 	$(PY) docs/make_keys.py > docs/keys.md
 	$(PY) docs/make_features.py
 	$(PY) -m sphinx --quiet --fail-on-warning --keep-going docs build/docs
+
+mutants: $(VENV)/has-dev  ## Take each guard away, see its test fail (ARGS="--only claim")
+	@$(PY) -m tests.mutation --write docs/mutants.md $(ARGS)
 
 bench: $(VENV)/has-dev  ## Run the benchmarks (ARGS="--help")
 	@$(PY) -m benchmarks $(ARGS)

@@ -185,3 +185,13 @@ def test_a_paused_queue_is_kept_like_an_idle_one(q: Probe) -> None:
     assert {c.deadline_us for c in claims} == {0}
     assert q.zset("keep").keys() == {"w1", "w2"}
     assert q.zset("park").keys() == {"w3"}
+
+
+def test_a_sleeper_that_becomes_a_keeper_sleeps_no_more(q: Probe) -> None:
+    for worker in ("w1", "w2", "w3"):
+        q.claim(worker)
+    assert q.zset("park").keys() == {"w3"}
+    q.leave("w1")
+    q.claim("w3")
+    assert q.zset("keep").keys() == {"w2", "w3"}
+    assert q.zset("park") == {}

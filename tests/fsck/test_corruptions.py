@@ -6,16 +6,21 @@ the repair. Whatever was wrong, all agrees after it, and no job is gone.
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 
+from bide.embedded import Server
 from bide.keys import GLOBAL
 from bide.notes import read_notes
 from bide.ops import produce
 from bide.ops.produce import Prepared
 from bide.payload.codec import Body, encode_body
 from tests.faults.ear import Ear
+from tests.faults.eventually import eventually
 from tests.faults.legal import assert_legal
 from tests.fsck import beside, jobs
 from tests.fsck.case import Case
@@ -117,3 +122,24 @@ def test_ten_keys_of_another_type_are_one_too_many_to_set_aside(full: Full) -> N
     left = [each.finding for each in full.look(repair=True)]
     assert [(finding.kind, finding.fix) for finding in left] == [("type", "")]
     assert [full.direct.get(aside) for aside in KEYS.names["aside"]] == [b"not ours"] * 9
+
+
+def test_a_cluster_lets_each_key_be_looked_at_and_mended(
+    tmp_server: Callable[..., Server],
+) -> None:
+    """Scripts that touched a key of another slot would be refused."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        bus = str(free.getsockname()[1])
+    server = tmp_server(tcp=True, extra=("--cluster-enabled", "yes", "--cluster-port", bus))
+    with redis.Redis.from_url(server.url) as direct:
+        slots: Any = direct.execute_command
+        slots("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        eventually(lambda: b"cluster_state:ok" in slots("CLUSTER", "INFO", NEVER_DECODE=True))
+        full = Full(server.url, direct)
+        full.fill()
+        for command in (("ZREM", "@due:5", "wait"), ("DEL", "@notes"), ("SET", "@notes", "x")):
+            full.do(*command)
+        assert ("type", key("notes")) in full.found(repair=True)
+        assert full.found() == set()
+        assert full.holding().where("wait") == "due"
+        full.close()
