@@ -25,6 +25,7 @@ NAMES = (
     "enqueue",
     "data",
     "events",
+    "faults",
 )
 """Each is a module of this package with a function `run(lab)`."""
 
@@ -52,7 +53,7 @@ def main() -> None:
             f"{'uvloop' if about['uvloop'] else 'asyncio'}, {about['cpus']} CPUs, "
             f"load {about['load']}, {about['date']}"
         )
-        for name in options.names or NAMES:
+        for name in options.names or NAMES[:-1]:
             lab.empty()
             reports = importlib.import_module(f"benchmarks.{name}").run(lab)
             for report in reports:

@@ -29,6 +29,7 @@ from typing import Any
 from benchmarks.lab import ROOT
 from benchmarks.report import Row
 
+PEERS = ROOT / "benchmarks" / "peers"
 ENVIRONMENTS = ROOT / "build" / "peers"
 MOST_JOBS = 100_000
 WARM_UP = 20
@@ -94,6 +95,15 @@ class Peer:
         print(json.dumps([worker, first, count]), file=self._producer.stdin, flush=True)
         self._answer()
 
+    def hold(
+        self, first: int, count: int, seconds: float, delay: float = 0, step: float = 0
+    ) -> None:
+        """Enqueue jobs that take so long, due after a delay, each a step later than the last."""
+        assert self._producer.stdin is not None
+        told = json.dumps([None, first, count, seconds, delay, step])
+        print(told, file=self._producer.stdin, flush=True)
+        self._answer()
+
     def _answer(self) -> Any:
         assert self._producer.stdout is not None
         line = self._producer.stdout.readline()
@@ -123,23 +133,32 @@ class Peer:
 
 
 @contextmanager
-def open_peer(name: str, url: str, marks: Marks) -> Iterator[Peer]:
+def open_peer(name: str, url: str, marks: Marks, ledger: Path | None = None) -> Iterator[Peer]:
     """Install a peer if need be, and start its producer.
 
     Raises:
         RuntimeError: it cannot be installed, or does not start.
     """
-    python = install(name)
+    if (PEERS / f"{name}.mjs").exists():
+        modules = install_node(name)
+        command = ["node", str(PEERS / f"{name}.mjs")]
+        path = ""
+    else:
+        python, modules = install(name), Path()
+        command = [str(python), "-m", "benchmarks.peers.common", name]
+        path = f"{python.parent}{os.pathsep}"
     environ = {
         **os.environ,
-        "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": f"{path}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
         "PYTHONUNBUFFERED": "1",
         "BENCH_URL": url,
         "BENCH_MARKS": str(marks.path),
+        "BENCH_LEDGER": str(ledger or os.devnull),
+        "BENCH_MODULES": str(modules),
     }
     with subprocess.Popen(
-        [python, "-m", "benchmarks.peers.common", name],
+        command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=_chatter(),
@@ -159,7 +178,7 @@ def install(name: str) -> Path:
     Raises:
         RuntimeError: it cannot be made.
     """
-    metadata = _METADATA.search((ROOT / "benchmarks" / "peers" / f"{name}.py").read_text())
+    metadata = _METADATA.search((PEERS / f"{name}.py").read_text())
     if metadata is None:
         return Path(sys.executable)
     wanted = tomllib.loads(re.sub(r"^# ?", "", metadata[1], flags=re.MULTILINE))["dependencies"]
@@ -178,6 +197,30 @@ def install(name: str) -> Path:
                 raise RuntimeError(f"{name} cannot be installed: {done.stderr.strip()}")
         stamp.write_text(made)
     return python
+
+
+def install_node(name: str) -> Path:
+    """Where the packages are that a peer's file in JavaScript asks for in its first line.
+
+    Raises:
+        RuntimeError: they cannot be installed.
+    """
+    with (PEERS / f"{name}.mjs").open() as file:
+        wanted = file.readline().removeprefix("// npm:").split()
+    directory = ENVIRONMENTS / name
+    stamp = directory / "made"
+    if not (stamp.exists() and stamp.read_text() == repr(wanted)):
+        print(f"installing {', '.join(wanted)} in {directory.relative_to(ROOT)}", file=sys.stderr)
+        directory.mkdir(parents=True, exist_ok=True)
+        npm = ["npm", "install", "--silent", "--no-audit", "--prefix", str(directory), *wanted]
+        try:
+            done = subprocess.run(npm, stderr=subprocess.PIPE, text=True, check=False)
+        except FileNotFoundError:
+            raise RuntimeError(f"{name} cannot be installed: there is no npm") from None
+        if done.returncode:
+            raise RuntimeError(f"{name} cannot be installed: {done.stderr.strip()}")
+        stamp.write_text(repr(wanted))
+    return directory
 
 
 class Processes:
@@ -204,6 +247,16 @@ class Processes:
         for pid in self.find():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
+
+    def signal(self, number: int) -> None:
+        """Signal the one that was started."""
+        os.kill(self._pid, number)
+
+    def wait_end(self, seconds: float) -> None:
+        """Wait until all have ended, at most so long."""
+        end = time.monotonic() + seconds
+        while any(map(_is_alive, self.find())) and time.monotonic() < end:
+            time.sleep(0.05)
 
     def kill(self) -> None:
         """End all of them; none gets to make another, and no connection of theirs is left."""

@@ -5,7 +5,7 @@ Every default is on: leases that are renewed, fencing tokens, the claim's record
 
 import time
 
-from benchmarks.peers.common import QUEUE, URL, mark
+from benchmarks.peers.common import QUEUE, URL, mark, take
 from bide import Queue
 
 ABOUT = {
@@ -24,11 +24,16 @@ WORKERS = {
     "bide fork, 1": {"command": _work("-x", "fork", "-c", "1"), "jobs": 200},
     "bide fork, 2": {"command": _work("-x", "fork", "-c", "2"), "jobs": 250},
     "bide process, 2": {"command": _work("-x", "process", "-c", "2"), "jobs": 20_000},
-    "bide threads, 1 × 8": {"command": _work("-c", "8"), "jobs": 8_000},
-    "bide threads, 2 × 8": {"command": _work("-w", "2", "-c", "8"), "jobs": 10_000},
+    "bide threads, 1 × 8": {"command": _work("-c", "8"), "jobs": 20_000},
+    "bide threads, 2 × 8": {"command": _work("-w", "2", "-c", "8"), "jobs": 30_000},
     "bide async, 100": {"command": _work("-c", "100"), "jobs": 25_000},
 }
 
+
+FAULTS = {
+    "command": _work("-c", "4"),
+    "settings": "defaults (a lease of 10 s), 4 at once",
+}
 
 queue = Queue(QUEUE, url=URL)
 
@@ -50,3 +55,13 @@ def enqueue(numbers, worker):
     task = job_async if "async" in worker else job
     for i in range(0, len(numbers), 500):
         queue.enqueue_many([queue.prepare(task, (n,)) for n in numbers[i : i + 500]])
+
+
+def held(number, seconds):
+    take(number, seconds)
+
+
+def hold(delays, seconds):
+    queue.enqueue_many(
+        [queue.prepare(held, (n, seconds), delay=delay) for n, delay in delays.items()]
+    )

@@ -10,7 +10,7 @@ that nobody reads are ignored; nothing is said between workers, and no rates are
 
 from celery import Celery
 
-from benchmarks.peers.common import QUEUE, URL, mark
+from benchmarks.peers.common import QUEUE, URL, mark, take
 
 ABOUT = {
     "package": "celery",
@@ -27,6 +27,11 @@ WORKERS = {
         ],
         "jobs": 1_500,
     },
+}
+
+FAULTS = {
+    "command": ["celery", "-A", "benchmarks.peers.celery", "worker", "-c", "4", "-Q", QUEUE],
+    "settings": "defaults (acks early) but for the prefetching above, prefork, 4 at once",
 }
 
 app = Celery("bench", broker=URL.replace("unix://", "redis+socket://"))
@@ -48,3 +53,13 @@ def enqueue(numbers, worker):
     with app.producer_pool.acquire() as producer:
         for number in numbers:
             job.apply_async((number,), producer=producer)
+
+
+@app.task(name="held")
+def held(number, seconds):
+    take(number, seconds)
+
+
+def hold(delays, seconds):
+    for number, delay in delays.items():
+        held.apply_async((number, seconds), countdown=delay or None)

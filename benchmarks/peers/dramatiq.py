@@ -12,7 +12,7 @@ several times as fast; so both are measured, and the faster is what bide is held
 import dramatiq
 from dramatiq.brokers.redis import RedisBroker
 
-from benchmarks.peers.common import QUEUE, URL, mark
+from benchmarks.peers.common import QUEUE, URL, mark, take
 
 ABOUT = {
     "package": "dramatiq",
@@ -36,6 +36,14 @@ WORKERS = {
     "Dramatiq, 2 × 8, default": {"command": _work(2, 0), "jobs": 3_000},
 }
 
+FAULTS = {
+    "command": [
+        *("dramatiq", "benchmarks.peers.dramatiq", "--queues", QUEUE),
+        *("--processes", "1", "--threads", "4"),
+    ],
+    "settings": "defaults, 4 threads",
+}
+
 dramatiq.set_broker(RedisBroker(url=URL))
 
 
@@ -47,3 +55,13 @@ def job(number):
 def enqueue(numbers, worker):
     for number in numbers:
         job.send(number)
+
+
+@dramatiq.actor(queue_name=QUEUE)
+def held(number, seconds):
+    take(number, seconds)
+
+
+def hold(delays, seconds):
+    for number, delay in delays.items():
+        held.send_with_options(args=(number, seconds), delay=round(delay * 1000) or None)

@@ -6,7 +6,7 @@
 
 from huey import RedisHuey
 
-from benchmarks.peers.common import QUEUE, URL, mark
+from benchmarks.peers.common import QUEUE, URL, mark, take
 
 ABOUT = {
     "package": "huey",
@@ -23,6 +23,14 @@ WORKERS = {
     },
 }
 
+FAULTS = {
+    "command": [
+        *("huey_consumer", "benchmarks.peers.huey.huey", "--quiet"),
+        *("--workers", "4", "--worker-type", "thread"),
+    ],
+    "settings": "defaults, 4 threads",
+}
+
 huey = RedisHuey(QUEUE, url=URL, results=False)
 
 
@@ -34,3 +42,16 @@ def job(number):
 def enqueue(numbers, worker):
     for number in numbers:
         job(number)
+
+
+@huey.task()
+def held(number, seconds):
+    take(number, seconds)
+
+
+def hold(delays, seconds):
+    for number, delay in delays.items():
+        if delay:
+            held.schedule((number, seconds), delay=delay)
+        else:
+            held(number, seconds)

@@ -9,12 +9,13 @@ before it forks.
 """
 
 import sys
+from datetime import timedelta
 
 from redis import Redis
 from rq import Queue, SimpleWorker, Worker
 from rq.worker_pool import WorkerPool
 
-from benchmarks.peers.common import QUEUE, URL, mark
+from benchmarks.peers.common import QUEUE, URL, mark, take
 
 ABOUT = {
     "package": "rq",
@@ -30,6 +31,11 @@ WORKERS = {
 }
 
 
+FAULTS = {
+    "command": [*_WORK, "scheduler"],
+    "settings": "Worker with its scheduler, defaults, 1 at once",
+}
+
 connection = Redis.from_url(URL)
 queue = Queue(QUEUE, connection=connection)
 
@@ -42,9 +48,23 @@ def enqueue(numbers, worker):
     queue.enqueue_many([Queue.prepare_data("benchmarks.peers.rq.job", (n,)) for n in numbers])
 
 
+def held(number, seconds):
+    take(number, seconds)
+
+
+def hold(delays, seconds):
+    for number, delay in delays.items():
+        if delay:
+            queue.enqueue_in(timedelta(seconds=delay), "benchmarks.peers.rq.held", number, seconds)
+        else:
+            queue.enqueue("benchmarks.peers.rq.held", number, seconds)
+
+
 def work(kind):
     if kind == "pool":
         WorkerPool([QUEUE], connection, num_workers=2).start(logging_level="WARNING")
+    elif kind == "scheduler":
+        Worker([QUEUE], connection=connection).work(logging_level="WARNING", with_scheduler=True)
     else:
         worker = {"fork": Worker, "simple": SimpleWorker}[kind]
         worker([QUEUE], connection=connection).work(logging_level="WARNING")

@@ -94,6 +94,7 @@ def names() -> list[str]:
     return sorted(f.name.removesuffix(".lua") for f in files if f.name.endswith(".lua"))
 
 
+@cache
 def _read(path: str) -> str:
     return resources.files("bide").joinpath("lua", *path.split("/")).read_text("utf-8")
 

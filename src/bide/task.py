@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -303,6 +304,19 @@ class Served:
             )
             self._targets[name] = target
         return target
+
+    def find_all(self) -> None:
+        """Look up what can be, for who will fork: no child need do it again."""
+        names = list(_registered)
+        for module_name, module in self._modules.items():
+            names += [
+                f"{module_name}:{name}"
+                for name, value in vars(module).items()
+                if inspect.isfunction(value) and value.__module__ == module_name
+            ]
+        for name in names:
+            with suppress(Exception):  # whoever calls that one is told
+                self.find(name).signature.compile()
 
     def function(self, name: str) -> Function:
         """The function that a name leads to, under the same rule."""

@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from bide import Queue, Retry, UsageError, Worker
+from bide.worker import running
 from tests.integration import jobs, ordered
 from tests.integration.workers import at_work, burst, eventually
 
@@ -48,6 +49,12 @@ def low(queue_of: Callable[[str], Queue]) -> Queue:
 def raw(one_url: str) -> Iterator[redis.Redis]:
     with redis.Redis.from_url(one_url) as client:
         yield client
+
+
+@pytest.fixture
+def nothing_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs are claimed for slots that are free, and no more though they are quick."""
+    monkeypatch.setattr(running, "ENOUGH", 0)
 
 
 def fill(queue: Queue, count: int, task: Callable[[], Any] = ordered.mark) -> None:
@@ -117,6 +124,7 @@ def test_and_what_falls_due_there(high: Queue, low: Queue, concurrency: int) -> 
         low.empty()
 
 
+@pytest.mark.usefixtures("nothing_ahead")
 def test_a_retry_without_delay_goes_before_the_lower_queue(high: Queue, low: Queue) -> None:
     """The slot that it leaves is its own again, though a lower job waits for one."""
     high.enqueue(ordered.again, retry=Retry(3, backoff="fixed", base=0))

@@ -262,12 +262,14 @@ class Gate:
     def __init__(self) -> None:
         self.runs = threading.Event()
         self.opened = threading.Event()
+        self.ended = threading.Event()
         self.thread = threading.current_thread()
 
-    def __call__(self) -> None:
+    def __call__(self) -> Callable[[], None]:
         self.thread = threading.current_thread()
         self.runs.set()
         self.opened.wait(PATIENCE)
+        return self.ended.set
 
 
 def wait_for(event: threading.Event) -> None:
@@ -297,12 +299,22 @@ def test_an_idle_thread_is_used_again() -> None:
     for _ in range(200):
         done = Gate()
         done.opened.set()
-        while threads._idle < len(seen):  # a thread says that it is idle just after its work
-            time.sleep(0)
         threads.submit(done)
-        wait_for(done.runs)
+        wait_for(done.ended)
         seen.add(done.thread)
     assert len(seen) == 1
+    threads.close()
+
+
+def test_who_hears_of_the_end_of_work_finds_its_thread_idle() -> None:
+    threads = Threads("test")
+    first, second = Gate(), Gate()
+    first.ended.set = lambda: threads.submit(second)  # type: ignore[method-assign]
+    first.opened.set()
+    second.opened.set()
+    threads.submit(first)
+    wait_for(second.ended)
+    assert second.thread is first.thread
     threads.close()
 
 

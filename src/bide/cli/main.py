@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -43,6 +44,8 @@ INTERRUPTED: Final = 130
 """Ctrl-C: 128 and the signal's number, as a shell has it."""
 PIPE_CLOSED: Final = 141
 
+_UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
 
 @click.group(
     cls=Group,
@@ -76,6 +79,9 @@ for command in (
 
 def main() -> NoReturn:
     """Run the command line, and exit with its code."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # it was closed: what is opened next must not take its place
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -109,7 +115,9 @@ def run(args: Sequence[str] | None = None) -> int:
     except OSError as error:
         with contextlib.suppress(OSError):  # what is buffered would raise it again at the end
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _say(f"The output cannot be written ({error.strerror}).", FAILED)
+        if error.errno in _UNWRITABLE:
+            return _say(f"The output cannot be written ({error.strerror}).", FAILED)
+        return _say(f"The system refused something: {error}.", FAILED)
 
 
 def _say(sentence: str, code: int) -> int:

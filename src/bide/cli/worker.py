@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from typing import Any
 
 import click
@@ -17,7 +16,7 @@ from bide.errors import UsageError
 from bide.supervisor import Supervisor
 from bide.supervisor.plan import Plan
 from bide.worker import Worker
-from bide.worker.executors import CONCURRENCY, EXECUTORS, Executor
+from bide.worker.executors import CONCURRENCY, EXECUTORS, Executor, processors
 from bide.worker.leftovers import leave_threads_behind
 from bide.worker.order import read_order
 from bide.worker.worker import GRACE, LEASE
@@ -36,7 +35,7 @@ from bide.worker.worker import GRACE, LEASE
     "--concurrency",
     metavar="N",
     type=int,
-    help=f"Jobs at once.  [default: {CONCURRENCY}; in processes, one a processor]",
+    help=f"Jobs at once.  [default: {CONCURRENCY}; in processes, a share of the processors]",
 )
 @click.option(
     "-x",
@@ -149,6 +148,8 @@ def worker(
         Worker(**options).work(burst)
         leave_threads_behind()
         return None
-    plan = Plan(options, burst, sys.path, log)
+    if options.get("executor", "auto") != "auto":
+        options.setdefault("concurrency", max(1, processors() // (workers or 1)))
+    plan = Plan(options, burst, log)
     grace_us = to_us(options.get("grace", GRACE), "grace")
     return Supervisor(plan, workers or 1, grace_us / 1e6, health).run()

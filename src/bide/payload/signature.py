@@ -161,7 +161,7 @@ class Signature:
             if self._is_loose:
                 return args, by_name
             raise PayloadError(self._outdated(args, by_name, task_name))
-        to = self._converters or self._compile()
+        to = self._converters or self.compile()
         if to.is_idle:
             return args, by_name
         where: int | str = 0
@@ -187,7 +187,7 @@ class Signature:
 
     def convert_result(self, value: Any) -> Any:
         """Make a result what the annotation says; as it is where that cannot be."""
-        to = self._converters or self._compile()
+        to = self._converters or self.compile()
         if to.result is None:
             return value
         try:
@@ -252,7 +252,8 @@ class Signature:
 
     # -- what the annotations say
 
-    def _compile(self) -> _Converters:
+    def compile(self) -> _Converters:
+        """Look the annotations up, and find what converts to them."""
         kinds = inspect.Parameter
         written = {p.name: p.annotation for p in self._parameters if p.annotation is not _ANY}
         if self._returns is not _ANY:

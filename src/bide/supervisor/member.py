@@ -13,38 +13,45 @@ from typing import Final
 from bide import logs
 from bide.errors import BideError, UsageError
 from bide.logs import printable
-from bide.supervisor.plan import ENDED, RETIRED, UNUSABLE, Plan, Vitals, decode_plan, encode
+from bide.supervisor.plan import Farewell, News, Vitals, decode_plan, encode
 from bide.worker import Worker
 from bide.worker.leftovers import leave_threads_behind
 from bide.worker.processes.wire import Reader
 
 EVERY: Final = 1.0
 SOON: Final = 0.05
-"""Seconds between two reports; until the server has answered, others wait for that."""
+"""Seconds between two reports; until it has begun, others wait for that."""
+
+_WRONG: Final = 2
+"""The exit code of a command line that cannot be meant."""
 
 
 def main() -> None:
     """Be a member: the program that a supervisor starts."""
-    line = socket.socket(fileno=int(sys.argv[1]))
+    line = socket.socket(fileno=int(sys.argv[-1]))
+    line.setblocking(True)  # whatever a module makes of the default
+    line.set_inheritable(False)
     told = Reader(line).read()
     if told is None:
         return
     plan = decode_plan(told)
-    sys.path[:] = plan.path
     logs.setup(*plan.log)
     try:
-        sys.exit(_serve(plan, line))
+        worker = Worker(**plan.options)
+        worker.work(plan.burst, beside=lambda: report(worker, line))
     except BideError as error:
         sys.stderr.write(f"Error: {printable(str(error))}\n")
-        sys.exit(UNUSABLE if isinstance(error, UsageError | LookupError) else 1)
+        if not isinstance(error, UsageError | LookupError):
+            sys.exit(1)
+        _say(line, Farewell("unusable"))
+        sys.exit(_WRONG)
+    _say(line, Farewell("replace" if worker.replaceable else "ended"))
+    leave_threads_behind()
 
 
-def _serve(plan: Plan, line: socket.socket) -> int:
-    worker = Worker(**plan.options)
-    worker.work(plan.burst, beside=lambda: report(worker, line))
-    code = RETIRED if worker.retired else ENDED
-    leave_threads_behind(code)
-    return code
+def _say(line: socket.socket, news: News) -> None:
+    with contextlib.suppress(OSError):
+        line.send(encode(news))
 
 
 async def report(worker: Worker, line: socket.socket) -> None:
@@ -54,11 +61,11 @@ async def report(worker: Worker, line: socket.socket) -> None:
     loop.add_reader(line, _orphaned, loop, line, worker.stop)
     try:
         while True:
-            with contextlib.suppress(OSError):
-                line.send(encode(Vitals(time.monotonic(), worker.answered)))
-            await asyncio.sleep(EVERY if worker.answered else SOON)
+            _say(line, Vitals(time.monotonic(), worker.polled))
+            await asyncio.sleep(EVERY if worker.polled else SOON)
     finally:
         loop.remove_reader(line)
+        line.setblocking(True)
 
 
 def _orphaned(
@@ -66,7 +73,3 @@ def _orphaned(
 ) -> None:
     loop.remove_reader(line)
     stop()
-
-
-if __name__ == "__main__":
-    main()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -13,30 +14,31 @@ class Plan(msgspec.Struct, frozen=True):
     options: dict[str, Any]
     """The arguments of `bide.Worker`."""
     burst: bool
-    path: list[str]
-    """Where modules are found."""
     log: tuple[str, int]
     """Format and level."""
 
 
-class Vitals(msgspec.Struct, frozen=True):
+class Vitals(msgspec.Struct, frozen=True, tag="vitals"):
     """How a member is. Times are of `time.monotonic()`, which all processes share."""
 
     turned: float
     """When its event loop last turned."""
-    answered: float
-    """When the server last answered it; 0 for never."""
+    polled: float
+    """When it last looked for work, and was answered; 0 for never."""
+
+
+class Farewell(msgspec.Struct, frozen=True, tag="farewell"):
+    """Why a member ends. One that ends without it has died: a job may choose any exit code."""
+
+    how: Literal["ended", "replace", "unusable"]
+    """It has nothing left to do, or was asked over the server to stop; it has run as many jobs as
+    it was to, or was told to stop by somebody else, and is to be replaced; or its plan cannot be
+    meant, and another would end so too."""
+
+
+News = Vitals | Farewell
 
 
 encode: Final = msgspec.json.Encoder().encode
 decode_plan: Final = msgspec.json.Decoder(Plan).decode
-decode_vitals: Final = msgspec.json.Decoder(Vitals).decode
-
-ENDED: Final = 0
-"""How a member ends that has nothing left to do, or was told to stop."""
-
-RETIRED: Final = 75
-"""How a member ends that has run as many jobs as it was to, and is to be replaced."""
-
-UNUSABLE: Final = 2
-"""How a member ends whose plan cannot be meant: another would end so too."""
+decode_news: Final[Callable[[bytes | memoryview], News]] = msgspec.json.Decoder(News).decode

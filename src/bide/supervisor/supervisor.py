@@ -1,8 +1,11 @@
 """The supervisor: members that die are started again, and all of them stop together.
 
 It stops members as a signal does: the first lets running jobs finish, the second gives them back.
-What does not end in time, it kills. It reaps whatever becomes its child, so it may be process 1 of
-a container.
+What does not end in time, it kills, and whose event loop does not turn any more. It reaps whatever
+becomes its child, so it may be process 1 of a container.
+
+What a member's end means, it says itself, over its line. Its exit code says nothing: a job may
+choose any.
 """
 
 from __future__ import annotations
@@ -14,15 +17,16 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from typing import Final
 
 from bide.errors import ServerRefused
 from bide.supervisor.notify import Notifier
-from bide.supervisor.plan import ENDED, RETIRED, UNUSABLE, Plan, Vitals, decode_vitals, encode
+from bide.supervisor.plan import Farewell, Plan, Vitals, decode_news, encode
 from bide.supervisor.probes import serve
 from bide.worker.processes import kin
+from bide.worker.processes.evidence import signal_name
+from bide.worker.processes.fresh import fresh_python
 from bide.worker.processes.wire import Reader, pair, send
 from bide.worker.title import titled
 
@@ -38,8 +42,13 @@ LIVED: Final = 10.0
 LIVE: Final = 30.0
 """Seconds in which a member's event loop must have turned."""
 
+STUCK: Final = 60.0
+"""Seconds without a turn after which it is killed, and another started."""
+
 READY: Final = 30.0
-"""Seconds in which the server must have answered it."""
+"""Seconds in which it must have looked for work, and been answered."""
+
+LOOK_EVERY: Final = 1.0
 
 SPARE: Final = 10.0
 """Seconds that members get beyond the grace of their jobs, before they are killed."""
@@ -54,24 +63,28 @@ class Member:
         self.line: socket.socket | None = None
         self.started = 0.0
         self.vitals: Vitals | None = None
+        self.farewell: Farewell | None = None
         self.failures = 0
         self.done = False
         """It has nothing left to do, and is not started again."""
 
+    def silent(self, now: float) -> float:
+        """For how many seconds its loop has not turned; 0 for one that has not begun to."""
+        return now - self.vitals.turned if self.pid and self.vitals else 0.0
+
     def ill(self, now: float) -> str:
         """What keeps it from being live, or nothing."""
-        since = now - (self.vitals.turned if self.vitals else self.started)
-        if self.pid and since > LIVE:
-            return f"worker {self.pid} has said nothing for {since:.0f} s"
+        if (silent := self.silent(now)) > LIVE:
+            return f"worker {self.pid} has said nothing for {silent:.0f} s"
         return ""
 
     def unready(self, now: float) -> str:
         """What keeps it from being ready, or nothing."""
         if self.done:
             return ""
-        if not self.pid or self.vitals is None or not self.vitals.answered:
+        if not self.pid or self.vitals is None or not self.vitals.polled:
             return f"worker {self.index + 1} has not begun"
-        silent = now - self.vitals.answered
+        silent = now - self.vitals.polled
         if silent > READY:
             return f"the server has not answered worker {self.pid} for {silent:.0f} s"
         return ""
@@ -102,6 +115,8 @@ class Supervisor:
         self._notifier = Notifier()
         self._stops = 0
         self._said_ready = False
+        self._has_begun = False
+        """Some member has, so the plan is one that can be meant."""
         self._code = 0
         self._done = asyncio.Event()
 
@@ -157,31 +172,48 @@ class Supervisor:
     def _start(self, member: Member) -> None:
         if self._stops or member.pid:
             return
+        member.started, member.vitals, member.farewell = time.monotonic(), None, None
+        try:
+            self._launch(member)
+        except OSError as error:
+            log.error("no process is to be had: %s", error)
+            self._start_later(member)
+
+    def _launch(self, member: Member) -> None:
         ours, theirs = pair()
         with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "bide.supervisor.member", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            try:
+                process = subprocess.Popen(
+                    fresh_python("bide.supervisor.member:main", str(theirs.fileno())),
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            except BaseException:
+                ours.close()
+                raise
         process.returncode = 0  # it is reaped here, and not by the library
-        send(ours, encode(self._plan))
-        ours.setblocking(False)
         member.pid, member.line = process.pid, ours
-        member.started, member.vitals = time.monotonic(), None
+        with contextlib.suppress(OSError):  # it has died, which is heard too
+            send(ours, encode(self._plan))
+        ours.setblocking(False)
         self._loop.add_reader(ours, self._hear, member, Reader(ours))
 
     def _hear(self, member: Member, reader: Reader) -> None:
         with contextlib.suppress(OSError):
             while message := reader.read():
-                member.vitals = decode_vitals(message)
-                if member.vitals.answered:
+                news = decode_news(message)
+                if isinstance(news, Farewell):
+                    member.farewell = news
+                    continue
+                member.vitals = news
+                if news.polled:
                     self._begun()
             self._hang_up(member)
 
     def _begun(self) -> None:
         """One has begun, so the others can, too; once all have, the service is ready."""
+        self._has_begun = True
         for member in self._members:
             if not member.pid and not member.done and not member.started:
                 self._start(member)
@@ -208,32 +240,45 @@ class Supervisor:
                     self._ended(member, os.waitstatus_to_exitcode(status))
 
     def _ended(self, member: Member, code: int) -> None:
+        if member.line is not None:
+            self._hear(member, Reader(member.line))
         self._hang_up(member)
         pid, member.pid = member.pid, 0
-        if self._stops or code == ENDED:
+        how = member.farewell.how if member.farewell else "died"
+        if self._stops or how == "ended":
             member.done = True
-            self._begun()
-            if code not in (ENDED, RETIRED, -signal.SIGTERM):  # the last: before it had begun
+            if not self._stops:
+                self._have_less(pid)
+            if how in ("died", "unusable") and code != -signal.SIGTERM:  # that: before it had begun
                 self._code = self._code or 1
-        elif code == UNUSABLE:
+        elif how == "unusable" and not self._has_begun:
             self._code = code
             member.done = True
             self.stop()
-        elif code == RETIRED:
+        elif how == "replace":
             self._start(member)
         else:
-            self._start_later(member, pid, code)
+            died = f"exit code {code}" if code >= 0 else signal_name(-code)
+            lived = time.monotonic() - member.started
+            log.error("worker %d died (%s) after %.1f s; another starts", pid, died, lived)
+            self._start_later(member)
         self._look()
 
-    def _start_later(self, member: Member, pid: int, code: int) -> None:
+    def _have_less(self, pid: int) -> None:
+        """One has nothing left to do; the others go on."""
+        left = sum(not member.done for member in self._members)
+        if left:
+            log.info("worker %d has ended; %d go on", pid, left)
+            self._notifier.say(f"STATUS={left} workers")
+        self._begun()
+
+    def _start_later(self, member: Member) -> None:
         """Start it again: at once where it had lived for a while, else with growing pauses."""
         lived = time.monotonic() - member.started
         member.failures = 1 if lived > LIVED else member.failures + 1
         pause = 0.0
         if member.failures > 1:
             pause = min(FIRST_PAUSE * 2.0 ** min(member.failures - 2, 16), LONGEST_PAUSE)
-        how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-        log.error("worker %d died (%s) after %.1f s; another starts", pid, how, lived)
         self._loop.call_later(pause, self._start, member)
 
     def _look(self) -> None:
@@ -255,10 +300,15 @@ class Supervisor:
                 kin.kill_session(member.pid)
 
     async def _watch(self) -> None:
-        """Tell systemd that all is well, as often as it wants to hear it."""
-        while self._notifier.every is not None:
-            await asyncio.sleep(self._notifier.every)
-            if not self._what_is_ill():
+        """Kill whom nothing else would end, and tell systemd that all is well."""
+        while True:
+            await asyncio.sleep(min(LOOK_EVERY, self._notifier.every or LOOK_EVERY))
+            now = time.monotonic()
+            for member in self._members:
+                if (silent := member.silent(now)) > STUCK:
+                    log.error("worker %d has said nothing for %.0f s; killed", member.pid, silent)
+                    kin.kill_session(member.pid)
+            if self._notifier.every is not None and not self._what_is_ill():
                 self._notifier.say("WATCHDOG=1")
 
     def _what_is_ill(self) -> str:

@@ -25,8 +25,16 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in an event loop of its own, and leave whatever does not end."""
     loop = new_event_loop()
     asyncio.set_event_loop(loop)
+    task = loop.create_task(main)
     try:
-        return loop.run_until_complete(main)
+        while True:
+            try:
+                return loop.run_until_complete(task)
+            except BaseException as error:
+                if task.done():
+                    raise
+                # A task that a job has left running, or stopped the loop: no reason to end.
+                log.error("something that a job started would end the worker: %r", error)
     finally:
         end(loop)
         asyncio.set_event_loop(None)

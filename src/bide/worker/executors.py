@@ -25,6 +25,13 @@ class Limits(NamedTuple):
     """Bytes."""
 
 
+def processors() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def check_limits(
     executor: Executor, concurrency: int | None, max_jobs: int | None, max_rss: int | None
 ) -> Limits:
@@ -34,11 +41,14 @@ def check_limits(
         UsageError: it cannot be meant.
     """
     if executor not in EXECUTORS:
-        raise UsageError(f"executor must be one of {', '.join(EXECUTORS)}, not {executor!r}.")
+        hint = ""
+        if executor in ("async", "thread"):
+            hint = "; 'auto' runs coroutine functions on the event loop and others in threads"
+        raise UsageError(f"executor must be one of {', '.join(EXECUTORS)}, not {executor!r}{hint}.")
     if executor != "auto" and not sys.platform.startswith("linux"):
         raise UsageError(f"executor={executor!r} needs Linux; here, use executor='auto'.")
     if concurrency is None:
-        concurrency = CONCURRENCY if executor == "auto" else os.cpu_count() or 1
+        concurrency = CONCURRENCY if executor == "auto" else processors()
     counts = {"concurrency": concurrency, "max_jobs": max_jobs, "max_rss": max_rss}
     for name, value in counts.items():
         is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -24,6 +24,7 @@ async def beat(
     keys: Keys,
     worker: str,
     about: Callable[[float | None], About],
+    beaten: Callable[[], None],
     stop: Callable[[], None],
 ) -> None:
     """Beat until cancelled.
@@ -33,6 +34,7 @@ async def beat(
         keys: those that no queue owns.
         worker: its name.
         about: what it says of itself, given how far its clock is ahead of the server's.
+        beaten: called each time the server has taken note.
         stop: called once, when someone wants it to stop.
     """
     skew: float | None = None
@@ -41,6 +43,7 @@ async def beat(
         with contextlib.suppress(BideError):
             before = time.time()
             pulse = await client.run(heartbeat(keys, worker, about(skew)))
+            beaten()
             skew = (before + time.time()) / 2 - pulse.now_us / 1e6
             if pulse.stop and not asked:
                 asked = True

@@ -85,10 +85,17 @@ class Loop:
         self._cold = False
         self._bell = asyncio.Event()
         self._limit = asyncio.timeout(None)
+        self.polled = 0.0
+        """When a claim was last answered (`time.monotonic()`); 0 for never."""
         self.stopping = False
         self.aborted = False
         self.cut_off = False
         """The server could not be told how all jobs ended before the worker had to end."""
+
+    @property
+    def fails(self) -> bool:
+        """Whether a queue could not be asked the last time."""
+        return any(station.failures for station in self._stations)
 
     def ring(self) -> None:
         """Something changed: look again."""
@@ -245,6 +252,7 @@ class Loop:
             if settles:
                 self._note_verdicts(settles, replies[0])
         if claim_for is not None and not isinstance(replies[-1], BideError):
+            self.polled = time.monotonic()
             self._order.took(part.place, len(replies[-1].jobs))
             self._take(station, replies[-1], sent)
             if replies[-1].stale:

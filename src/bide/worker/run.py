@@ -29,6 +29,7 @@ class Run:
     __slots__ = (
         "_deciding",
         "asked",
+        "begun_at",
         "claimed",
         "claimed_at",
         "codec",
@@ -52,6 +53,8 @@ class Run:
         self.claimed = claimed
         self.claimed_at = claimed_at
         self.say_soon = say_soon
+        self.begun_at = 0.0
+        """When it got a slot (`time.monotonic()`); 0 while it waits for one."""
         self.deadline = claimed_at + DEFAULT_TIMEOUT
         self.policy = _DEFAULT
         self.codec: Codec = "json"

@@ -38,6 +38,7 @@ from bide.worker.deadlines import Deadlines
 from bide.worker.judging import Judged
 from bide.worker.leases import GRACE
 from bide.worker.lifespan import Lifespan
+from bide.worker.pace import STALE, Pace
 from bide.worker.processes.kin import rss
 from bide.worker.reading import current, read
 from bide.worker.run import Ended, Run
@@ -48,6 +49,10 @@ log = logging.getLogger("bide.worker")
 
 SAY_AFTER: Final = 0.3
 """Seconds after which what jobs say is sent, if no other round trip takes it along."""
+
+ENOUGH: Final = 128
+"""Jobs at which a round trip costs little for each: a worker of fewer slots takes quick ones
+ahead."""
 
 _A_LITTLE: Final = "+1000000"
 
@@ -86,7 +91,12 @@ class Running:
         self._threads = Threads(f"bide-{worker}")
         self._deadlines: Deadlines[Run] = Deadlines(self._loop, self._expire)
         self._held: dict[int, Run] = {}
-        self._accepted: list[Run] = []
+        self._line: deque[Run] = deque()
+        """What waits for a slot."""
+        self._starting = False
+        self._looking = False
+        self._pace = Pace()
+        self._moved_at = 0.0
         self._unconfirmed: dict[Settle, Run] = {}
         self._stuck = 0
         self._from_threads: deque[Run] = deque()
@@ -100,10 +110,16 @@ class Running:
 
     @property
     def capacity(self) -> int:
-        """How many jobs may be held now."""
+        """How many jobs may be held now: one a slot, more where slots are few and jobs quick.
+
+        A single slot is for who wants one after another, each chosen when it can begin.
+        """
+        capacity = self._concurrency
+        if 1 < capacity < ENOUGH:
+            capacity += min(ENOUGH - capacity, capacity * self._pace.ahead(ENOUGH))
         if self._max_jobs is None:
-            return self._concurrency
-        return min(self._concurrency, self._max_jobs - self.executed + self._stuck)
+            return capacity
+        return min(capacity, self._max_jobs - self.executed + self._stuck)
 
     @property
     def has_had_enough(self) -> bool:
@@ -117,7 +133,7 @@ class Running:
 
     def doing(self) -> list[Doing]:
         """What runs."""
-        return [run.doing() for run in self._held.values()]
+        return [run.doing() for run in self._held.values() if run.begun_at]
 
     def rss(self) -> int:
         """Bytes of memory of the processes that run jobs."""
@@ -148,21 +164,40 @@ class Running:
         for claimed in jobs:
             run = Run(station, claimed, claimed_at, self._say_soon)
             self._held[id(run)] = run
-            self._accepted.append(run)
-        if jobs:
-            self._loop.call_soon(self._start_accepted)
+            self._line.append(run)
+        self._fill_slots_soon()
 
-    def _start_accepted(self) -> None:
-        accepted, self._accepted = self._accepted, []
-        for run in accepted:
-            if run.ended:  # given back in the meantime
-                continue
+    def _fill_slots_soon(self) -> None:
+        if self._line and not self._starting:
+            self._starting = True
+            self._loop.call_soon(self._fill_slots)
+
+    def _fill_slots(self) -> None:
+        """Start what has waited longest in each slot that is free."""
+        self._starting = False
+        free = self._concurrency - (len(self) - len(self._line))
+        while self._line and free > 0:
+            run = self._line.popleft()
+            run.begun_at = self._moved_at = time.monotonic()
             try:
                 self._start(run)
             except Exception:
                 # Not the job's fault: no thread is to be had, for one.
                 log.exception("job %s could not be started, and waits a little", run.claimed.id)
                 self._end(run, ("snooze", _A_LITTLE, b""))
+            free -= not run.ended
+        if self._line and not self._looking:
+            self._looking = True
+            self._loop.call_later(STALE, self._look)
+
+    def _look(self) -> None:
+        """Give back what waits behind jobs that are slower than those before them."""
+        self._looking = False
+        if time.monotonic() - self._moved_at > STALE:
+            for run in self._line:
+                self._end(run, ("cancel" if run.asked else "release", "", b""))
+            self._line.clear()
+        self._fill_slots()
 
     def _start(self, run: Run) -> None:
         if run.asked:
@@ -176,7 +211,7 @@ class Running:
             self._end_unrun(run, error)
             return
         assert run.job is not None
-        run.deadline = time.monotonic() + run.policy.timeout
+        run.deadline = run.begun_at + run.policy.timeout
         self._deadlines.add(run)
         if target.is_async:
             run.task = self._loop.create_task(self._run_async(run, call, run.job))
@@ -208,6 +243,7 @@ class Running:
         A job that has come to its end, and only its callback has not, has ended.
         """
         self._collect()
+        self._line.clear()
         for run in list(self._held.values()):
             run.decide(("release", "", b""))
             self._end(run, run.decided)
@@ -235,7 +271,7 @@ class Running:
                 await self._call_back(run, judged, job)
         self._end(run, run.decided)
 
-    def _run_in_thread(self, run: Run, call: Call, job: CurrentJob) -> None:
+    def _run_in_thread(self, run: Run, call: Call, job: CurrentJob) -> Callable[[], None]:
         enter(job)
         try:
             judged = judging.completed(run, call.run(job, self._wait))
@@ -243,6 +279,9 @@ class Running:
             judged = judging.raised(run, error, self._served)
         if run.decide(judged.ended) and judged.callback is not None:
             call_back(judged.callback, self._served, job, judged.value, self._wait)
+        return partial(self._ended_in_thread, run)
+
+    def _ended_in_thread(self, run: Run) -> None:
         self._from_threads.append(run)
         if not self._collecting:
             self._collecting = True
@@ -272,6 +311,7 @@ class Running:
             run = self._from_threads.popleft()
             if run.ended and run.timed_out:
                 self._stuck -= 1
+                self._fill_slots_soon()
                 self._changed()
             self._end(run, run.decided)
 
@@ -302,6 +342,7 @@ class Running:
 
     def _unstuck(self, task: asyncio.Task[None]) -> None:
         self._stuck -= 1
+        self._fill_slots_soon()
         self._changed()
 
     def _end_unrun(self, run: Run, error: BaseException) -> None:
@@ -328,6 +369,10 @@ class Running:
             return
         run.ended = True
         del self._held[id(run)]
+        if run.begun_at:
+            self._moved_at = time.monotonic()
+            self._pace.took(self._moved_at - run.begun_at)
+            self._fill_slots_soon()
         outcome, when, data = ended
         if outcome not in ("release", "snooze"):
             self.executed += 1

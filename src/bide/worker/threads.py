@@ -17,7 +17,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-Work = Callable[[], None]
+Work = Callable[[], Callable[[], object]]
+"""Returns what is to be called once its thread is free: who hears of its end finds that one idle.
+Neither must raise."""
 
 
 class Threads:
@@ -31,7 +33,7 @@ class Threads:
         self._count = 0
 
     def submit(self, work: Work) -> None:
-        """Run `work`, which must not raise.
+        """Run `work`.
 
         Raises:
             RuntimeError: the system gives no more threads.
@@ -75,7 +77,7 @@ class Threads:
             else:
                 done.set_exception(error)
 
-        def call() -> None:
+        def call() -> Callable[[], None]:
             result: T | None = None
             raised: BaseException | None = None
             try:
@@ -84,8 +86,12 @@ class Threads:
                 raised = error
                 if isinstance(error, StopIteration):  # which no future can hold
                     raised = RuntimeError(repr(error))
-            with suppress(RuntimeError):  # the loop has closed
-                loop.call_soon_threadsafe(settle, result, raised)
+
+            def tell() -> None:
+                with suppress(RuntimeError):  # the loop has closed
+                    loop.call_soon_threadsafe(settle, result, raised)
+
+            return tell
 
         self.submit(call)
         return await done
@@ -97,7 +103,8 @@ class Threads:
 
     def _serve(self, work: Work | None) -> None:
         while work is not None:
-            work()
+            ended = work()
             with self._lock:
                 self._idle += 1
+            ended()
             work = self._queue.get()

@@ -138,16 +138,23 @@ class Worker:
         self._running: Running | Crew | None = None
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._abort_at: asyncio.TimerHandle | None = None
-        self._client: aio.Client | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._beaten = 0.0
         self._stops = 0
         self._has_process = False
-        self.retired = False
-        """It has stopped because it had run `max_jobs`."""
+        self.replaceable = False
+        """It has stopped because it had run `max_jobs`, or by a signal: another may do its work."""
+        self._signalled_to = False
 
     @property
-    def answered(self) -> float:
-        """When the server last answered (`time.monotonic()`); 0 for never."""
-        return self._client.answered if self._client is not None else 0.0
+    def polled(self) -> float:
+        """When it last looked for work and was answered (`time.monotonic()`); 0 for never.
+
+        With no slot free it does not look: then, when the server last took note that it lives.
+        """
+        if self._loop is None:
+            return 0.0
+        return self._loop.polled if self._loop.fails else max(self._loop.polled, self._beaten)
 
     def work(self, burst: bool = False, *, beside: Beside | None = None) -> int:
         """Work until SIGINT or SIGTERM; with `burst`, until nothing is due.
@@ -189,13 +196,14 @@ class Worker:
 
     async def run(self, burst: bool = False) -> int:
         """`work`, in the event loop that runs now."""
-        self.retired = False
-        self._client = client = aio.Client(self._url, patience=0, clock=self._clock)
+        self.replaceable = self._signalled_to = False
+        client = aio.Client(self._url, patience=0, clock=self._clock)
         try:
             with signals.heard(self._signalled):
                 # Of calls that share a round trip, one whose script the server does not know would
-                # be sent again, behind the others: notes and outcomes go ahead of claims.
-                await client.load(["note", "settle", "claim", "extend"])
+                # be sent again, behind the others: notes and outcomes go ahead of claims. And what
+                # is read now need not be read when no file can be opened, or is another version's.
+                await client.load(["note", "settle", "claim", "extend", "leave"])
                 await begin(client, self._global_keys, self._keys)
                 return await self._run(client, burst)
         finally:
@@ -218,13 +226,8 @@ class Worker:
             elif text == self.name:
                 self._dismissed()
 
-        if self._stops:
-            self._obey()
-        try:
-            await running.open()
-        except BaseException:
-            await running.close()
-            raise
+        if not await self._open(running):
+            return 0
         leases = Leases(client.url, self._clock, self._lease_us / 1e6, running.leased, ask)
         leases.start()
         everyone = self._global_keys["workers"]
@@ -236,6 +239,7 @@ class Worker:
                     self._global_keys,
                     self.name,
                     partial(self._about, running, time.time_ns() // 1000),
+                    self._note_beat,
                     self._dismissed,
                 )
             ),
@@ -248,6 +252,11 @@ class Worker:
         log.info("worker %s serves %s, %d at once", self.name, _list(self.queues), self.concurrency)
         try:
             await loop.run(running)
+        except BaseException:
+            self._abort()
+            with contextlib.suppress(Exception):
+                await loop.run(running)  # so that jobs are given back, and outcomes not lost
+            raise
         finally:
             if self._abort_at is not None:
                 self._abort_at.cancel()
@@ -258,9 +267,30 @@ class Worker:
             await running.close()
             if not loop.cut_off:
                 await self._say_goodbye(client)
-            self.retired = running.has_had_enough
+            self.replaceable = running.has_had_enough or self._signalled_to
             log.info("worker %s stopped after %d jobs", self.name, running.executed)
         return running.executed
+
+    async def _open(self, running: Running | Crew) -> bool:
+        """Get ready; False where that was cut short, by being asked to stop."""
+        self._opening = opening = asyncio.ensure_future(running.open())
+        try:
+            await opening
+        except asyncio.CancelledError:
+            await running.close()
+            if not self._stops:
+                raise
+            log.info("worker %s stopped before it had begun", self.name)
+            return False
+        except BaseException:
+            await running.close()
+            raise
+        finally:
+            self._opening = None
+        return True
+
+    def _note_beat(self) -> None:
+        self._beaten = time.monotonic()
 
     def _make_running(self, changed: Callable[[], None]) -> Running | Crew:
         limits = self._limits
@@ -314,7 +344,10 @@ class Worker:
         """Do what has been asked: let running jobs finish, or give them back."""
         assert self._loop is not None
         assert self._running is not None
-        if self._stops > 1:
+        if self._opening is not None:  # nothing runs that could finish
+            self._opening.cancel()
+            self._loop.stop()
+        elif self._stops > 1:
             self._abort()
         elif not self._loop.stopping:
             log.info("worker %s stops: %d jobs may finish", self.name, self._running.busy)
@@ -331,6 +364,7 @@ class Worker:
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         """Runs between any two steps of Python code, so also when a job blocks the event loop."""
+        self._signalled_to = True
         self.stop()
         if self._stops > 2:
             os._exit(128 + number)  # the leases end by themselves

@@ -35,4 +35,4 @@ def _cut(path: str) -> str:
     return text
 
 
-script._read = _cut
+script._read = _cut  # type: ignore[assignment]

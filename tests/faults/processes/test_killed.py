@@ -150,7 +150,7 @@ def test_what_waits_behind_a_long_job_goes_to_others_unharmed(
 ) -> None:
     with stand.at_work(concurrency=1) as worker:
         held: Any = worker._running
-        held._mean = 1e-4  # all were quick so far: it takes many at once
+        held._pace._mean = 1e-4  # all were quick so far: it takes many at once
         ids = [stand.queue.prepare(tasks.held, ["gate"])]
         ids += [stand.queue.prepare(tasks.who) for _ in range(20)]
         first, *others = stand.queue.enqueue_many(ids)
@@ -165,3 +165,37 @@ def test_what_waits_behind_a_long_job_goes_to_others_unharmed(
     assert {who["attempt"] for who in seen} == {1}
     assert not any(who["redelivered"] for who in seen)
     assert all(job.refresh().attempts == () for job in others)
+
+
+def test_the_first_job_that_ends_says_how_long_jobs_take(stand: Stand) -> None:
+    with stand.at_work() as worker:
+        held: Any = worker._running
+        children(worker)
+        assert held.capacity == 2
+        assert stand.queue.enqueue(hostile.ran).wait(20) == "ran"
+        assert 0 < held._pace._mean < 0.5
+
+
+def test_children_that_were_forked_in_advance(stand: Stand) -> None:
+    """Nobody counts on one: what it was to run, the next one runs."""
+    with stand.at_work() as worker:
+        for _ in range(3):
+            for pid in spares(worker):
+                os.kill(pid, signal.SIGKILL)
+            jobs = [stand.queue.enqueue(hostile.ran) for _ in range(5)]
+            assert [job.wait(20) for job in jobs] == ["ran"] * 5
+    assert all(job.refresh().attempts == () for job in jobs)
+
+
+def spares(worker: Any, but: int = 0) -> list[int]:
+    """The children that wait for a slot, once all are there; `but` is something else."""
+    wanted = len(children(worker)) if house(worker)._setting.executor == "fork" else 0
+    nursery = house(worker)._nursery.pid
+
+    def found() -> list[int]:
+        with open(f"/proc/{nursery}/task/{nursery}/children") as file:
+            there = {int(pid) for pid in file.read().split()} - {but}
+        return sorted(pid for pid in there - {*children(worker)} if not kin.is_idle(pid))
+
+    eventually(lambda: len(found()) == wanted)
+    return found()

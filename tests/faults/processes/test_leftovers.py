@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from bide import State
 from tests.faults.processes import hostile
+from tests.faults.processes.test_killed import spares
 from tests.integration.processes.stand import Shared, Stand
 from tests.integration.workers import eventually
 
@@ -44,6 +46,17 @@ def test_what_a_dead_child_leaves_is_swept_and_a_living_ones_is_left_alone(
     eventually(lambda: not is_there(note.what[1]))
     shared.open(name)
     assert mine.wait(20), "it lives"
+
+
+@pytest.mark.parametrize("executor", ["fork"], indirect=True)
+def test_those_that_were_forked_in_advance_are_not_swept(stand: Stand) -> None:
+    with stand.at_work() as worker:
+        dead = stand.queue.enqueue_call(hostile.daemon_and_die, on_crash="fail")
+        (note,) = stand.wait("daemon", id=dead.id)
+        eventually(lambda: dead.refresh().status == State.FAILED)
+        before = set(spares(worker, but=note.what[1]))
+        eventually(lambda: not is_there(note.what[1]))
+        assert before & set(spares(worker)), "one may have got a slot, and the other waits on"
 
 
 def test_children_bury_what_they_adopt(stand: Stand) -> None:

@@ -14,6 +14,7 @@ import pytest
 from bide import Queue
 from tests.integration.console import bide, error_of
 from tests.integration.supervisor.unit import Unit, started
+from tests.integration.workers import eventually
 
 
 def ask(unit: Unit, path: str, method: str = "GET") -> tuple[int, str]:
@@ -35,8 +36,7 @@ def test_it_is_live_at_once_and_ready_when_workers_have_begun(tmp_path: Path, on
         assert ask(unit, "/readyz") == (503, "worker 1 has not begun")
         unit.open_gate()
         unit.logged("serves", 2)
-        while ask(unit, "/readyz") != (200, "ok"):
-            pass
+        eventually(lambda: ask(unit, "/readyz") == (200, "ok"), 30)
         assert ask(unit, "/livez?verbose=1") == (200, "ok")
         assert ask(unit, "/livez", "HEAD") == (200, "")
         assert ask(unit, "/") == (404, "there are /livez and /readyz")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bide import Queue
+from tests.integration.console import bide
 from tests.integration.supervisor.unit import children, started, state, stopped
 from tests.integration.workers import eventually
 
@@ -70,6 +71,99 @@ def test_a_worker_that_dies_is_started_again_and_its_jobs_come_back(
         assert job.wait(30) not in before
         assert len(set(unit.members()) - set(before)) == 2
         unit.signal(signal.SIGTERM)
+        assert unit.wait() == 0
+
+
+@pytest.mark.parametrize("code", [0, 2, 75])
+def test_the_exit_code_that_a_job_chooses_says_nothing(
+    tmp_path: Path, one_url: str, queue: Queue, code: int
+) -> None:
+    with started(tmp_path, one_url, "-q", "work", "-w", "2", "--lease", "1s") as unit:
+        unit.logged(SERVES, 2)
+        queue.enqueue("shop:leave", code, on_crash="fail")
+        unit.logged(rf"died \(exit code {code}\)")
+        unit.logged(SERVES, 3)
+        assert len(unit.members()) == 2
+        unit.signal(signal.SIGTERM)
+        assert unit.wait() == 0
+
+
+@pytest.mark.parametrize("how", ["stop", "exit"])
+def test_what_a_job_left_on_the_event_loop_does_not_end_it(
+    tmp_path: Path, one_url: str, queue: Queue, how: str
+) -> None:
+    with started(tmp_path, one_url, "-q", "work", "-w", "1") as unit:
+        queue.enqueue("shop:leave_behind", how).wait(30)
+        queue.enqueue("shop:pid").wait(30)
+        unit.logged("something that a job started would end the worker")
+        assert "died" not in unit.log
+        unit.signal(signal.SIGTERM)
+        assert unit.wait() == 0
+
+
+def test_one_that_somebody_else_has_stopped_is_replaced(
+    tmp_path: Path, one_url: str, queue: Queue
+) -> None:
+    with started(tmp_path, one_url, "-q", "work", "-w", "2") as unit:
+        unit.logged(SERVES, 2)
+        os.kill(unit.members()[0], signal.SIGTERM)
+        unit.logged(SERVES, 3)
+        bide(tmp_path, "workers", "stop", queue.workers()[0].name, url=one_url)
+        unit.logged("has ended; 1 go on")
+        unit.signal(signal.SIGTERM)
+        assert unit.wait() == 0
+
+
+def test_one_that_a_nameless_signal_ended_is_started_again(tmp_path: Path, one_url: str) -> None:
+    with started(tmp_path, one_url, "-w", "1") as unit:
+        unit.logged(SERVES)
+        os.kill(unit.members()[0], signal.SIGRTMIN + 1)
+        unit.logged(r"died \(signal 35\)")
+        unit.logged(SERVES, 2)
+        unit.signal(signal.SIGTERM)
+        assert unit.wait() == 0
+
+
+def test_a_plan_that_could_be_meant_once_is_tried_again(tmp_path: Path, one_url: str) -> None:
+    """Amid a deployment a module is broken for a moment; the others go on."""
+    with started(tmp_path, one_url, "-w", "2") as unit:
+        unit.logged(SERVES, 2)
+        first, second = unit.members()
+        (tmp_path / "shop.py").rename(tmp_path / "gone.py")
+        os.kill(first, signal.SIGKILL)
+        unit.logged(r"died \(exit code 2\)")
+        assert second in unit.members()
+        (tmp_path / "gone.py").rename(tmp_path / "shop.py")
+        unit.logged(SERVES, 3)
+        unit.signal(signal.SIGTERM)
+        assert unit.wait() == 0
+
+
+@pytest.mark.parametrize("executor", ["auto", "process"])
+def test_modules_named_like_pythons_own_are_left_alone(
+    tmp_path: Path, one_url: str, queue: Queue, executor: str
+) -> None:
+    (tmp_path / "queue.py").write_text("raise SystemExit('not what Python imports')\n")
+    with started(tmp_path, one_url, "-q", "work", "-w", "1", "-x", executor) as unit:
+        unit.logged(SERVES)
+        unit.signal(signal.SIGTERM)
+        assert unit.wait() == 0
+
+
+@pytest.mark.parametrize("executor", ["auto", "process"])
+def test_one_that_has_not_begun_stops_at_once(tmp_path: Path, one_url: str, executor: str) -> None:
+    (tmp_path / "hangs.py").write_text(
+        "import asyncio, pathlib, bide\n"
+        "@bide.resource\n"
+        "async def database():\n"
+        "    pathlib.Path('opening').touch()\n"
+        "    await asyncio.sleep(1000)\n"
+        "    yield 1\n"
+    )
+    with started(tmp_path, one_url, "hangs", "-w", "1", "-x", executor) as unit:
+        eventually((tmp_path / "opening").exists, 30)
+        unit.signal(signal.SIGTERM)
+        unit.logged("stopped before it had begun")
         assert unit.wait() == 0
 
 

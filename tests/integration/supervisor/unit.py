@@ -16,7 +16,7 @@ from tests.integration.console import environment
 from tests.integration.workers import eventually
 
 TASKS = """
-import os, pathlib, subprocess, sys, threading, time
+import asyncio, os, pathlib, subprocess, sys, threading, time
 
 def note(name):
     pathlib.Path("seen").mkdir(exist_ok=True)
@@ -31,6 +31,21 @@ def slow(seconds, name="slow"):
     while time.monotonic() < until and not pathlib.Path("gate").exists():
         time.sleep(0.01)
     return os.getpid()
+
+def leave(code):
+    os._exit(code)
+
+def block(seconds):
+    time.sleep(seconds)
+
+async def leave_behind(how):
+    async def behind():
+        if how == "stop":
+            asyncio.get_running_loop().stop()
+        else:
+            raise SystemExit(3)
+    asyncio.create_task(behind())
+    await asyncio.sleep(0.05)
 
 def leave_thread():
     args = {"name": "left-by-a-job", "daemon": False}
@@ -99,7 +114,7 @@ def started(home: Path, url: str, *args: str, **env: str) -> Iterator[Unit]:
     (home / "shop.py").write_text(TASKS)
     with log.open("w") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-m", "bide", "worker", "shop", *args],
+            [Path(sys.executable).with_name("bide"), "worker", "shop", *args],
             cwd=home,
             env=environment(url, BIDE_TEST_MARK=mark, **env),
             stderr=stderr,

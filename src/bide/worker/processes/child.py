@@ -63,6 +63,9 @@ ENDED: Final = 0
 RETIRED: Final = 75
 """How a child ends that has had enough of them, and is to be replaced."""
 
+IDLE: Final = "bide child: idle"
+"""Its title while it waits."""
+
 ASKED: Final = signal.SIGUSR1
 """Tells a child to look whether its job was asked to end."""
 
@@ -89,18 +92,9 @@ class Child:
     """One process that runs jobs."""
 
     def __init__(
-        self,
-        slot: int,
-        row: Row,
-        orders: socket.socket,
-        replies: socket.socket,
-        served: Served,
-        setting: Setting,
-        parent: int,
+        self, orders: socket.socket, replies: socket.socket, served: Served, setting: Setting
     ) -> None:
-        self._slot = slot
-        self._parent = parent
-        self._row = row
+        """Set up, in the nursery: all children are made of this one."""
         self._orders = Reader(orders)
         self._replies = replies
         self._served = served
@@ -113,14 +107,12 @@ class Child:
         self._task: asyncio.Task[Any] | None = None
         self._ran = 0
         self._dead: set[int] = set()
-        self._pid = os.getpid()
+        self._pid = 0
         self._lines = [(line.fileno(), _inode(line.fileno())) for line in (orders, replies)]
 
-    def live(self) -> int:
+    def live(self, slot: int, row: Row) -> int:
         """Take jobs until there are none for this child any more; how it ends."""
-        _settle_in(self._parent)
-        set_title("bide child: idle")
-        self._listen()
+        self._slot, self._row, self._pid = slot, row, os.getpid()
         if resources():
             try:
                 self._wait(self._lifespan.open())
@@ -134,7 +126,7 @@ class Child:
                 message = self._orders.read()
                 if message is None:
                     return ENDED
-                self._serve(decode_order(message))
+                self.serve(decode_order(message))
             return RETIRED
         finally:
             if self._loop is not None:
@@ -159,12 +151,13 @@ class Child:
             return False
         return kin.rss(os.getpid()) > setting.max_rss
 
-    def _serve(self, order: Order) -> None:
+    def serve(self, order: Order) -> None:
+        """Run a job, and say how it ended."""
         now = time.monotonic()
         self._row.begin(order.number, now, now if order.overran else 0.0)
         self._number = order.number
         if self._ran:
-            self._listen()
+            self.listen()
         mouth: Any = Mouth(order.queue, self, order.number)
         self._run = run = Run(mouth, order.claimed, order.claimed_at, lambda: None)
         judged = self._judge(order, run)
@@ -177,7 +170,8 @@ class Child:
             self._check_self(run)
         self._ran += 1
         flush()
-        set_title("bide child: idle")
+        if not self._has_had_enough():
+            set_title(IDLE)
         self._run = None
         self.tell(Done(order.number, judged.ended, time.monotonic() - now))
         self._row.end()
@@ -261,7 +255,7 @@ class Child:
                 with contextlib.suppress(BaseException):
                     self._loop.run_until_complete(asyncio.wait([task], timeout=GRACE))
 
-    def _listen(self) -> None:
+    def listen(self) -> None:
         """Hear signals; jobs may have blocked them, or listened themselves."""
         signal.signal(signal.SIGALRM, self._time_is_over)
         signal.signal(ASKED, self._asked)
@@ -295,7 +289,7 @@ class Child:
             raise JobCancelled("The job was cancelled while it ran.")
 
 
-def _settle_in(parent: int) -> None:
+def settle_in(parent: int) -> None:
     """Become a process of its own: a session to be killed with all that was started in it.
 
     What leaves the session is adopted here, so that nobody takes it for what a dead child has left.
@@ -309,6 +303,7 @@ def _settle_in(parent: int) -> None:
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored, it would be in what it runs
+    set_title(IDLE)
 
 
 def _inode(fd: int) -> int:
@@ -326,11 +321,11 @@ def flush() -> None:
             stream.flush()
 
 
-def be(child: Child) -> NoReturn:
+def be(child: Child, slot: int, row: Row) -> NoReturn:
     """Live as a child, and end without what the parent would do at its end."""
     code = 1
     try:
-        code = child.live()
+        code = child.live(slot, row)
     except BaseException:
         log.exception("a child broke")
     finally:

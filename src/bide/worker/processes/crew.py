@@ -21,6 +21,7 @@ from bide.ops.consume import Settle
 from bide.ops.registry import Doing
 from bide.payload.codec import DEFAULT_TIMEOUT, encode_error
 from bide.worker.leases import GRACE
+from bide.worker.pace import STALE, Pace
 from bide.worker.processes import kin
 from bide.worker.processes.evidence import obituary, task_of
 from bide.worker.processes.house import House
@@ -44,15 +45,8 @@ log = logging.getLogger("bide.worker")
 LOOK_EVERY: Final = 0.1
 """Seconds between looks at what runs for how long, while something does."""
 
-AHEAD: Final = 0.005
-"""Seconds of work that may wait for children, so that quick jobs do not wait for round trips."""
-
 MOST_AHEAD: Final = 50
 """Jobs per child that may wait, however quick they are."""
-
-STALE: Final = 0.05
-"""Seconds without a free child, or a job's end, after which what waits is given back: other
-workers may have a child that is free."""
 
 ASTRAY: Final = 1.0
 """Seconds for which a job may have been taken and stand in no row, once a child died or stopped."""
@@ -75,7 +69,7 @@ class Crew:
         self._held: dict[int, Run] = {}
         self._unsent: deque[int] = deque()
         self._unconfirmed: dict[Settle, Run] = {}
-        self._mean = 1.0
+        self._pace = Pace()
         self._moved_at = 0.0
         self._newest = 0
         self._looking = False
@@ -100,8 +94,8 @@ class Crew:
     @property
     def capacity(self) -> int:
         """How many jobs may be held: one for each child, and more where they are quick."""
-        ahead = min(MOST_AHEAD, int(AHEAD / max(self._mean, 1e-6)))
-        return sum(slot.able for slot in self._house.slots) * (1 + ahead)
+        able = sum(slot.able for slot in self._house.slots)
+        return able * (1 + self._pace.ahead(MOST_AHEAD))
 
     def doing(self) -> list[Doing]:
         """What runs."""
@@ -209,7 +203,7 @@ class Crew:
         for reply in replies:
             run = self._held.get(reply.number)  # type: ignore[union-attr]
             if isinstance(reply, Done):
-                self._mean += 0.1 * (reply.took - self._mean)
+                self._pace.took(reply.took)
                 self._moved_at = time.monotonic()
                 self._newest = max(self._newest, reply.number)
                 if run is not None:
@@ -280,7 +274,7 @@ class Crew:
             begun.add(number)
             longest = max(longest, now - slot.row.begun)
             self._bound(slot, number, run, now)
-        self._mean = max(self._mean, longest)
+        self._pace.takes(longest)
         self._newest = max([self._newest, *begun])
         if self.capacity > could:
             self._changed()

@@ -10,7 +10,6 @@ import secrets
 import signal
 import socket
 import subprocess
-import sys
 import termios
 from collections.abc import Callable
 from fcntl import ioctl
@@ -20,6 +19,7 @@ from bide.errors import BideError, TaskNotFound
 from bide.worker.lifespan import CLOSING
 from bide.worker.processes import kin
 from bide.worker.processes.evidence import obituary
+from bide.worker.processes.fresh import fresh_python
 from bide.worker.processes.slot import Slot
 from bide.worker.processes.table import Table
 from bide.worker.processes.wire import (
@@ -45,11 +45,6 @@ LONGEST_PAUSE: Final = 5.0
 """Seconds between a child, or nursery, that could not begin and the next."""
 
 _LAST_MOMENT: Final = 5.0
-_PROGRAM: Final = (
-    "import sys; sys.path[:] = sys.argv[1].split('\\n'); "
-    "from bide.worker.processes.nursery import main; main()"
-)
-"""Looks for modules where the worker does, from the first on."""
 
 Learned = Callable[[Slot, Died, int], None]
 """Told of a child's death, and of how many died at once."""
@@ -155,9 +150,8 @@ class House:
         fds = [theirs.fileno(), self._orders_out.fileno(), self._replies_in.fileno(), self._fd]
         try:
             with theirs:
-                path = "\n".join(sys.path)
                 self._nursery = subprocess.Popen(
-                    [sys.executable, "-c", _PROGRAM, path, *map(str, fds)],
+                    fresh_python("bide.worker.processes.nursery:main", *map(str, fds)),
                     pass_fds=fds,
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,

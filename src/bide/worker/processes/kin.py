@@ -5,12 +5,15 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
+_DYING: Final = 2.0
+"""Seconds for processes to go that were killed."""
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -72,14 +75,19 @@ def children() -> list[int]:
 
 
 def kill_children() -> None:
-    """Kill all children of this process, those they leave behind too, and reap them."""
-    while left := children():
+    """Kill all children of this process, those they leave behind too, and reap them.
+
+    One that may not be killed (it runs as another user), or cannot be just now, is left.
+    """
+    until = time.monotonic() + _DYING
+    while (left := children()) and time.monotonic() < until:
         for pid in left:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         for pid in left:
             with suppress(ChildProcessError):
-                os.waitpid(pid, 0)
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.001)
 
 
 def kill_session(pid: int) -> None:

@@ -1,9 +1,10 @@
 """The nursery: a clean process, of one thread and no connections, that forks children.
 
 It is started afresh, imports what is served once, and from then on only forks, reaps and reports.
-A child that has had its jobs is replaced at once; after one that died, the worker says when. When
-the worker is gone, the line to it ends, and everything here is killed: children, what they started,
-and what that left behind, for orphans of theirs become children of the nursery.
+A child that has had its jobs is replaced at once; after one that died, the worker says when. With
+one job a child, those that come next are forked while others run (`spare`). When the worker is
+gone, the line to it ends, and everything here is killed: children, what they started, and what that
+left behind, for orphans of theirs become children of the nursery.
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ import signal
 import socket
 import sys
 import time
-from typing import Final, NoReturn
+from collections import deque
+from typing import Final
 
 from bide import config, logs
 from bide.errors import BideError, TaskNotFound
 from bide.task import Served, import_module
 from bide.worker import eventloop
 from bide.worker.processes import kin
-from bide.worker.processes.child import RETIRED, Child, be, flush
+from bide.worker.processes.child import RETIRED, Child, be, flush, settle_in
+from bide.worker.processes.memory import use_large_pages
+from bide.worker.processes.rehearsal import rehearse
+from bide.worker.processes.spare import Spare, fork, wait_at
 from bide.worker.processes.table import Table
 from bide.worker.processes.wire import (
     Born,
@@ -57,16 +62,21 @@ class Nursery:
         replies: socket.socket,
         table: int,
     ) -> None:
-        self._setting = setting
         self._control = control
-        self._orders = orders
-        self._replies = replies
         self._table = Table(table)
         self._slots: dict[int, int] = {}
+        self._spares: deque[Spare] = deque()
+        self._enough_spares = self._table.rows if setting.executor == "fork" else 0
+        self._short = False
         self._sweep_at = 0.0
-        self._served = Served(setting.modules)
+        if setting.executor == "fork":
+            rehearse(setting)
+        set_title(f"bide nursery of {setting.worker}")
+        served = Served(setting.modules)
         for name in setting.also:
             _import_if_possible(name)
+        served.find_all()
+        self._child = Child(orders, replies, served, setting)
 
     def keep(self) -> None:
         """Go on until the worker has gone."""
@@ -80,16 +90,22 @@ class Nursery:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # the worker says when
+        self._child.listen()  # what a child hears, it hears from its first moment
         eventloop.preload()
         gc.collect()
         gc.freeze()  # so that children do not copy what the collector would touch
+        if self._enough_spares:
+            use_large_pages()
         orders, line = Reader(self._control), self._control.fileno()
         try:
             while True:
                 wait = None
                 if self._sweep_at:
                     wait = max(0.0, self._sweep_at - time.monotonic())
-                ready, _, _ = select.select([line, reader], [], [], wait)
+                lacks = len(self._spares) < self._enough_spares and not self._short
+                ready, _, _ = select.select([line, reader], [], [], 0 if lacks else wait)
+                if lacks and not ready:
+                    self._make_spare()
                 if reader in ready:
                     with contextlib.suppress(BlockingIOError):
                         os.read(reader, 4096)
@@ -105,25 +121,39 @@ class Nursery:
             self._kill_all()
 
     def _spawn(self, slot: int) -> None:
-        row = self._table.row(slot)
-        row.end()
-        me = os.getpid()
+        self._table.row(slot).end()
+        self._short = False
         try:
-            pid = os.fork()
+            spare = self._spares.popleft() if self._spares else self._fork()
         except OSError as error:
             self._tell(Failed(f"no process is to be had: {error}", slot))
             return
-        if pid == 0:
-            self._become(slot, me)
-        self._slots[pid] = slot
-        self._tell(Born(slot, pid))
+        self._slots[spare.pid] = slot
+        self._tell(Born(slot, spare.pid))
+        spare.begin(slot)
 
-    def _become(self, slot: int, me: int) -> NoReturn:
+    def _make_spare(self) -> None:
+        try:
+            self._spares.append(self._fork())
+        except OSError:  # whoever needs one will be told
+            self._short = True
+
+    def _fork(self) -> Spare:
+        """Make a child that waits until it is told its slot.
+
+        Raises:
+            OSError: no process is to be had.
+        """
+        me = os.getpid()
+        pid, gate = fork()
+        if pid:
+            return Spare(pid, gate)
         self._control.close()
-        for fd in self._bell:
+        for fd in (*self._bell, *(spare.gate for spare in self._spares)):
             os.close(fd)
-        row = self._table.row(slot)
-        be(Child(slot, row, self._orders, self._replies, self._served, self._setting, me))
+        settle_in(me)
+        slot = wait_at(gate)
+        be(self._child, slot, self._table.row(slot))
 
     def _reap(self) -> None:
         while True:
@@ -138,25 +168,32 @@ class Nursery:
                 os.killpg(pid, signal.SIGKILL)  # while it is not reaped, the number is its own
             _, status, usage = os.wait4(pid, 0)
             slot = self._slots.pop(pid, None)
-            if slot is None:
-                continue  # an orphan
+            if slot is None:  # an orphan, or a spare
+                self._forget(pid)
+                continue
             self._sweep_at = self._sweep_at or time.monotonic() + SWEEP_AFTER
             if os.waitstatus_to_exitcode(status) == RETIRED and not self._table.row(slot).job:
                 self._spawn(slot)
             else:
                 self._tell(Died(slot, pid, status, usage.ru_maxrss * 1024))
 
+    def _forget(self, pid: int) -> None:
+        for spare in [spare for spare in self._spares if spare.pid == pid]:
+            self._spares.remove(spare)
+            os.close(spare.gate)
+
     def _sweep(self) -> None:
         """Kill what dead children have left behind."""
         self._sweep_at = 0.0
+        spares = {spare.pid for spare in self._spares}
         for pid in kin.children():
-            if pid not in self._slots:
+            if pid not in self._slots and pid not in spares:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
                 self._sweep_at = time.monotonic() + SWEEP_AFTER
 
     def _kill_all(self) -> None:
-        for pid in self._slots:
+        for pid in (*self._slots, *(spare.pid for spare in self._spares)):
             kin.kill_session(pid)
         self._slots.clear()
         kin.kill_children()
@@ -184,7 +221,6 @@ def main() -> None:
     if message is None:
         return
     setting = decode_setting(message)
-    set_title(f"bide nursery of {setting.worker}")
     if setting.log is not None:
         logs.setup(*setting.log)
     with config.override(url=setting.url, prefix=setting.prefix):

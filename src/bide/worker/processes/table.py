@@ -31,6 +31,11 @@ class Table:
         os.ftruncate(fd, rows * _ROW)
         return fd
 
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return len(self._map) // _ROW
+
     def row(self, slot: int) -> Row:
         """The row of a slot."""
         return Row(self._map, slot * _ROW)
