@@ -1,0 +1,78 @@
+"""Renewing leases: until the time-out and its grace, and whatever goes wrong meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+
+import pytest
+import redis
+
+from bide import sync
+from bide.job import Claimed
+from bide.keys import keys_of
+from bide.ops import consume, produce
+from bide.payload.codec import Body
+from bide.script import SERVER_CLOCK
+from bide.worker.leases import GRACE, Held, Leases
+from bide.worker.station import Station
+
+KEYS = keys_of("mail")
+LEASE = 60.0
+LEASE_US = 60_000_000
+
+
+@dataclass
+class Job:
+    """A job under a lease, claimed a lease ago."""
+
+    claimed: Claimed
+    deadline: float
+    station: Station
+    claimed_at: float
+    ended: bool = False
+    lost: bool = False
+
+
+@pytest.fixture
+def job(one_url: str) -> Job:
+    client = sync.Client(one_url)
+    client.run(produce.enqueue(KEYS, [produce.prepare(Body("app:task"), job_id="a")]))
+    (claimed,) = client.run(consume.claim(KEYS, "w1", 1, 1, LEASE_US, 0)).jobs
+    client.close()
+    now = time.monotonic()
+    return Job(claimed, now + 60, Station(KEYS, "w1", LEASE_US), now - LEASE)
+
+
+@pytest.mark.parametrize(("ago", "renewed"), [(0, True), (GRACE / 2, True), (GRACE + 1, False)])
+def test_a_lease_is_renewed_until_the_time_out_and_its_grace(
+    job: Job, one_url: str, ago: float, renewed: bool
+) -> None:
+    job.deadline = time.monotonic() - ago
+    with redis.Redis.from_url(one_url) as direct:
+        before = direct.zscore(KEYS["active"], "a")
+        leases = Leases(one_url, SERVER_CLOCK, LEASE, lambda: [job], lambda channel, id: None)
+        leases._renew()
+        assert (direct.zscore(KEYS["active"], "a") != before) == renewed
+
+
+def test_a_renewal_that_fails_is_followed_by_others(
+    one_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[int] = []
+    again = threading.Event()
+
+    def held() -> list[Held]:
+        asked.append(1)
+        if len(asked) == 1:
+            raise RuntimeError("changed size during iteration")
+        again.set()
+        return []
+
+    leases = Leases(one_url, SERVER_CLOCK, 0.04, held, lambda channel, id: None)
+    leases.start()
+    assert again.wait(10)
+    leases.stop()
+    leases.join(10)
+    assert "Leases were not renewed this time" in caplog.text
