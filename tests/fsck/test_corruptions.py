@@ -16,7 +16,7 @@ import redis
 from bide.embedded import Server
 from bide.keys import GLOBAL
 from bide.notes import read_notes
-from bide.ops import produce
+from bide.ops import produce, registry
 from bide.ops.produce import Prepared
 from bide.payload.codec import Body, encode_body
 from tests.faults.ear import Ear
@@ -24,7 +24,7 @@ from tests.faults.eventually import eventually
 from tests.faults.legal import assert_legal
 from tests.fsck import beside, jobs
 from tests.fsck.case import Case
-from tests.fsck.conftest import BODY, KEYS, Full, key
+from tests.fsck.conftest import BODY, EVERYWHERE, KEYS, Full, key
 
 CASES = [*jobs.JOBS, *beside.BESIDE]
 LEFT = {("type", key(name)) for name in GLOBAL}
@@ -110,6 +110,16 @@ def test_a_worker_that_lost_its_place_among_the_active_still_settles(full: Full)
 def test_a_large_body_in_the_place_of_one_that_was_set_aside_is_no_error(full: Full) -> None:
     large = encode_body(Body("app.tasks:send", ("x" * 20_000,)))
     full.run(produce.enqueue(KEYS, [Prepared("aside", "+0", 5, large)]))
+    assert full.found() == set()
+
+
+def test_a_queue_that_is_in_the_list_a_moment_later_is_no_error(
+    full: Full, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is noted right after its first job."""
+    full.do("HDEL", "@queues", "mail")
+    note = registry.register(EVERYWHERE, ["mail"])
+    monkeypatch.setattr("bide.cli.fsck.time.sleep", lambda seconds: full.run(note))
     assert full.found() == set()
 
 

@@ -57,6 +57,31 @@ def test_a_lease_is_renewed_until_the_time_out_and_its_grace(
         assert (direct.zscore(KEYS["active"], "a") != before) == renewed
 
 
+def renew(job: Job, url: str) -> list[tuple[str, str]]:
+    """Renew once; what was said of jobs that are to end."""
+    heard: list[tuple[str, str]] = []
+    leases = Leases(url, SERVER_CLOCK, LEASE, lambda: [job], lambda *what: heard.append(what))
+    leases._renew()
+    return heard
+
+
+def test_a_job_that_was_asked_to_end_hears_it_with_its_lease(job: Job, one_url: str) -> None:
+    assert renew(job, one_url) == []
+    with redis.Redis.from_url(one_url) as direct:
+        direct.zadd(KEYS["asked"], {"a": 1})
+    assert renew(job, one_url) == [(KEYS["asked"], "a")]
+
+
+def test_a_lease_that_has_passed_to_another_is_told_of_once(
+    job: Job, one_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    job.claimed = job.claimed._replace(token=job.claimed.token - 1)
+    for _ in range(2):
+        renew(job, one_url)
+    assert job.lost
+    assert caplog.text.count("job a: its lease has passed to another worker") == 1
+
+
 def test_a_renewal_that_fails_is_followed_by_others(
     one_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

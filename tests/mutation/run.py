@@ -7,6 +7,7 @@ that the test starts are of it, too.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,8 +18,8 @@ from typing import Final, Literal
 
 from tests.mutation.mutant import ROOT, SOURCE, Mutant
 
-LONGEST: Final = 180.0
-"""Seconds that a test may take; the slowest of them take a tenth of it."""
+LONGEST: Final = 100.0
+"""Seconds that a test may take; less than after what pytest itself ends one that hangs."""
 
 Fate = Literal["killed", "survived", "hung", "broken"]
 
@@ -48,7 +49,10 @@ def run(mutant: Mutant) -> Fate:
             done = _pytest([mutant.test], copy, LONGEST)
         except subprocess.TimeoutExpired:
             return "hung"
-    return {0: "survived", 1: "killed"}.get(done.returncode, "broken")  # type: ignore[return-value]
+    if done.returncode == 0:
+        return "survived"
+    has_failed = re.search(r"\b\d+ (failed|error)", done.stdout.strip().rpartition("\n")[2])
+    return "killed" if done.returncode == 1 and has_failed else "broken"
 
 
 def _pytest(

@@ -327,7 +327,7 @@ def test_an_idle_thread_is_used_again() -> None:
 def test_who_hears_of_the_end_of_work_finds_its_thread_idle() -> None:
     threads = Threads("test")
     first, second = Gate(), Gate()
-    first.ended.set = lambda: threads.submit(second)
+    first.ended.set = lambda: threads.submit(second)  # type: ignore[method-assign]
     first.opened.set()
     second.opened.set()
     threads.submit(first)
