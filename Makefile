@@ -25,16 +25,19 @@ ifneq ($(ALIVE),$(CURDIR) alive)
 .PHONY: $(MADE)
 endif
 
-.PHONY: help demo test oldest check format docs mutants bench clean
+.PHONY: help demo test everywhere oldest check format docs mutants bench chaos clean
 
 help:  ## Say what there is to make
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/has-embedded  ## See it run, on a server of its own
 	@$(PY) -m bide demo $(ARGS)
 
 test: $(VENV)/has-dev  ## Run the tests (ARGS="-k embedded -x")
 	@$(PY) -m pytest -q $(ARGS)
+
+everywhere: $(VENV)/has-dev  ## Run what concerns servers on all of them, through both executors
+	@BIDE_TEST_EVERYWHERE=1 $(PY) -m pytest -q tests/conformance tests/servers $(ARGS)
 
 oldest:  ## Run the tests on the oldest client library that is supported
 	@$(MAKE) VENV=.venv-oldest .venv-oldest/has-dev
@@ -62,6 +65,9 @@ mutants: $(VENV)/has-dev  ## Take each guard away, see its test fail (ARGS="--on
 
 bench: $(VENV)/has-dev  ## Run the benchmarks (ARGS="--help")
 	@$(PY) -m benchmarks $(ARGS)
+
+chaos: $(VENV)/has-dev  ## Break things under load, and write the report (ARGS="--help")
+	@$(PY) -m tests.chaos --minutes 20 --report $(ARGS)
 
 clean:  ## Remove the environment, caches and builds
 	rm -rf $(VENV) .venv-oldest build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

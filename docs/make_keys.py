@@ -105,6 +105,8 @@ def _contract(script: Script) -> Iterator[str]:
             yield f"- argument `{name}`, {kind}" + (f": {meaning.strip()}" if meaning else "")
         elif tag == "rest":
             yield f"- then, repeating: `{text}`"
+        elif tag == "last":
+            yield f"- last, if need be: `{name}`, {note}"
         elif tag == "reply":
             yield f"- reply: {text}"
 

@@ -9,8 +9,9 @@ that environment needs, as inline script metadata (`# /// script`), and has
   second. Settings are the fastest that the library's documentation names;
 - `enqueue(numbers, worker)`: put jobs, one for each number, where that worker finds them, as fast
   as the library can;
-- `FAULTS`: the command that starts a worker with the settings that are its defaults, and which these
-  are; `hold(delays, seconds)`: put jobs that take so long, one for each number, due after its delay;
+- `FAULTS`: the command that starts a worker with the settings that are its defaults, and which
+  these are;
+- `hold(delays, seconds)`: put jobs that take so long, one for each number, due after its delay;
 - the jobs: one calls `mark(number)` and does nothing else, the other `take(number, seconds)`.
 
 `common.py` has what they share, and needs nothing but Python. Whoever looks at this from outside

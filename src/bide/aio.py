@@ -18,14 +18,17 @@ from bide.connection import (
     GOODBYE,
     HINT_WAIT,
     REPLY_TIMEOUT,
+    check_master,
     hide_password,
     options,
     resolve_url,
 )
 from bide.dialogue import (
     PATIENCE,
+    Answer,
     Call,
     Entries,
+    Route,
     Send,
     Situation,
     check_patience,
@@ -34,10 +37,12 @@ from bide.dialogue import (
     reading,
     translate,
     unavailable,
+    unwrapped,
 )
 from bide.errors import BideError
 from bide.listening import Hints, Listener, Subscription, Waiter, abort
 from bide.loops import PerLoop
+from bide.routes import Delivery, Finding, Trip, routes_for
 from bide.script import SERVER_CLOCK, load
 from bide.sharing import Shared
 
@@ -48,7 +53,7 @@ CONNECTIONS: Final = 50
 
 
 class Client:
-    """Runs commands on one server."""
+    """Runs commands on one server, on a Cluster, or on the master of Sentinels."""
 
     def __init__(
         self,
@@ -72,8 +77,9 @@ class Client:
         self.answers = True
         """Whether the last round trip came to its end, if there was one."""
         self._reply_timeout = reply_timeout
-        pool = redis.asyncio.ConnectionPool.from_url(self.url, **options(self.url, Retry, None))
-        self._make_connection: Callable[[], Any] = pool.make_connection
+        self._routes = routes_for(self.url)
+        self._makers: dict[str, Callable[[], Any]] = {}
+        """By a node's URL, what makes a connection to it."""
         self._open = PerLoop(lambda: _Open(self.attempt_many), _let_go)
 
     async def run(self, command: Command[T]) -> T:
@@ -107,7 +113,7 @@ class Client:
         try:
             while True:
                 if isinstance(step, Send):
-                    step = steps.send(await self._send(step.calls))
+                    step = steps.send(await self._drive(self._routes.deliver(*step)))
                 else:
                     await asyncio.sleep(step.seconds)
                     step = next(steps)
@@ -126,7 +132,8 @@ class Client:
         Raises:
             ServerUnavailable: the connection broke; it is replaced at the next call.
         """
-        reply = await self._send([("BLPOP", *keys, seconds)], seconds)
+        call: Call = ("BLPOP", *keys, seconds)
+        reply = await self._drive(self._routes.deliver([call], [keys[0]]), seconds)
         if isinstance(reply, Exception):
             raise unavailable(reply, self.where)
         first = reply[0]
@@ -145,23 +152,25 @@ class Client:
             BideError: the server refused.
         """
         call = reading(stream, after, min(seconds, self._reply_timeout / 2))
-        return read_entries(await self._send([call]), self.where)
+        return read_entries(await self._drive(self._routes.deliver([call], [stream])), self.where)
 
-    async def load(self, scripts: Sequence[str]) -> None:
-        """Give the server these scripts, so that it knows them when they are called.
+    async def load(self, scripts: Sequence[str], keys: Sequence[str]) -> None:
+        """Give the nodes that have these keys some scripts, so that they know them when called.
 
         Raises:
-            BideError: it could not be reached, or refused.
+            BideError: one could not be reached, or refused.
         """
-        calls: list[Call] = [("SCRIPT", "LOAD", load(s, self._clock).text) for s in scripts]
-        replies = await self._send(calls)
+        texts = [load(script, self._clock).text for script in scripts]
+        calls: list[Call] = [("SCRIPT", "LOAD", text) for _ in keys for text in texts]
+        routes: list[Route] = [key for key in keys for _ in texts]
+        replies = await self._drive(self._routes.deliver(calls, routes))
         for reply in [replies] if isinstance(replies, Exception) else replies:
             if isinstance(reply, Exception):
                 raise translate(reply, self.where)
 
-    async def ping(self) -> None:
-        """Make a round trip for its own sake; what comes of it does not matter."""
-        await self._send([("PING",)])
+    async def ping(self, key: str) -> None:
+        """Make a round trip to the node of a key, for its own sake; it may fail."""
+        await self._drive(self._routes.deliver([("PING",)], [key]))
 
     async def share(self, command: Command[T]) -> T:
         """Run one command, in a round trip shared with what others ask meanwhile.
@@ -188,7 +197,15 @@ class Client:
 
     def listen(self, *channels: str) -> Listener:
         """Hear what scripts say over channels, for as long as the context lasts."""
-        return Listener(self._make_connection, channels, self._reply_timeout)
+
+        async def connection() -> Any:
+            """One that is not connected yet, to the node that has the first channel's key."""
+            found: str | Exception = await self._drive(self._routes.locate(channels[0]))
+            if isinstance(found, Exception):
+                raise found
+            return self._maker(found)()
+
+        return Listener(connection, self._routes.doubt, channels, self._reply_timeout)
 
     def hints(self, key: str) -> Hints:
         """Hear the wake hints on a list, over a connection of its own; close it at the end."""
@@ -201,8 +218,7 @@ class Client:
         for subscription in [*opened.subscriptions.values()]:
             await subscription.end()
         await opened.shared.settled()
-        idle, opened.idle = opened.idle, []
-        for connection in idle:
+        for connection in opened.take_idle():
             await connection.disconnect()
 
     def abandon(self) -> None:
@@ -210,41 +226,73 @@ class Client:
         for loop, opened in self._open.take_all():
             _let_go(loop, opened)
 
-    async def _send(self, calls: list[Call], block: float = 0) -> list[Any] | Exception:
-        """One round trip, over a connection of its own for as long as it lasts.
+    def _maker(self, node: str) -> Callable[[], Any]:
+        """What makes a connection to a node.
+
+        Raises:
+            OSError: the library could not read a file that the URL names.
+        """
+        made = self._makers.get(node)
+        if made is None:
+            settings = options(node, Retry, None)
+            if self._routes.must_be_master(node):
+                settings["redis_connect_func"] = _connect_to_master
+            pool = redis.asyncio.ConnectionPool.from_url(node, **settings)
+            made = self._makers.setdefault(node, pool.make_connection)
+        return made
+
+    async def _drive(self, steps: Delivery | Finding, block: float = 0) -> Any:
+        """Make the round trips that the routes ask for; what they come to.
 
         A reply may take `block` seconds longer than others.
+        """
+        try:
+            trips = next(steps)
+            while True:
+                talks = [self._visit(trip, 0 if trip.is_question else block) for trip in trips]
+                one = len(talks) == 1
+                answers = [await talks[0]] if one else await asyncio.gather(*talks)
+                trips = steps.send(answers)
+        except StopIteration as end:
+            return end.value
+
+    async def _visit(self, trip: Trip, block: float) -> Answer:
+        """One round trip, over a connection of its own for as long as it lasts.
 
         The client library's pipeline packs in Python and asks the socket first whether it is sound;
         here the packing is C, and a broken connection shows itself when it is used.
         """
         opened = self._open.here
         async with opened.slots:
+            idle = opened.idle.setdefault(trip.node, [])
             try:
-                connection = opened.idle.pop() if opened.idle else self._make_connection()
+                connection = idle.pop() if idle else self._maker(trip.node)()
             except OSError as error:  # the library reads a file of its own, once
                 return error
-            replies = await self._talk(opened, connection, calls, self._reply_timeout + block)
-            self.answers = not isinstance(replies, Exception)
-            return replies
+            answer = await self._talk(opened, connection, trip, self._reply_timeout + block)
+            if not trip.is_question:
+                self.answers = not isinstance(answer, Exception)
+            if isinstance(answer, redis.ConnectionError) and trip.node != self.url:
+                # It may be gone for good, and what is open to it would never be looked at again.
+                for other in opened.idle.pop(trip.node, ()):
+                    await other.disconnect(nowait=True)
+            return answer
 
-    async def _talk(
-        self, opened: _Open, connection: Any, calls: list[Call], patience: float
-    ) -> list[Any] | Exception:
+    async def _talk(self, opened: _Open, connection: Any, trip: Trip, patience: float) -> Answer:
         replies: list[Any] = []
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(patience) as limit:
                 if not connection.is_connected:
                     await connection.connect()
-                packed = [hiredis.pack_command(call) for call in calls]
+                packed = [hiredis.pack_command(call) for call in trip.calls]
                 await connection.send_packed_command(b"".join(packed), check_health=False)
-                for _ in calls:
+                for _ in trip.calls:
                     limit.reschedule(loop.time() + patience)
                     try:
                         replies.append(await connection.read_response())
                     except redis.ResponseError as error:
-                        replies.append(error)
+                        replies.append(unwrapped(error))
         except TimeoutError:
             await connection.disconnect(nowait=True)
             return redis.TimeoutError(
@@ -260,11 +308,12 @@ class Client:
             # A call that was cancelled leaves its reply in the socket: nobody else may read it.
             await connection.disconnect(nowait=True)
             raise
-        self.answered = time.monotonic()
+        if not trip.is_question:
+            self.answered = time.monotonic()
         if opened.left:
             await connection.disconnect(nowait=True)
         else:
-            opened.idle.append(connection)
+            opened.idle.setdefault(trip.node, []).append(connection)
         return replies
 
 
@@ -274,7 +323,8 @@ class _Open:
     def __init__(
         self, attempt_many: Callable[[Sequence[Command[Any]]], Awaitable[list[Any]]]
     ) -> None:
-        self.idle: list[Any] = []
+        self.idle: dict[str, list[Any]] = {}
+        """Connections by their node's URL."""
         self.slots = asyncio.Semaphore(CONNECTIONS)
         self.shared = Shared(attempt_many)
         self.subscriptions: dict[str, Subscription] = {}
@@ -286,9 +336,24 @@ class _Open:
         self.left = True
         for subscription in self.subscriptions.values():
             subscription.abandon()
-        idle, self.idle = self.idle, []
-        for connection in idle:
+        for connection in self.take_idle():
             abort(connection)
+
+    def take_idle(self) -> list[Any]:
+        """All connections that nobody uses now, which from here on are the caller's."""
+        idle, self.idle = self.idle, {}
+        return [connection for some in idle.values() for connection in some]
+
+
+async def _connect_to_master(connection: Any) -> None:
+    """Greet a node; raises the library's errors if it is no master."""
+    await connection.on_connect()
+    await connection.send_command("ROLE")
+    try:
+        role = await connection.read_response()
+    except redis.ResponseError as error:
+        role = error
+    check_master(role)
 
 
 def _let_go(loop: asyncio.AbstractEventLoop, opened: _Open) -> None:

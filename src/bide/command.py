@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from bide.durability import Kinds
 from bide.keys import Keys
 from bide.script import load
 
@@ -20,6 +21,8 @@ class Command(NamedTuple, Generic[T]):
     keys: tuple[str, ...]
     args: Sequence[Arg]
     parse: Callable[[Any], T]
+    confirm: Kinds = ()
+    """What is to be waited for behind it, in the same round trip."""
 
 
 def command(
@@ -27,9 +30,10 @@ def command(
     keys: Keys,
     args: Sequence[Arg],
     parse: Callable[[Any], T],
+    confirm: Kinds = (),
 ) -> Command[T]:
     """Make a command, with the keys that the script's header asks for."""
-    return Command(script, _keys_for(script, keys), args, parse)
+    return Command(script, _keys_for(script, keys), args, parse, confirm)
 
 
 @lru_cache(maxsize=8192)

@@ -10,11 +10,13 @@ import re
 from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
+from redis import exceptions as lib
 from redis.backoff import NoBackoff
 
 from bide.config import url_or_prefix
 from bide.errors import UsageError
 from bide.keys import PREFIX
+from bide.servers import KINDS, SENTINELS_OWN, addresses
 
 DEFAULT_URL: Final = "redis://127.0.0.1:6379/0"
 
@@ -48,13 +50,20 @@ _VALUES: Final = {
     "ssl_check_hostname": ("true", "false"),
 }
 _SCHEMES: Final = ("redis", "rediss", "unix")
-_FORMS: Final = "redis://HOST:PORT/DB, rediss://... for TLS, or unix:///PATH?db=0"
+_FORMS: Final = (
+    "redis://HOST:PORT/DB, rediss://... for TLS, unix:///PATH?db=0, redis+cluster://HOST:PORT,... "
+    "or redis+sentinel://HOST:PORT,.../NAME/DB"
+)
 
 _PASSWORD: Final = re.compile(r"(://[^:@/]*:).*@", re.DOTALL)
 # To the next option that there is: a password may hold a & that should have been written as %26.
 _QUERY_PASSWORD: Final = re.compile(
-    r"([?&]password=).*?(?=&(?:db|username|password|ssl_[a-z_]+)=|$)", re.DOTALL
+    r"([?&](?:sentinel_)?password=).*?"
+    r"(?=&(?:db|(?:sentinel_)?username|(?:sentinel_)?password|ssl_[a-z_]+)=|$)",
+    re.DOTALL,
 )
+# Where a password may end is anybody's guess then.
+_PASSWORD_AND_AT: Final = re.compile(r"(://).*[?&](?:sentinel_)?password=.*@.*", re.DOTALL)
 
 
 def resolve_url(url: str | None) -> str:
@@ -68,21 +77,19 @@ def resolve_url(url: str | None) -> str:
     shown = f"{hide_password(url)!r}{origin if found else ''}"
     try:
         parts = urlsplit(url)
-        port = parts.port
+        port = None if "+" in parts.scheme else parts.port
     except ValueError:  # its text may hold a part of the password
         raise UsageError(
             f"{shown} is not a URL; write redis://HOST:PORT/DB, and what is no letter or digit "
             "in a password as %XX."
         ) from None
-    base, _, kind = parts.scheme.partition("+")
-    if base in _SCHEMES and kind in ("cluster", "sentinel"):
-        raise UsageError(
-            f"{shown} asks for {kind.capitalize()}, which bide does not speak yet; give one "
-            f"server's address: {_FORMS}."
-        )
-    if parts.scheme not in _SCHEMES:
+    base, _, suffix = parts.scheme.partition("+")
+    kind = KINDS.get(suffix)
+    if base not in _SCHEMES or kind is None or (kind != "one" and base == "unix"):
         raise UsageError(f"{shown} is not a URL that bide takes; write {_FORMS}.")
-    if parts.scheme == "unix":
+    if kind != "one":
+        _check_several(parts, shown)
+    elif parts.scheme == "unix":
         if not parts.path:
             raise UsageError(f"{shown} names no socket; write unix:///PATH?db=0.")
     elif not _is_host(parts.hostname) or port == 0:
@@ -93,18 +100,48 @@ def resolve_url(url: str | None) -> str:
     return url
 
 
+def _check_several(parts: SplitResult, shown: str) -> None:
+    """Check the URL of a Cluster or of Sentinels."""
+    if parts.scheme.endswith("cluster"):
+        form, path = "redis+cluster://HOST:PORT,HOST:PORT", parts.path.strip("/")
+        if path not in ("", "0"):
+            raise UsageError(f"{shown} names a database, and a Cluster has only one; write {form}.")
+    else:
+        form = "redis+sentinel://HOST:PORT,HOST:PORT/NAME/DB"
+        master, _, db = parts.path[1:].rstrip("/").partition("/")
+        if not master:
+            raise UsageError(
+                f"{shown} does not say what the Sentinels call the master; write {form}."
+            )
+        if db and not db.isdigit():
+            raise UsageError(f"The database in {shown} is not a number; write {form}.")
+    try:
+        found = addresses(parts)
+    except ValueError:
+        raise UsageError(f"{shown} names no host, or a port that is none; write {form}.") from None
+    if not all(_is_host(host) for host, _ in found):
+        raise UsageError(f"{shown} names no host; write {form}.")
+
+
 def _check_query(parts: SplitResult, shown: str) -> None:
+    several = parts.scheme.partition("+")[2]
+    taken = [*_QUERY, *(SENTINELS_OWN if several == "sentinel" else ())]
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name in _TLS and parts.scheme != "rediss":
-            raise UsageError(f"{shown} sets {name!r}, which is for TLS; write rediss://HOST:PORT.")
-        if name not in _QUERY and name not in _TLS:
+        if name in _TLS and not parts.scheme.startswith("rediss"):
+            form = f"rediss+{several}" if several else "rediss"
+            raise UsageError(f"{shown} sets {name!r}, which is for TLS; write {form}://HOST:PORT.")
+        if name not in taken and name not in _TLS:
             option = "an option" if "password=" in parts.query else repr(name)  # may be part of it
             raise UsageError(
                 f"{shown} sets {option}, which bide does not take from a URL; it takes "
-                f"{', '.join(_QUERY)} and, for TLS, {', '.join(_TLS)}."
+                f"{', '.join(taken)} and, for TLS, {', '.join(_TLS)}."
             )
-        if name == "db" and not value.isdigit():
-            raise UsageError(f"The database in {shown} is not a number.")
+        if name == "db" and not (value.isdigit() and (several != "cluster" or int(value) == 0)):
+            raise UsageError(
+                f"The database in {shown} is not a number."
+                if several != "cluster"
+                else f"{shown} names a database, and a Cluster has only one; leave db= out."
+            )
         if value not in _VALUES.get(name, (value,)):
             raise UsageError(
                 f"{name} in {shown} is {value!r}; write one of {', '.join(_VALUES[name])}."
@@ -129,7 +166,19 @@ def resolve_prefix(prefix: str | None) -> str:
 
 def hide_password(url: str) -> str:
     """The URL as it may be printed; also one that cannot be parsed."""
+    if _PASSWORD_AND_AT.search(url):
+        return _PASSWORD_AND_AT.sub(r"\1***", url)
     return _QUERY_PASSWORD.sub(r"\1***", _PASSWORD.sub(r"\1***@", url))
+
+
+def check_master(role: Any) -> None:
+    """Check what a node answered to ROLE; who may not ask takes its word for it.
+
+    Raises:
+        ConnectionError: of the client library: it is a replica now.
+    """
+    if isinstance(role, list) and role[0] != b"master":
+        raise lib.ConnectionError("the node is no master now")
 
 
 def options(url: str, retry: type[Any], reply_timeout: float | None) -> dict[str, Any]:

@@ -2,9 +2,14 @@
 
 `bide.sync` and `bide.aio` drive it and do nothing but what it yields, so that both behave alike:
 
-    Send(calls)     send these calls in one round trip; answer with the list of replies, in which
-                    an error reply is an exception, or with the exception that broke the round trip
-    Sleep(seconds)  wait
+    Send(calls, routes)  send these calls, each to where its route leads; answer with the list of
+                         replies, in which an error reply is an exception, or with the exception
+                         for which nothing could be sent
+    Sleep(seconds)       wait
+
+Routes are `bide.routes`' to follow: with one server, all lead there.
+
+Behind commands that ask for a durability, what waits for it is sent along (`bide.durability`).
 
 A broken round trip leaves open whether the calls took effect. Every command carries what makes its
 repeat harmless (a job's id, a claim's number, a token), so it is sent again as it was, with
@@ -15,23 +20,31 @@ server does not wait: a wrong URL is an error at once.
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Generator, Sequence
 from typing import Any, Final, NamedTuple
 
 from redis import exceptions as lib
 
+from bide import durability
 from bide.command import Command
+from bide.durability import Kinds
 from bide.errors import (
     AccessDenied,
     BideError,
+    CannotConfirm,
     ScriptBug,
     ServerFull,
     ServerRefused,
     ServerUnavailable,
+    TooOld,
+    Unconfirmed,
     UsageError,
 )
+from bide.keys import SCHEMA
 from bide.script import load
+from bide.version import VERSION
 
 PATIENCE: Final = 10.0
 """Seconds of repeating. Retention spares what finished in the last 15, so a repeat always finds
@@ -49,10 +62,34 @@ def check_patience(patience: float) -> float:
     return patience
 
 
+_SCHEMA: Final = re.compile(r"SCHEMA (\S+) (\S+)")
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
 
 Call = tuple[Any, ...]
+Answer = list[Any] | Exception
+"""Replies, in which an error reply is an exception; or what broke the round trip."""
+
+
+class At(NamedTuple):
+    """To a node that has answered before."""
+
+    node: str
+    """Its URL; empty for the one server there is."""
+
+
+Route = str | At | None
+"""The key whose node a call is for; or that node; or None, to go right behind the call before it,
+and again with that if it has to be sent elsewhere."""
+
+
+class NoScript(lib.NoScriptError):
+    """A node does not know a script."""
+
+    def __init__(self, text: str, node: str) -> None:
+        super().__init__(text)
+        self.node = node
+
 
 Entries = list[tuple[str, bytes]]
 """Entries of a stream of events: id and line."""
@@ -62,9 +99,10 @@ MOST_READ: Final = 200
 
 
 class Send(NamedTuple):
-    """Send these calls in one round trip."""
+    """Send these calls, in one round trip to each node that they are for."""
 
     calls: list[Call]
+    routes: list[Route]
 
 
 class Sleep(NamedTuple):
@@ -102,8 +140,10 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
     pause = _FIRST_PAUSE
     loaded_once = False
     problem: Exception = lib.ConnectionError("nothing was sent")
+    in_doubt: set[int] = set()
     while True:
-        outcome = yield Send([_evalsha(commands[i], situation.clock) for i in pending])
+        kinds = durability.kinds_of(kind for i in pending for kind in commands[i].confirm)
+        outcome = yield _send([commands[i] for i in pending], kinds, situation.clock)
         again: list[int] = []
         if isinstance(outcome, Exception):
             problem = outcome
@@ -112,24 +152,36 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
             if not reached:
                 raise unavailable(problem, situation.where)
             again = pending
+            in_doubt.update(pending)
         else:
             reached = True
-            missing: list[int] = []
-            for i, reply in zip(pending, outcome, strict=True):
+            missing: dict[int, At] = {}
+            replies, waited = _parted(outcome, [commands[i] for i in pending], kinds)
+            short = durability.missing(kinds, waited)
+            for i, reply in zip(pending, replies, strict=True):
                 if isinstance(reply, lib.NoScriptError):
-                    missing.append(i)
+                    missing[i] = At(getattr(reply, "node", ""))
                 elif isinstance(reply, Exception):
                     if is_transient(reply):
                         problem = reply
                         again.append(i)
+                        in_doubt.add(i)
                     else:
                         results[i] = translate(reply, situation.where)
+                elif short is not None and commands[i].confirm and is_transient(short):
+                    problem = short
+                    again.append(i)
+                    in_doubt.add(i)
                 else:
                     results[i] = _parse(commands[i], reply, situation.where)
+                    if isinstance(results[i], CannotConfirm) and i in in_doubt:
+                        results[i] = durability.doubtful(results[i])
+                    elif short is not None and commands[i].confirm:
+                        results[i] = _unconfirmed(results[i], short)
             if missing:
-                scripts = {commands[i].script for i in missing}
-                loads = [("SCRIPT", "LOAD", load(s, situation.clock).text) for s in scripts]
-                loaded = yield Send(loads)
+                scripts = {(commands[i].script, node) for i, node in missing.items()}
+                loads = [("SCRIPT", "LOAD", load(s, situation.clock).text) for s, _ in scripts]
+                loaded = yield Send(loads, [node for _, node in scripts])
                 refusal = _refusal(loaded)
                 if refusal is not None and not is_transient(refusal):
                     raise translate(refusal, situation.where)
@@ -143,7 +195,12 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
             return results
         pending = sorted(again)
         if time.monotonic() - started + pause > situation.patience:
-            raise unavailable(problem, situation.where)
+            gone = unavailable(problem, situation.where)
+            if len(pending) == len(commands):
+                raise gone
+            for i in pending:  # the nodes that the others are for have answered
+                results[i] = gone
+            return results
         yield Sleep(pause * random.uniform(0.5, 1.0))
         pause = min(pause * 2, _LONGEST_PAUSE)
 
@@ -170,6 +227,33 @@ def read_entries(replies: list[Any] | Exception, where: str) -> Entries | None:
     ]
 
 
+_WRAPPED: Final = re.compile(r"Error running script .*?: -?([A-Z]+) (.*)", re.DOTALL)
+_BY_CODE: Final[dict[str, type[lib.ResponseError]]] = {
+    "OOM": lib.OutOfMemoryError,
+    "READONLY": lib.ReadOnlyError,
+    "NOPERM": lib.NoPermissionError,
+    "MASTERDOWN": lib.MasterDownError,
+    "MOVED": lib.MovedError,
+    "ASK": lib.AskError,
+    "TRYAGAIN": lib.TryAgainError,
+    "CLUSTERDOWN": lib.ClusterDownError,
+}
+
+
+def unwrapped(error: lib.ResponseError) -> lib.ResponseError:
+    """The error of the client library's class, whatever the age of that and of the server.
+
+    Up to Redis 6.2, what a command in a script met stands in the text of another error; up to
+    version 5 of the library, those of a Cluster are known to its own client of Clusters only.
+    """
+    found = _WRAPPED.match(str(error))
+    code, _, text = f"{found[1]} {found[2]}".partition(" ") if found else str(error).partition(" ")
+    kind = _BY_CODE.get(code)
+    if kind:
+        return kind(text)
+    return lib.ResponseError(f"{code} {text}") if found else error
+
+
 def is_transient(error: Exception) -> bool:
     """Whether the same call may well succeed a little later."""
     if isinstance(error, lib.AuthenticationError | lib.AuthorizationError):
@@ -179,7 +263,7 @@ def is_transient(error: Exception) -> bool:
     if isinstance(error, lib.ReadOnlyError | lib.TryAgainError | lib.ClusterDownError):
         return True
     return isinstance(error, lib.ResponseError) and str(error).startswith(
-        ("LOADING", "MASTERDOWN", "TRYAGAIN", "BUSY ")
+        ("LOADING", "MASTERDOWN", "TRYAGAIN", "BUSY ", "UNBLOCKED", "NOREPLICAS")
     )
 
 
@@ -194,7 +278,13 @@ def unavailable(error: Exception, where: str) -> ServerUnavailable:
 
 def translate(error: Exception, where: str) -> BideError:
     """The error of bide's that stands for one of the client library's."""
+    if isinstance(error, BideError):
+        return error
     text = str(error)
+    if isinstance(error, lib.AskError) or "CROSSSLOT" in text:
+        return UsageError(
+            f"The server at {where} is a node of a Cluster; write redis+cluster://HOST:PORT."
+        )
     if isinstance(error, lib.OutOfMemoryError) or text.startswith("OOM") or "OOM " in text[:80]:
         return ServerFull(
             f"The server at {where} has reached its maxmemory and refused to take more; raise "
@@ -206,6 +296,12 @@ def translate(error: Exception, where: str) -> BideError:
         )
     if text.startswith("DB index"):
         return UsageError(f"The server at {where} has no such database; most have 0 to 15.")
+    if newer := _SCHEMA.search(text):
+        return TooOld(
+            f"{newer[2]} at {where} is laid out in schema {newer[1]}, and bide {VERSION} knows "
+            f"{SCHEMA} at most; upgrade bide here, or roll the queue back with the newer one "
+            f"(`bide queues upgrade --to {SCHEMA}`). Nothing was touched."
+        )
     if "BADARG" in text:
         return ScriptBug(f"{text}: a script was called with arguments that its header forbids.")
     if is_transient(error):
@@ -225,11 +321,45 @@ def _parse(command: Command[Any], reply: Any, where: str) -> Any:
     """The result; an error in its place for a reply that another version or program caused."""
     try:
         return command.parse(reply)
+    except BideError as error:  # a refusal that the script has put into words
+        return error
     except Exception as error:
         return ServerRefused(
             f"The server at {where} holds data that this version of bide cannot read "
             f"({command.script}: {error!r}); upgrade, or delete what another program wrote."
         )
+
+
+def _unconfirmed(result: Any, short: Exception) -> Any:
+    """What came of a command whose durability was not confirmed."""
+    if isinstance(result, BideError):
+        return result
+    if isinstance(short, Unconfirmed):
+        return short
+    return Unconfirmed(f"The job was added, but the server did not confirm it ({short}).")
+
+
+def _send(commands: Sequence[Command[Any]], kinds: Kinds, clock: str) -> Send:
+    """The calls of commands; what waits for all of them stands behind the last that asks for it."""
+    calls = [_evalsha(command, clock) for command in commands]
+    routes: list[Route] = [command.keys[0] for command in commands]
+    at = _waits_at(commands)
+    calls[at:at] = durability.waits(kinds)
+    routes[at:at] = [None] * len(kinds)
+    return Send(calls, routes)
+
+
+def _parted(
+    outcome: list[Any], commands: Sequence[Command[Any]], kinds: Kinds
+) -> tuple[list[Any], list[Any]]:
+    """The replies of commands, and of what has waited behind them."""
+    at = _waits_at(commands)
+    end = at + len(kinds)
+    return outcome[:at] + outcome[end:], outcome[at:end]
+
+
+def _waits_at(commands: Sequence[Command[Any]]) -> int:
+    return max((i for i, command in enumerate(commands, 1) if command.confirm), default=0)
 
 
 def _evalsha(command: Command[Any], clock: str) -> Call:

@@ -17,6 +17,10 @@ class PayloadError(BideError, TypeError):
     """Arguments or a result that do not fit the queue's encoding, or are too large."""
 
 
+class PayloadTooNew(PayloadError):
+    """A job that says that only a newer bide can run it; a worker leaves it to a newer one."""
+
+
 class TaskNotFound(BideError, LookupError):
     """A task name that this process does not serve, or that does not lead to a function."""
 
@@ -30,8 +34,25 @@ class ServerUnavailable(BideError, ConnectionError):
     job_ids: tuple[str, ...] = ()
 
 
+class Unconfirmed(BideError):
+    """The durability asked for was not confirmed in time; the jobs may exist, and may yet be lost.
+
+    `job_ids` are those of the jobs that were being enqueued: repeating with them is safe.
+    """
+
+    job_ids: tuple[str, ...] = ()
+
+
+class CannotConfirm(BideError):
+    """The server cannot give the durability asked for; nothing was added."""
+
+
 class ServerFull(BideError):
     """The server has reached its `maxmemory`; what the call would have added was refused."""
+
+
+class TooOld(BideError):
+    """The queue was laid out by a newer bide than this one; nothing of it was touched."""
 
 
 class AccessDenied(BideError, PermissionError):
@@ -46,8 +67,13 @@ class ScriptBug(BideError, AssertionError):
     """A script was called with arguments that its header does not allow: a bug in bide."""
 
 
-class JobTimeout(BideError, TimeoutError):
-    """A job ran longer than its `timeout`."""
+class JobTimeout(BideError):
+    """A job ran longer than its `timeout`.
+
+    It is no `TimeoutError`, because that is an `OSError`: code that passes over those, as much code
+    does around files and sockets, would pass over the end of its own time. To `Retry(on=...)` and
+    `never_on=` it is a `TimeoutError` too.
+    """
 
 
 class JobNotFound(BideError, LookupError):

@@ -25,6 +25,8 @@ class Claimed(NamedTuple):
     first_us: int
     """When the job was first due, before any retry."""
     due_us: int
+    crashes: int = 0
+    """How many of those leases ended while the job was the only suspect."""
 
 
 class RunRecord(NamedTuple):

@@ -16,6 +16,10 @@ from bide.ids import check_name
 PREFIX: Final = "bide"
 """The default of `prefix=` and `$BIDE_PREFIX`: what separates staging from production."""
 
+SCHEMA: Final = 1
+"""How stored data is laid out: a number that grows with each change which an earlier release could
+not read. A queue that does not say is stored in the first."""
+
 PRIORITIES: Final = 10
 """Priorities are the integers 0 to 9; 9 runs first."""
 
@@ -106,6 +110,8 @@ LAYOUT: Final[dict[str, Key]] = {
 """Header name -> key of a queue. `docs/keys.md` is generated from this and from the headers."""
 
 META: Final[dict[str, str]] = {
+    "schema": "what a program must know to touch the queue, if it is more than 1",
+    "writes": "the schema that is written, while a queue is rolled back to it",
     "paused": "1 while nothing may be claimed",
     "clock": "the clock's high-water mark, written at most once a second",
     "calm_until": "no lease is reclaimed before, because the clock jumped forward",
@@ -120,6 +126,7 @@ META: Final[dict[str, str]] = {
     "listened": "until when `events` is held open, and since when (µs), while someone listens",
     "kind": "`data` in a delay queue, which no worker serves",
     "large": "1 once a body was so large that bodies are weighed before they are read",
+    "repeated": "when jobs that existed were last enqueued again with a durability to confirm",
     "told": "how many events there were since then: the second half of the last one's id",
     "trash": "1 while `trash` holds what `empty` set aside",
     "emptied": "which emptying was the last, and how many jobs it set aside",

@@ -24,9 +24,22 @@ class Listener:
     """What is said over some channels; a connection that breaks is replaced, and costs words."""
 
     def __init__(
-        self, make_connection: Callable[[], Any], channels: Sequence[str], reply_timeout: float
+        self,
+        make_connection: Callable[[], Awaitable[Any]],
+        doubt: Callable[[], None],
+        channels: Sequence[str],
+        reply_timeout: float,
     ) -> None:
+        """Set up.
+
+        Args:
+            make_connection: makes one, not connected yet, to the node where to listen.
+            doubt: is called when a node cannot be reached: the next may have to be another.
+            channels: what to listen to.
+            reply_timeout: seconds.
+        """
         self._make_connection = make_connection
+        self._doubt = doubt
         self._channels = channels
         self._reply_timeout = reply_timeout
         self._connection: Any = None
@@ -63,8 +76,8 @@ class Listener:
 
     async def _connect(self) -> None:
         try:
-            self._connection = self._make_connection()
             async with asyncio.timeout(self._reply_timeout):
+                self._connection = await self._make_connection()
                 await self._connection.connect()
                 words: tuple[Any, ...] = ("SUBSCRIBE", *self._channels)
                 call = hiredis.pack_command(words)
@@ -72,7 +85,8 @@ class Listener:
                 for _ in self._channels:
                     await self._connection.read_response()
             self._pause = RECONNECT_PAUSE
-        except (redis.RedisError, OSError, RuntimeError):  # the last is uvloop's, for a closed one
+        except (redis.RedisError, OSError, BideError, RuntimeError):  # the last is uvloop's
+            self._doubt()
             self._pause = min(2 * self._pause, LONGEST_RECONNECT_PAUSE)
             await self._drop()
         except BaseException:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Literal, TypedDict
 
 from bide.clock import Duration
+from bide.durability import Durability
 from bide.errors import UsageError
 from bide.retry import Retry
 
@@ -26,6 +27,9 @@ class TaskOptions(TypedDict, total=False):
     """What happens when it raises: `Retry(...)`, or a number of retries; 0 by default."""
     retention: Duration | None
     """How long the finished job is kept; by default as the queue is configured."""
+    durability: Durability | None
+    """What enqueueing waits for: `"local"` (the server's answer, the default), `"replica"` (one has
+    received the job) or `"fsync"` (it is in the server's append-only file, on its disk)."""
     on_crash: OnCrash | None
     """Whether a job whose worker died under it is run again (`"rerun"`, the default) or fails."""
     on_success: Callable[..., Any] | str | None

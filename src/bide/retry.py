@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, cast, final
 
 from bide.clock import Duration, to_us
-from bide.errors import UsageError
+from bide.errors import JobTimeout, UsageError
 
 log = logging.getLogger("bide.retry")
 
@@ -162,6 +162,8 @@ class Retry:
         if not self.on and not self.never_on:
             return True
         kinds = type(error).__mro__
+        if isinstance(error, JobTimeout):
+            kinds = (*kinds, TimeoutError)
         if any(_is_named(kind, name) for name in self.never_on for kind in kinds):
             return False
         return not self.on or any(_is_named(kind, name) for name in self.on for kind in kinds)

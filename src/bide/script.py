@@ -7,13 +7,15 @@ A file opens with a header, and the header is the contract:
     -- @arg  lease_us   integer                  how long, in words
     -- @arg  worker     text
     -- @rest id token                            what repeats after the fixed arguments
+    -- @last wanted                              text that may stand behind all of these, else ''
     -- @reply ok ...
     -- @include clock wake
 
 From it the loader makes the script's locals: one per key (a table where the name stands for
 several), one per argument, checked and converted before the first write, and `rest`, the index of
-the first repeating argument. So header, caller and locals cannot disagree. An included file is a
-chunk that returns a table of functions, which take all they use as parameters.
+the first repeating argument. `@last` is for what callers of an earlier text know nothing of. So
+header, caller and locals cannot disagree. An included file is a chunk that returns a table of
+functions, which take all they use as parameters.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from functools import cache
 from importlib import resources
 from typing import Final
 
-from bide.keys import GLOBAL, LAYOUT
+from bide.keys import GLOBAL, LAYOUT, SCHEMA
 
 SERVER_CLOCK: Final = "server"
 TEST_CLOCK: Final = "testing"
@@ -33,8 +35,17 @@ TEST_CLOCK: Final = "testing"
 SHARED_CLOCK: Final = "shared"
 """One that a test can move for all queues of a prefix (`bide.testing`)."""
 
-_LINE: Final = re.compile(r"-- @(key|arg|rest|reply|include)\s+(.*)")
+_LINE: Final = re.compile(r"-- @(key|arg|rest|last|reply|include)\s+(.*)")
 _CHECKS: Final = {"integer": "tonumber(ARGV[{i}])", "text": "ARGV[{i}]"}
+
+_TOO_OLD: Final = f"""\
+do
+  local schema = redis.call('HGET', meta, 'schema')
+  if schema and (tonumber(schema) or 0) > {SCHEMA} then
+    return redis.error_reply('SCHEMA ' .. schema .. ' ' .. meta)
+  end
+end"""
+"""Every script of a queue refuses one that a newer release has laid out, before it touches it."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +59,7 @@ class Script:
     keys: tuple[str, ...]
     args: tuple[str, ...]
     rest: tuple[str, ...]
+    last: str | None
     header: tuple[tuple[str, str], ...]
 
     @property
@@ -71,7 +83,11 @@ def load(name: str, clock: str = SERVER_CLOCK) -> Script:
     keys = tuple(text.split()[0] for tag, text in header if tag == "key")
     args = [text.split()[:2] for tag, text in header if tag == "arg"]
     rest = tuple(w for tag, text in header if tag == "rest" for w in text.split())
-    prelude = [_key_locals(keys), *_arg_locals(name, args, len(rest))]
+    last = next((text.split()[0] for tag, text in header if tag == "last"), None)
+    prelude = [_key_locals(keys), *_arg_locals(name, args, len(rest), last)]
+    if "meta" in keys:
+        # What stands in place of `meta` may be of another type, which one script is to mend.
+        prelude.append(_TOO_OLD.replace("call", "pcall") if name == "fsck_queue" else _TOO_OLD)
     for tag, text in header:
         if tag == "include":
             prelude += [_include(part, clock) for part in text.split()]
@@ -84,6 +100,7 @@ def load(name: str, clock: str = SERVER_CLOCK) -> Script:
         keys=keys,
         args=tuple(arg for arg, _ in args),
         rest=rest,
+        last=last,
         header=tuple((tag, text) for tag, text in header),
     )
 
@@ -111,8 +128,12 @@ def _key_locals(keys: tuple[str, ...]) -> str:
     return f"local {', '.join(locals_)} = {', '.join(values)}"
 
 
-def _arg_locals(name: str, args: list[list[str]], width: int) -> list[str]:
+def _arg_locals(name: str, args: list[list[str]], width: int, last: str | None) -> list[str]:
     lines = []
+    if last:
+        lines.append(
+            f"local {last} = (#ARGV - {len(args)}) % {width} == 1 and table.remove(ARGV) or ''"
+        )
     for i, (arg, kind) in enumerate(args, start=1):
         lines.append(f"local {arg} = {_CHECKS[kind].format(i=i)}")
         lines.append(f"if not {arg} then return redis.error_reply('BADARG {name} {arg}') end")

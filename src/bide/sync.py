@@ -18,13 +18,14 @@ from bide.connection import (
     LONGEST_RECONNECT_PAUSE,
     RECONNECT_PAUSE,
     REPLY_TIMEOUT,
+    check_master,
     hide_password,
     options,
     resolve_url,
 )
 from bide.dialogue import (
     PATIENCE,
-    Call,
+    Answer,
     Entries,
     Send,
     Situation,
@@ -32,15 +33,17 @@ from bide.dialogue import (
     dialogue,
     read_entries,
     reading,
+    unwrapped,
 )
 from bide.errors import BideError
+from bide.routes import Delivery, Finding, Surveying, Trip, routes_for
 from bide.script import SERVER_CLOCK
 
 T = TypeVar("T")
 
 
 class Client:
-    """Runs commands on one server."""
+    """Runs commands on one server, on a Cluster, or on the master of Sentinels."""
 
     def __init__(
         self,
@@ -53,7 +56,7 @@ class Client:
         """Set up; nothing is sent before the first command.
 
         Args:
-            url: `redis://`, `rediss://` or `unix://`; else `$BIDE_URL`, else the local default.
+            url: of a form that `bide.servers` names; else `$BIDE_URL`, else the local default.
             patience: seconds for which a broken round trip is repeated.
             reply_timeout: seconds to wait for one reply.
             clock: which clock the scripts are built for (the tests have one that can be moved).
@@ -69,8 +72,13 @@ class Client:
         self.answers = True
         """Whether the last round trip came to its end, if there was one."""
         self._reply_timeout = reply_timeout
-        self._redis = redis.Redis.from_url(self.url, **options(self.url, Retry, reply_timeout))
-        self._redis.set_response_callback("XREAD", lambda reply, **_: reply)  # as it comes
+        self._routes = routes_for(self.url)
+        self._nodes: dict[str, redis.Redis] = {}
+
+    @property
+    def _redis(self) -> redis.Redis:
+        """The library's client, where the URL means one server."""
+        return self._at(self.url)
 
     def run(self, command: Command[T]) -> T:
         """Run one command.
@@ -103,7 +111,7 @@ class Client:
         try:
             while True:
                 if isinstance(step, Send):
-                    step = steps.send(self._send(step.calls))
+                    step = steps.send(self._drive(self._routes.deliver(*step)))
                 else:
                     time.sleep(step.seconds)
                     step = next(steps)
@@ -128,31 +136,89 @@ class Client:
             BideError: the server refused.
         """
         call = reading(stream, after, min(seconds, self._reply_timeout / 2))
-        return read_entries(self._send([call]), self.where)
+        return read_entries(self._drive(self._routes.deliver([call], [stream])), self.where)
 
     def waiting_for(self, channel: str, text: str) -> Waiter:
         """Hear when a script says `text` over a channel, for as long as the context lasts."""
-        return Waiter(self._redis, channel, text)
+        return Waiter(self, channel, text)
 
     def hints(self, key: str) -> Hints:
         """Hear the wake hints on a list, over a connection of its own; close it at the end."""
-        return Hints(self._redis.connection_pool, key)
+        return Hints(self, key)
 
     def close(self) -> None:
         """Close all connections; the next command opens new ones."""
-        self._redis.close()
+        for node in [*self._nodes.values()]:
+            node.close()
 
-    def _send(self, calls: list[Call]) -> list[Any] | Exception:
-        pipe = self._redis.pipeline(transaction=False)
+    def _at(self, node: str) -> redis.Redis:
+        found = self._nodes.get(node)
+        if found is None:
+            settings = options(node, Retry, self._reply_timeout)
+            if self._routes.must_be_master(node):
+                settings["redis_connect_func"] = _connect_to_master
+            made = redis.Redis.from_url(node, **settings)
+            made.set_response_callback("XREAD", lambda reply, **_: reply)  # as it comes
+            found = self._nodes.setdefault(node, made)
+        return found
+
+    def _drive(self, steps: Delivery | Finding | Surveying) -> Any:
+        """Make the round trips that the routes ask for; what they come to."""
         try:
-            for call in calls:
+            trips = next(steps)
+            while True:
+                trips = steps.send([self._talk(trip) for trip in trips])
+        except StopIteration as end:
+            return end.value
+
+    def _talk(self, trip: Trip) -> Answer:
+        node: redis.Redis | None = None
+        try:
+            node = self._at(trip.node)
+            pipe = node.pipeline(transaction=False)
+            for call in trip.calls:
                 pipe.execute_command(*call)  # type: ignore[no-untyped-call]
             replies = pipe.execute(raise_on_error=False)
         except (redis.RedisError, OSError) as error:
             self.answers = False
+            if node and trip.node != self.url and not isinstance(error, redis.TimeoutError):
+                # It may be gone for good, and what is open to it would never be looked at again.
+                node.connection_pool.disconnect(inuse_connections=False)
             return error
-        self._reached = self.answers = True
-        return replies
+        if not trip.is_question:
+            self._reached = self.answers = True
+        return [unwrapped(r) if isinstance(r, redis.ResponseError) else r for r in replies]
+
+
+def _connect_to_master(connection: Any) -> None:
+    """Greet a node; raises the library's errors if it is no master."""
+    connection.on_connect()
+    connection.send_command("ROLE")
+    try:
+        role = connection.read_response()
+    except redis.ResponseError as error:
+        role = error
+    check_master(role)
+
+
+def node_of(client: Client, key: str) -> redis.Redis:
+    """The library's client of the node that has a key, for what is no command of bide's.
+
+    Raises:
+        RedisError, OSError or BideError: it is not known now.
+    """
+    found: str | Exception = client._drive(client._routes.locate(key))
+    if isinstance(found, Exception):
+        raise found
+    return client._at(found)
+
+
+def masters(client: Client) -> list[redis.Redis]:
+    """The library's clients of all nodes that hold data; raises as `node_of`."""
+    found: list[str] | Exception = client._drive(client._routes.masters())
+    if isinstance(found, Exception):
+        raise found
+    return [client._at(node) for node in found]
 
 
 def cut(client: Client) -> None:
@@ -161,11 +227,12 @@ def cut(client: Client) -> None:
     Their connections stay theirs to close: the number of a socket that is closed while it is read
     is given to the next that is opened, whose bytes the reader would then take.
     """
-    for connection in [*client._redis.connection_pool._in_use_connections]:
-        opened = connection._sock
-        if opened is not None:
-            with suppress(OSError):
-                socket.socket.shutdown(opened, socket.SHUT_RDWR)
+    for node in [*client._nodes.values()]:
+        for connection in [*node.connection_pool._in_use_connections]:
+            opened = connection._sock
+            if opened is not None:
+                with suppress(OSError):
+                    socket.socket.shutdown(opened, socket.SHUT_RDWR)
 
 
 class Hints:
@@ -175,8 +242,8 @@ class Hints:
     stays outstanding for long, and who waits for its reply has a timer besides.
     """
 
-    def __init__(self, pool: redis.ConnectionPool, key: str) -> None:
-        self._pool = pool
+    def __init__(self, client: Client, key: str) -> None:
+        self._client = client
         self._key = key
         self._connection: Any = None
         self._asks = False
@@ -198,6 +265,7 @@ class Hints:
                     return None
                 hint = self._read()
             except (redis.RedisError, OSError):
+                self._client._routes.doubt()
                 self._drop()
                 if not self._is_cut:
                     time.sleep(max(0.0, min(RECONNECT_PAUSE, until - time.monotonic())))
@@ -223,7 +291,8 @@ class Hints:
 
     def _ask(self) -> None:
         if self._connection is None:
-            self._connection = self._pool.connection_class(**self._pool.connection_kwargs)
+            pool = node_of(self._client, self._key).connection_pool
+            self._connection = pool.connection_class(**pool.connection_kwargs)
             self._connection.connect()
         self._connection.send_command("BLPOP", self._key, HINT_WAIT)
         self._asks = True
@@ -245,7 +314,7 @@ class Hints:
 class Waiter:
     """One who waits for a word; a connection that breaks is replaced, and costs words."""
 
-    def __init__(self, client: redis.Redis, channel: str, text: str) -> None:
+    def __init__(self, client: Client, channel: str, text: str) -> None:
         self._client = client
         self._channel = channel
         self._text = text
@@ -275,13 +344,14 @@ class Waiter:
                 return
 
     def _connect(self) -> None:
-        self._pubsub = self._client.pubsub()  # type: ignore[no-untyped-call]
         try:
+            self._pubsub = node_of(self._client, self._channel).pubsub()  # type: ignore[no-untyped-call]
             self._pubsub.subscribe(self._channel)
             if self._pubsub.get_message(timeout=REPLY_TIMEOUT) is None:
                 raise redis.TimeoutError("no answer to SUBSCRIBE")
             self._pause = RECONNECT_PAUSE
         except (redis.RedisError, OSError):
+            self._client._routes.doubt()
             self._pause = min(2 * self._pause, LONGEST_RECONNECT_PAUSE)
             self._drop()
 

@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from bide.clock import to_us
+from bide.durability import check_durability
 from bide.errors import TaskNotFound, UsageError
 from bide.keys import check_priority
 from bide.naming import Named, is_given, place, same, way_out
@@ -191,6 +192,7 @@ def _check(options: TaskOptions) -> None:
     check_names(options, TaskOptions)
     to_us(options.get("delay") or 0)
     check_priority(options.get("priority"))
+    check_durability(options.get("durability"))
     policy_of(options).retry.wire()
     for callback in (options.get("on_success"), options.get("on_failure")):
         if callback is not None:

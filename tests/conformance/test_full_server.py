@@ -138,6 +138,7 @@ def test_jobs_can_be_taken_back_moved_and_deleted(q: Probe, memory: Memory) -> N
         pytest.param(manage.resume(keys_of("mail")), id="resume"),
         pytest.param(consume.leave(keys_of("mail"), "w1"), id="leave"),
         pytest.param(inspect.counts(keys_of("mail")), id="counts"),
+        pytest.param(registry.begin(keys_of("mail")), id="begin"),
         pytest.param(registry.queues(GLOBAL), id="queues"),
         pytest.param(registry.workers(GLOBAL), id="workers"),
     ],

@@ -9,6 +9,7 @@ from bide.errors import ScriptBug
 from bide.ops import consume, manage
 from bide.ops.consume import Outcome, Settle
 from bide.ops.produce import Prepared
+from bide.worker.judging import CRASHES
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe
 
 CRASH = b'{"type":"bide.WorkerCrashed","message":"SIGSEGV"}'
@@ -162,12 +163,13 @@ def test_a_crash_is_run_again_at_its_place_and_uses_no_attempt(q: Probe) -> None
     assert (attempt.number, attempt.worker, attempt.error.message) == (1, "w1", "SIGSEGV")
     assert attempt.ended == from_us(now)
     (again,) = q.claim().jobs
-    assert (again.attempt, again.reclaims) == (1, 1)
+    assert (again.attempt, again.reclaims, again.crashes) == (1, 1, 1)
 
 
 def test_the_third_crash_in_a_row_fails_a_job_with_its_evidence(q: Probe) -> None:
     q.add("a")
-    for _ in range(3):
+    for _ in range(CRASHES):
+        assert q.where("a") == "due"
         (job,) = q.claim().jobs
         assert q.settle(job, "crash", "", CRASH) == "ok"
     assert q.where("a") == "failed"
@@ -213,9 +215,18 @@ def test_a_crash_counts_beside_those_that_a_lease_told_of(q: Probe) -> None:
     record = q.record("a")
     assert (record.crashes, record.strikes) == (2, 1), "a lease names no culprit among others"
     (job,) = q.claim().jobs
-    assert job.reclaims == 3
+    assert (job.reclaims, job.crashes) == (3, 2)
     q.settle(job, "crash", "", CRASH)
     assert q.where("a") == "failed"
+
+
+def test_a_job_that_has_crashed_too_often_is_kept_for_as_long_as_it_says(q: Probe) -> None:
+    q.add("a")
+    for _ in range(CRASHES):
+        (job,) = q.claim().jobs
+        now = now_of(q, Settle("a", job.token, "crash", f"+{60 * SECOND}", CRASH))
+    month = 30 * 86_400 * SECOND
+    assert q.holding().sets["failed"] == {"a": now + 60 * SECOND - month}
 
 
 def test_a_suspect_that_crashed_still_runs_alone(q: Probe) -> None:

@@ -86,22 +86,44 @@ class Crew:
         self.ledger = Ledger(directory / "ledger")
         self.workers: list[WorkerProcess] = []
 
-    def env(self, skew: float | None = None) -> dict[str, str]:
-        """The environment of a process of the test's; `skew`: by how many seconds it errs."""
+    def env(self, skew: float | None = None, release: Path | None = None) -> dict[str, str]:
+        """The environment of a process of the test's.
+
+        Args:
+            skew: by how many seconds its clock errs.
+            release: where another release of bide lies, for it to run.
+        """
         env = dict(os.environ)
         env |= {jobs.LEDGER: str(self.ledger.path), jobs.GATES: str(self._directory)}
         env |= {"PYTHONWARNINGS": "error", "PYTHONUNBUFFERED": "1"}
         if skew is not None:
             paths = [str(SKEW), *filter(None, [env.get("PYTHONPATH")])]
             env |= {"PYTHONPATH": os.pathsep.join(paths), "BIDE_TEST_SKEW": str(skew)}
+        if release is not None:
+            env |= {"PYTHONPATH": str(release)}
         return env
 
-    def worker(self, url: str, *options: str, skew: float | None = None) -> WorkerProcess:
-        """Start a worker with these options of the command line; it serves `jobs`."""
+    def worker(
+        self,
+        url: str,
+        *options: str,
+        skew: float | None = None,
+        release: Path | None = None,
+        program: str = "bide",
+    ) -> WorkerProcess:
+        """Start a worker with these options of the command line; it serves `jobs`.
+
+        Args:
+            url: the server.
+            options: what else stands on the command line.
+            skew: by how many seconds its clock errs.
+            release: where another release of bide lies, for it to run.
+            program: the module to run, one that takes bide's command line.
+        """
         name = f"w{len(self.workers) + 1}"
-        command = [sys.executable, "-m", "bide", "worker", JOBS, "-u", url, "--name", name]
+        command = [sys.executable, "-m", program, "worker", JOBS, "-u", url, "--name", name]
         worker = WorkerProcess(
-            name, [*command, *options], self.env(skew), self._directory / f"{name}.log"
+            name, [*command, *options], self.env(skew, release), self._directory / f"{name}.log"
         )
         self.workers.append(worker)
         return worker

@@ -7,6 +7,10 @@
 A reply is lost after the server has done what was asked: the replies before it arrive, then the
 connection ends. A request is lost before the server has seen it. Both are counted over all
 connections. The proxy listens on the loopback interface and runs in a thread of its own.
+
+Beside what happens to single messages there is the state of the whole line: slow, dripping, reset,
+deaf in one direction. Deaf is what a router does that has forgotten a connection: what is sent
+disappears, nobody is told, and that connection never recovers.
 """
 
 from __future__ import annotations
@@ -14,9 +18,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import socket
+import struct
 import threading
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Literal, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
 from tests.faults.resp import take_messages
@@ -24,7 +30,22 @@ from tests.faults.resp import take_messages
 Judge = Callable[[int, bytes], bool]
 """Whether the n-th message, counted from 1, is lost."""
 
+Way = Literal["requests", "replies"]
+
 _BITE = 1 << 16
+_AT_ONCE = struct.pack("ii", 1, 0)
+"""SO_LINGER so that closing a connection resets it."""
+
+
+class Pace(NamedTuple):
+    """How fast the line is, in each direction."""
+
+    delay: float = 0.0
+    """Seconds by which each message is late."""
+    drip: int = 0
+    """Bytes that go out at a time; 0 for all."""
+    pause: float = 0.0
+    """Seconds between two drips."""
 
 
 def _never(n: int, message: bytes) -> bool:
@@ -91,10 +112,15 @@ class Proxy:
         self._upstream = upstream
         self._plan = Plan()
         self._refuses = False
+        self._pace = Pace()
+        self._deaf: Way | None = None
+        self.swallowed = 0
+        """How many connections are deaf since `swallow` was first called."""
         self._loop = asyncio.new_event_loop()
         self._delivers = asyncio.Event()
         self._delivers.set()
         self._links: set[asyncio.Task[None]] = set()
+        self._clients: set[asyncio.StreamWriter] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
 
     def __enter__(self) -> Self:
@@ -165,9 +191,30 @@ class Proxy:
         """Hand out what was kept back, and keep nothing back any more."""
         self._call(self._set_delivers(True))
 
+    def pace(self, delay: float = 0.0, drip: int = 0, pause: float = 0.0) -> None:
+        """Be as slow as this from now on; without arguments as fast as before."""
+        self._pace = Pace(delay, drip, pause)
+
+    def swallow(self, way: Way) -> None:
+        """Let all that goes this way disappear, without a sign, until `hear`."""
+        self._deaf = way
+
+    def hear(self) -> None:
+        """Be deaf no more: new connections work; those that were deaf stay so."""
+        self._deaf = None
+
+    def point_at(self, upstream: str) -> None:
+        """Lead to another server from now on, as a failover does; all connections end."""
+        self._upstream = upstream
+        self.cut()
+
     def cut(self) -> None:
         """End all connections."""
         self._call(self._cut_all())
+
+    def reset(self) -> None:
+        """End all connections as a crash does: by a reset, with nothing delivered any more."""
+        self._call(self._reset_all())
 
     def refuse(self) -> None:
         """End all connections, and each new one at once."""
@@ -193,6 +240,13 @@ class Proxy:
             link.cancel()
         await asyncio.gather(*links, return_exceptions=True)
 
+    async def _reset_all(self) -> None:
+        for writer in list(self._clients):
+            line: socket.socket = writer.get_extra_info("socket")
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+            writer.transport.abort()
+        await self._cut_all()
+
     async def _close(self) -> None:
         self._server.close()
         await asyncio.sleep(0)  # whoever was accepted last begins, and so ends properly
@@ -206,6 +260,7 @@ class Proxy:
         link = asyncio.current_task()
         assert link is not None
         self._links.add(link)
+        self._clients.add(writer)
         try:
             if not self._refuses:
                 await self._link(reader, writer)
@@ -213,6 +268,7 @@ class Proxy:
             pass
         finally:
             self._links.discard(link)
+            self._clients.discard(writer)
             await _end(writer)
 
     async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -223,8 +279,8 @@ class Proxy:
         else:
             server_reader, server_writer = await asyncio.open_connection(parts.hostname, parts.port)
         ways = [
-            asyncio.create_task(self._carry(reader, server_writer, None, "loses_request")),
-            asyncio.create_task(self._carry(server_reader, writer, self._delivers, "loses_reply")),
+            asyncio.create_task(self._carry(reader, server_writer, "requests")),
+            asyncio.create_task(self._carry(server_reader, writer, "replies")),
         ]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -236,23 +292,35 @@ class Proxy:
             await _end(server_writer)
 
     async def _carry(
-        self,
-        source: asyncio.StreamReader,
-        sink: asyncio.StreamWriter,
-        opens: asyncio.Event | None,
-        loses: str,
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, way: Way
     ) -> None:
         data = bytearray()
         while bite := await source.read(_BITE):
             data += bite
             for message in take_messages(data):
                 plan = self._plan
-                if getattr(plan, loses)(message):
+                loses = plan.loses_request if way == "requests" else plan.loses_reply
+                if loses(message):
                     if plan.hangs:
                         await asyncio.Event().wait()
                     return
-                if opens is not None:
+                if way == "replies":
                     await asyncio.sleep(plan.delay(message))
-                    await opens.wait()
-                sink.write(message)
+                    await self._delivers.wait()
+                if self._deaf == way:
+                    self.swallowed += 1
+                    await asyncio.Event().wait()
+                await self._pour(sink, message)
             await sink.drain()
+
+    async def _pour(self, sink: asyncio.StreamWriter, message: bytes) -> None:
+        pace = self._pace
+        if pace.delay:
+            await asyncio.sleep(pace.delay)
+        if not pace.drip:
+            sink.write(message)
+            return
+        for start in range(0, len(message), pace.drip):
+            sink.write(message[start : start + pace.drip])
+            await sink.drain()
+            await asyncio.sleep(pace.pause)

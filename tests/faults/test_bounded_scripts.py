@@ -333,6 +333,8 @@ def _time_managing(full: Full) -> None:
     for state in ("completed", "failed", "cancelled"):
         full.time(f"retry {state}", partial(revive, KEYS[state]))
     full.time("ask", lambda: run(manage.cancel(KEYS, [job.id for job in full.claim(most)])))
+    full.time("begin", lambda: run(registry.begin(KEYS)))
+    full.time("upgrade", lambda: run(manage.upgrade(KEYS, 1, "0")))
     full.time("configure", lambda: run(manage.configure(KEYS, Retention())))
     full.time("cancel", lambda: run(manage.cancel(KEYS, full.ids(lowest, most))))
     full.time("delete", lambda: run(manage.delete(KEYS, full.ids(KEYS["cancelled"], most))))

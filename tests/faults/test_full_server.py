@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from bide import Queue, ServerFull, sync
+from bide import CannotConfirm, Queue, ServerFull, sync
 from bide.embedded import Server
 from bide.keys import keys_of
 from bide.ops import consume, inspect, manage, produce
@@ -193,3 +193,43 @@ def test_a_retry_that_a_full_server_must_take_is_taken(tank: Tank, crew: Crew) -
     worker = crew.worker(tank.url, "-q", "mail", "--burst")
     assert worker.wait() == 0
     assert assert_legal(tank.direct, "mail").sets["failed"].keys() == ids
+
+
+# -- a server that would rather forget
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
+def test_a_worker_refuses_a_server_that_drops_jobs(tank: Tank, crew: Crew, policy: str) -> None:
+    job = tank.queue.enqueue(f"{JOBS}:quick")
+    tank.direct.config_set("maxmemory-policy", policy)
+    before = hold(tank.direct, "mail")
+    worker = crew.worker(tank.url, "-q", "mail", "--burst")
+    assert worker.wait() == 2
+    worker.says(f"(maxmemory-policy {policy}); set maxmemory-policy noeviction, or accept that")
+    assert hold(tank.direct, "mail") == before
+    assert crew.ledger.lines() == []
+    worker = crew.worker(tank.url, "-q", "mail", "--burst", "--allow-eviction")
+    assert worker.wait() == 0
+    assert crew.ledger.count("done") == {job.id: 1}
+
+
+def test_one_that_does_not_say_is_served(tank: Tank, crew: Crew) -> None:
+    """INFO is denied where a user has few rights; `bide doctor` says so."""
+    rights = {"keys": ["*"], "channels": ["*"], "commands": ["+@all", "-info"]}
+    tank.direct.acl_setuser("shop", enabled=True, passwords=["+x"], **rights)  # type: ignore[arg-type]
+    tank.queue.enqueue(f"{JOBS}:quick")
+    url = f"{tank.url}&username=shop&password=x"
+    worker = crew.worker(url, "-q", "mail", "--burst")
+    assert worker.wait() == 0
+    worker.says("INFO is denied")
+    assert len(crew.ledger.lines("done")) == 1
+
+
+def test_what_is_to_be_confirmed_is_refused_like_all_else(tank: Tank) -> None:
+    """Also its repeat: a full server adds nothing, and so confirms nothing."""
+    tank.direct.config_set("appendonly", "yes")
+    tank.fill()
+    before = hold(tank.direct, "mail")
+    with pytest.raises((ServerFull, CannotConfirm)):
+        tank.queue.enqueue(f"{JOBS}:padded", BIG, durability="fsync")
+    assert hold(tank.direct, "mail") == before

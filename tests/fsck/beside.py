@@ -45,6 +45,7 @@ BESIDE = [
         )
         for field in META
         for value in ("", "1.5", "9" * 30)
+        if field != "schema"
     ),
     *(
         case(f"meta {field} far ahead", ("HSET", "@meta", field, "%691200"), finds=("meta", field))
@@ -54,6 +55,8 @@ BESIDE = [
         case(f"meta {field} at no time", ("HSET", "@meta", field, 10**16), finds=("meta", field))
         for field in ("calm_until", "clock", "rewound_until")
     ),
+    case("a schema that is none", ("HSET", "@meta", "schema", ""), finds=("meta", "schema")),
+    case("a newer schema", ("HSET", "@meta", "schema", "99"), finds=("schema", "")),
     case("meta that nobody knows", ("HSET", "@meta", "colour", "red"), finds=("unknown", "colour")),
     case("trash without mark", ("HDEL", "@meta", "trash"), finds=("meta", "trash")),
     # -- workers and listeners

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import socket
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -14,11 +11,10 @@ import pytest
 from bide import Queue, Worker
 from bide.embedded import Server
 from bide.errors import ServerUnavailable
+from tests.servers.nodes import free_port
+from tests.servers.tls import NEEDED, make_certificate, tls_options
 
-pytestmark = pytest.mark.skipif(
-    not (shutil.which("redis-server") and shutil.which("openssl")),
-    reason="needs a redis-server that speaks TLS, and openssl",
-)
+pytestmark = NEEDED
 
 
 class Secured(NamedTuple):
@@ -28,36 +24,15 @@ class Secured(NamedTuple):
     ca: Path
 
 
-def openssl(directory: Path, *args: str) -> None:
-    subprocess.run(["openssl", *args], cwd=directory, check=True, capture_output=True)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @pytest.fixture
 def secured(tmp_path: Path, tmp_server: Callable[..., Server]) -> Secured:
-    new = ("req", "-newkey", "rsa:2048", "-nodes")
-    openssl(tmp_path, *new, "-x509", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca")
-    openssl(tmp_path, *new, "-keyout", "key.pem", "-out", "request", "-subj", "/CN=localhost")
-    (tmp_path / "names").write_text("subjectAltName=DNS:localhost")
-    openssl(
-        tmp_path, "x509", "-req", "-in", "request", "-CA", "ca.pem", "-CAkey", "ca.key",
-        "-CAcreateserial", "-out", "certificate.pem", "-extfile", "names",
-    )  # fmt: skip
+    make_certificate(tmp_path, "DNS:localhost")
     port = free_port()
     tmp_server(
         binary="redis-server",
         extra=(
             *("--tls-port", str(port)),
-            *("--tls-cert-file", str(tmp_path / "certificate.pem")),
-            *("--tls-key-file", str(tmp_path / "key.pem")),
-            *("--tls-ca-cert-file", str(tmp_path / "ca.pem")),
-            *("--tls-auth-clients", "no"),
+            *tls_options(tmp_path),
         ),
     )
     return Secured(port, tmp_path / "ca.pem")

@@ -299,7 +299,8 @@ class Queue(Managed):
     def _told(self, job: Job, is_first: bool = False) -> Reply:
         run = job.run
         assert run
-        tries = f"{run.attempt} {run.crashes + run.strikes} {run.first or run.due}"
+        leases = run.crashes + run.strikes
+        tries = f"{run.attempt} {leases} {run.first or run.due} {run.crashes}"
         told = run.attempt if is_first else tries.encode()
         return [job.id.encode(), job.body, run.token, told, run.due]
 

@@ -19,6 +19,7 @@ until while
 """.split()  # noqa: SIM905
 LIBRARY = """
 KEYS ARGV redis string table math tonumber ipairs pairs unpack
+type pcall
 """.split()  # noqa: SIM905
 """What a script may use without declaring it."""
 

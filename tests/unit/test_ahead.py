@@ -158,6 +158,17 @@ async def test_what_waits_behind_slow_jobs_goes_back(scene: Scene) -> None:
 
 
 @pytest.mark.anyio
+async def test_jobs_that_run_long_are_known_to_before_they_end(scene: Scene) -> None:
+    scene.accept(quick, 20)
+    await scene.settled(20)
+    assert scene.running.capacity > 2
+    scene.accept(slow, 2)
+    scene.accept(quick)
+    assert (await scene.settled(21))["22"] == "release"
+    assert scene.running.capacity == 2
+
+
+@pytest.mark.anyio
 async def test_what_waits_and_was_cancelled_never_runs(scene: Scene) -> None:
     scene.accept(slow, 2)
     scene.accept(quick)

@@ -22,22 +22,25 @@ GOOD: dict[str, Any] = {
     "maxclients": 10_000,
     "hz": 10,
 }
-CONFIG = {"timeout": "0", "tcp-keepalive": "300", "save": "", "appendfsync": "everysec"}
+CONFIG = {"timeout": "0", "tcp-keepalive": "300", "save": "", "appendfsync": "always"}
+CLUSTER = {"cluster_state": "ok", "cluster_size": "3", "cluster_known_nodes": "6"}
+PLACE: dict[str, Any] = {"kind": "one", "node": "", "cluster": CLUSTER, "sentinels": (3, 3)}
 
 
 def findings(
     skew: float | None = 0.001, trips: list[float] | None = None, **info: Any
 ) -> dict[str, Finding]:
     config = CONFIG | {key: info.pop(key) for key in list(info) if key in CONFIG}
+    place = PLACE | {key: info.pop(key) for key in list(info) if key in PLACE}
     known = {key: value for key, value in (GOOD | info).items() if value is not None}
-    found = diagnose(Readings(known, config, skew, 0.0001, trips or [0.0002] * 20))
+    found = diagnose([Readings(known, config, skew, 0.0001, trips or [0.0002] * 20, **place)])
     return {finding.check: finding for finding in found}
 
 
 def test_a_server_that_is_well() -> None:
     found = findings()
     assert {finding.verdict for finding in found.values()} == {"ok"}
-    assert all(finding.fix == "" for finding in found.values())
+    assert {name for name, finding in found.items() if finding.fix} == {"replication"}
     assert found["server"].says == "Valkey 9.1.2"
 
 
@@ -46,7 +49,15 @@ def test_a_server_that_is_well() -> None:
     [
         ("server", "ok", "Redis 6.2.0", {"redis_version": "6.2.0", "valkey_version": None}),
         ("server", "fail", "6.0.16", {"redis_version": "6.0.16", "valkey_version": None}),
-        ("server", "warn", "Cluster", {"cluster_enabled": 1}),
+        ("cluster", "fail", "a node of a Cluster", {"cluster_enabled": 1}),
+        ("cluster", "ok", "3 masters, 3 more nodes; every slot", {
+            "cluster_enabled": 1, "kind": "cluster"}),
+        ("cluster", "fail", "served by none", {
+            "cluster_enabled": 1, "kind": "cluster", "cluster": {"cluster_state": "fail"}}),
+        ("sentinel", "ok", "3 of the 3 that the URL names answer; the master is h:1", {
+            "kind": "sentinel", "node": "h:1"}),
+        ("sentinel", "warn", "2 of the 3", {"kind": "sentinel", "sentinels": (2, 3)}),
+        ("sentinel", "warn", "1 of the 1", {"kind": "sentinel", "sentinels": (1, 1)}),
         ("eviction", "fail", "drops jobs", {"maxmemory_policy": "allkeys-lru"}),
         ("eviction", "warn", "would", {"maxmemory_policy": "volatile-ttl", "maxmemory": 0}),
         ("maxmemory", "warn", "none", {"maxmemory": 0}),
@@ -55,11 +66,13 @@ def test_a_server_that_is_well() -> None:
         ("persistence", "warn", "snapshots only", {"aof_enabled": 0, "save": "3600 1"}),
         ("persistence", "fail", "cannot be written", {"aof_last_write_status": "err"}),
         ("persistence", "warn", "rewritten", {"aof_last_bgrewrite_status": "err"}),
-        ("persistence", "ok", "about the last second", {}),
-        ("persistence", "ok", "no acknowledged job", {"appendfsync": "always"}),
+        ("persistence", "warn", "appendfsync everysec: a crash loses about the last second",
+            {"appendfsync": "everysec"}),
+        ("persistence", "warn", "appendfsync no: a crash", {"appendfsync": "no"}),
+        ("persistence", "ok", "no acknowledged job", {}),
         ("replication", "fail", "replica of h:1", {
             "role": "slave", "master_host": "h", "master_port": 1}),
-        ("replication", "note", "no replicas", {"connected_slaves": 0}),
+        ("replication", "warn", "no replicas", {"connected_slaves": 0}),
         ("clock", "ok", "agree", {"skew": 0.00005}),
         ("clock", "ok", "behind", {"skew": -0.9}),
         ("clock", "warn", "2s ahead of", {"skew": 2.0}),
@@ -82,16 +95,34 @@ def test_what_is_not(check: str, verdict: str, says: str, info: dict[str, Any]) 
 
 def test_a_failed_snapshot_is_said_beside_the_rest() -> None:
     info = GOOD | {"rdb_last_bgsave_status": "err"}
-    found = diagnose(Readings(info, CONFIG, 0.0, 0.0, []))
+    found = diagnose([Readings(info, CONFIG, 0.0, 0.0, [])])
     assert [f.verdict for f in found if f.check == "persistence"] == ["fail", "ok"]
 
 
 def test_what_is_denied_is_not_guessed() -> None:
-    found = diagnose(Readings({}, {}, None, 0.0, []))
+    found = diagnose([Readings({}, {}, None, 0.0, [])])
     assert [f.check for f in found] == ["client", "server", "clock"]
     assert "INFO is denied" in found[1].says
 
 
+def test_what_cannot_be_known_of_the_disk_is_a_warning() -> None:
+    """CONFIG is denied where servers are managed."""
+    found = diagnose([Readings(GOOD, {}, 0.0, 0.0, [])])
+    (disk,) = [f for f in found if f.check == "persistence"]
+    assert (disk.verdict, "appendfsync unknown" in disk.says) == ("warn", True)
+
+
 def test_snapshots_that_cannot_be_asked_for() -> None:
-    found = diagnose(Readings(GOOD | {"aof_enabled": 0}, {}, 0.0, 0.0, []))
+    found = diagnose([Readings(GOOD | {"aof_enabled": 0}, {}, 0.0, 0.0, [])])
     assert any("is not known" in f.says for f in found if f.check == "persistence")
+
+
+def test_what_is_not_so_of_every_node_names_those_of_which_it_is() -> None:
+    nodes = [
+        Readings(GOOD | {"hz": hz}, CONFIG, 0.0, 0.0, [], node=node)
+        for node, hz in [("a:1", 10), ("b:2", 1), ("c:3", 1)]
+    ]
+    found = diagnose(nodes)
+    assert [f.says for f in found if f.check == "server"] == ["Valkey 9.1.2"]
+    ticks = [f.says.partition(" bide")[0] for f in found if f.check == "hz"]
+    assert ticks == ["a:1: 10:", "b:2, c:3: 1:"]

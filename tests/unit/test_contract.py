@@ -33,7 +33,7 @@ FOLDER = resources.files("bide").joinpath("lua")
 INCLUDES = sorted(
     f.name.removesuffix(".lua") for f in FOLDER.joinpath("include").iterdir() if f.is_file()
 )
-TAGS = {"key", "arg", "rest", "reply", "include"}
+TAGS = {"key", "arg", "rest", "last", "reply", "include"}
 
 every_script = pytest.mark.parametrize("name", names())
 every_include = pytest.mark.parametrize("include", INCLUDES)
@@ -118,6 +118,7 @@ def test_what_the_header_declares_is_used(name: str) -> None:
     assert set(script.keys) <= used
     assert set(script.args) <= used
     assert ("rest" in used) == bool(script.rest)
+    assert {script.last} <= used | {None}
     included = {part for text in tagged(script, "include") for part in text.split()}
     assert included <= used
     assert included <= set(INCLUDES)
@@ -142,7 +143,7 @@ def test_the_body_names_no_key_by_itself(name: str) -> None:
     assert "KEYS" not in tokens(body)
     known = {*load(name).keys, *declared(body)}
     for call in calls(body):
-        if call.command in ("TIME", "SCAN"):
+        if call.command in ("TIME", "INFO", "SCAN"):
             continue
         assert call.root in known, call
         assert ".." not in call.key, "a key's name is never made in a script"
@@ -192,7 +193,7 @@ def test_a_body_is_never_decoded_on_the_server(name: str) -> None:
 
 
 BOUNDED = """
-TIME LLEN LPUSH LTRIM DEL RENAME EXISTS TYPE PTTL PUBLISH PEXPIRE
+INFO TIME LLEN LPUSH LTRIM DEL RENAME EXISTS TYPE PTTL PUBLISH PEXPIRE
 HGET HSET HSETNX HDEL HMGET HLEN HSTRLEN HEXISTS HINCRBY HRANDFIELD
 ZADD ZREM ZCARD ZCOUNT ZSCORE ZMSCORE ZPOPMIN ZRANGE ZRANGEBYSCORE ZREVRANGEBYSCORE
 ZREVRANGE ZREMRANGEBYSCORE ZRANDMEMBER
@@ -217,7 +218,7 @@ def test_no_script_grows_with_the_queue(name: str) -> None:
     for by_id in re.findall(r"'X(?:REV)?RANGE',[^)]*", text):
         assert by_id.endswith("'COUNT', 1"), by_id
     for scan in re.findall(r"'[HZ]?SCAN',[^)]*", text):
-        assert scan.endswith("'COUNT', limit"), scan
+        assert re.search(r"'COUNT', (limit|PIECE)$", scan), scan
     for by_score in re.findall(r"'Z(?:REV)?RANGEBYSCORE',[^)]*\)[^)]*\)?", text):
         assert "'LIMIT'" in by_score, by_score
 
@@ -240,7 +241,11 @@ SAID = Said("a", 1, "L", b'"said"')
 JOB = Prepared("a", "+0", 5, b"{}")
 
 OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
-    "produce.enqueue": [(n, produce.enqueue(MAIL, [JOB] * n)) for n in (1, 3)],
+    "produce.enqueue": [
+        *((n, produce.enqueue(MAIL, [JOB] * n)) for n in (1, 3)),
+        (1, produce.enqueue(MAIL, [JOB], ("replica", "fsync"))),
+        (0, produce.enqueue(MAIL, [], ("fsync",))),
+    ],
     "consume.claim": [(0, consume.claim(MAIL, "w1", 1, 10, 1_000_000, 0))],
     "consume.pop": [(0, consume.pop(MAIL, "c1", 1, 10, 0))],
     "consume.settle": [(n, consume.settle(MAIL, [SETTLE] * n)) for n in (1, 3)],
@@ -256,6 +261,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "manage.resume": [(0, manage.resume(MAIL))],
     "manage.configure": [(0, manage.configure(MAIL, Retention()))],
     "manage.mark_data": [(0, manage.mark_data(MAIL, Retention(), True))],
+    "manage.upgrade": [(0, manage.upgrade(MAIL, 1, "0"))],
     "manage.empty": [(0, manage.empty(MAIL, "this")), (0, manage.empty(MAIL, None))],
     "listen.listen": [(0, listen.listen(MAIL, "audit", "1-1"))],
     "inspect.fetch": [(n, inspect.fetch(MAIL, ["a"] * n)) for n in (1, 3)],
@@ -264,6 +270,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "inspect.watch": [(0, inspect.watch(MAIL, "a", 1_000_000))],
     "inspect.listing": [(0, inspect.listing(MAIL, "waiting", 0, 10))],
     "registry.register": [(n, registry.register(GLOBALS, ["mail"] * n)) for n in (1, 3)],
+    "registry.begin": [(0, registry.begin(MAIL))],
     "registry.heartbeat": [
         (0, registry.heartbeat(GLOBALS, "w1", ABOUT)),
         (0, registry.heartbeat(GLOBALS, "w1", None)),
@@ -309,7 +316,8 @@ def test_an_operation_sends_what_the_header_asks_for(repeats: int, command: Comm
     script = load(command.script)
     keys: Keys = GLOBALS if script.is_global else MAIL
     assert command.keys == keys.of(script.keys)
-    assert len(command.args) == len(script.args) + repeats * len(script.rest)
+    wanted = len(script.args) + repeats * len(script.rest)
+    assert len(command.args) == wanted + bool(command.confirm or (script.last and not repeats))
     kinds = [text.split()[1] for text in tagged(script, "arg")]
     for value, kind in zip(command.args, kinds, strict=False):
         assert (type(value) is int) == (kind == "integer"), (value, kind)

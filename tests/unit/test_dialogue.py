@@ -12,7 +12,9 @@ from redis import exceptions as lib
 from bide.command import Command
 from bide.dialogue import (
     PATIENCE,
+    At,
     Dialogue,
+    NoScript,
     Send,
     Situation,
     Sleep,
@@ -126,7 +128,7 @@ def test_a_missing_script_is_loaded_and_the_call_repeated_at_once() -> None:
     steps = talk(command())
     step = next(steps)
     step = steps.send([NO_SCRIPT])
-    assert step == Send([("SCRIPT", "LOAD", load("pause").text)])
+    assert step == Send([("SCRIPT", "LOAD", load("pause").text)], [At("")])
     step = steps.send([load("pause").sha.encode()])
     assert scripts(step) == ["pause"]
     with pytest.raises(StopIteration) as end:
@@ -166,6 +168,17 @@ def test_a_connection_that_breaks_while_loading_is_tried_again() -> None:
     steps = talk(command())
     step = answer(steps, [NO_SCRIPT], GONE)
     assert scripts(step) == ["pause"]
+
+
+def test_a_script_is_loaded_on_the_node_that_lacks_it() -> None:
+    steps = talk(command("pause"), command("pause"), command("counts"))
+    first = next(steps)
+    assert isinstance(first, Send)
+    assert first.routes == ["bide:{mail}"] * 3
+    step = steps.send([NoScript("no", "a"), NoScript("no", "b"), [b"ok"]])
+    assert isinstance(step, Send)
+    assert set(step.routes) == {At("a"), At("b")}
+    assert scripts(steps.send([b"sha", b"sha"])) == ["pause", "pause"]
 
 
 # -- what passes by itself
@@ -333,3 +346,10 @@ def test_access_denied_does_not_pass_though_the_library_calls_it_a_connection_er
     assert isinstance(lib.AuthenticationError("x"), lib.ConnectionError)
     assert not is_transient(lib.AuthenticationError("x"))
     assert is_transient(lib.ConnectionError("x"))
+
+
+def test_what_one_node_did_not_answer_leaves_the_others_results(time_passes: list[float]) -> None:
+    steps = talk(command(result="a"), command(result="b"), patience=0)
+    first, second = answer(steps, [[b"x"], GONE])
+    assert first == ("a", [b"x"])
+    assert isinstance(second, ServerUnavailable)

@@ -2,13 +2,13 @@
 
 A finding is `ok`; or `warn` where jobs are safe today and may not be tomorrow; or `fail` where
 they are lost, refused or late now, or would be without a word; or `note` for what a person may
-want to know. One that is not ok says what to do.
+want to know. One that is not ok says what to do; so may one that is.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import redis
@@ -30,9 +30,20 @@ class Finding(NamedTuple):
     fix: str = ""
 
 
-def diagnose(readings: Readings) -> list[Finding]:
-    """Everything that can be said."""
-    return [finding for check in CHECKS for finding in check(readings)]
+def diagnose(readings: Sequence[Readings]) -> list[Finding]:
+    """Everything that can be said; what is not so of all nodes names those of which it is."""
+    found: dict[Finding, list[str]] = {}
+    for one in readings:
+        for finding in (finding for check in CHECKS for finding in check(one)):
+            found.setdefault(finding, []).append(one.node)
+    rank = {check: place for place, check in enumerate(dict.fromkeys(f.check for f in found))}
+    merged = [
+        finding
+        if len(nodes) == len(readings)
+        else finding._replace(says=f"{', '.join(nodes)}: {finding.says}")
+        for finding, nodes in found.items()
+    ]
+    return sorted(merged, key=lambda finding: rank[finding.check])
 
 
 def _client(readings: Readings) -> Iterator[Finding]:
@@ -70,13 +81,39 @@ def _server(readings: Readings) -> Iterator[Finding]:
         yield Finding("server", "fail", f"{name} {said}", "Upgrade to Redis 6.2 or Valkey.")
     else:
         yield Finding("server", "ok", f"{name} {said}")
-    if info.get("cluster_enabled"):
+    yield from _place(readings)
+
+
+def _place(readings: Readings) -> Iterator[Finding]:
+    """What the server is part of."""
+    is_node = bool(readings.info.get("cluster_enabled"))
+    if is_node and readings.kind != "cluster":
         yield Finding(
-            "server",
-            "warn",
-            "runs as a Cluster, which bide does not speak yet",
-            "Use a server of its own: a queue that lives on another node cannot be reached.",
+            "cluster",
+            "fail",
+            "this is a node of a Cluster: queues that live on the others cannot be reached",
+            "Write redis+cluster://HOST:PORT.",
         )
+    elif is_node:
+        told = readings.cluster
+        masters, known = int(told.get("cluster_size", 0)), int(told.get("cluster_known_nodes", 0))
+        says = f"{masters} masters, {known - masters} more nodes"
+        if told.get("cluster_state", "ok") != "ok":
+            fix = "Start the nodes that are missing; CLUSTER NODES names them."
+            yield Finding("cluster", "fail", f"{says}; some slots are served by none", fix)
+        else:
+            yield Finding("cluster", "ok", f"{says}; every slot is served")
+    elif readings.kind == "sentinel":
+        there, named = readings.sentinels
+        says = f"{there} of the {named} that the URL names answer; the master is {readings.node}"
+        if there < named:
+            fix = "Start the others, or name those there are: with one left, it is a single point."
+            yield Finding("sentinel", "warn", says, fix)
+        elif named == 1:
+            fix = "Name all: while the one is away, nobody can be asked who the master is."
+            yield Finding("sentinel", "warn", says, fix)
+        else:
+            yield Finding("sentinel", "ok", says)
 
 
 def _memory(readings: Readings) -> Iterator[Finding]:
@@ -119,11 +156,11 @@ def _persistence(readings: Readings) -> Iterator[Finding]:
         )
     if not info["aof_enabled"]:
         if save is None:
-            says = "no append-only file; whether snapshots are taken is not known"
+            says = "appendonly no; whether snapshots are taken is not known"
         elif save:
-            says = "snapshots only: a crash loses what came after the last one"
+            says = "snapshots only (appendonly no): a crash loses what came after the last one"
         else:
-            says = "none: when the server restarts, all jobs are gone"
+            says = "none (appendonly no, no save): when the server restarts, all jobs are gone"
         fix = "CONFIG SET appendonly yes, and in the server's configuration."
         yield Finding("persistence", "warn", says, fix)
     elif info.get("aof_last_write_status", "ok") != "ok":
@@ -141,10 +178,23 @@ def _persistence(readings: Readings) -> Iterator[Finding]:
             "Read the server's log: most often memory for a fork, or the disk, is short.",
         )
     else:
-        fsync = readings.config.get("appendfsync", "everysec")
-        loss = {"always": "no acknowledged job", "no": "what the system had not written"}
-        lost = loss.get(fsync, "about the last second")
-        yield Finding("persistence", "ok", f"append-only file, {fsync}: a crash loses {lost}")
+        yield _fsync(readings.config.get("appendfsync"))
+
+
+def _fsync(mode: str | None) -> Finding:
+    """What a crash of the server's machine loses of what is in the append-only file."""
+    if mode == "always":
+        says = "append-only file, appendfsync always: a crash loses no acknowledged job"
+        return Finding("persistence", "ok", says)
+    loss = {"no": "what the system had not written", "everysec": "about the last second"}
+    lost = loss.get(mode or "", "about the last second, unless appendfsync is always")
+    return Finding(
+        "persistence",
+        "warn",
+        f"append-only file, appendfsync {mode or 'unknown'}: a crash loses {lost}",
+        "Set appendfsync always; or wait with durability='fsync' for jobs that must not be lost"
+        + (", for which it must be everysec at least." if mode == "no" else "."),
+    )
 
 
 def _replication(readings: Readings) -> Iterator[Finding]:
@@ -156,13 +206,14 @@ def _replication(readings: Readings) -> Iterator[Finding]:
         yield Finding("replication", "fail", says, "Give the primary's address.")
     elif role == "master":
         replicas = int(info.get("connected_slaves", 0))
-        yield Finding(
-            "replication",
-            "ok" if replicas else "note",
-            f"{replicas} replicas: a failover may lose what they had not received"
-            if replicas
-            else "no replicas: jobs are as durable as this one machine's disk",
-        )
+        if replicas:
+            says = f"{replicas} replicas: a failover may lose what they had not received"
+            fix = "Wait with durability='replica' for jobs that must not be lost."
+            yield Finding("replication", "ok", says, fix)
+        else:
+            says = "no replicas: acknowledged jobs are lost with this one machine's disk"
+            fix = "Add a replica (replicaof); durability='replica' can wait for it."
+            yield Finding("replication", "warn", says, fix)
 
 
 def _clock(readings: Readings) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from bide.cli.options import json_option, server_options
 from bide.cli.probe import probe
 from bide.cli.screen import Cell, Style, echo, echo_json, hanging
 from bide.cli.site import Site
-from bide.errors import AccessDenied, ServerRefused
+from bide.errors import AccessDenied, ServerRefused, UsageError
 
 _STYLE: dict[str, Style] = {"ok": "green", "warn": "yellow", "fail": "red", "note": "dim"}
 
@@ -50,4 +50,6 @@ def _scripts(site: Site) -> Finding:
         return Finding(
             "scripts", "fail", f"cannot be run: {error}", "Allow EVALSHA and SCRIPT LOAD."
         )
+    except UsageError as error:  # it names the fix
+        return Finding("scripts", "fail", f"cannot be run: {error}", "See above.")
     return Finding("scripts", "ok", f"can be run; queues under {site.prefix}: {len(queues)}")

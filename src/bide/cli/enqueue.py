@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import click
 
@@ -16,6 +16,7 @@ from bide.cli.options import (
 )
 from bide.cli.screen import echo, echo_json, moment_exactly, moment_json
 from bide.config import settings
+from bide.durability import Durability
 from bide.errors import UsageError
 from bide.queue import AsyncTask, Queue, Task
 from bide.task import import_task, signature_of, task_name
@@ -33,6 +34,11 @@ from bide.task import import_task, signature_of, task_name
 @click.option("--retry", type=int, help="Retries after an error.  [default: 0]")
 @click.option("--timeout", metavar="DURATION", help="How long it may run.  [default: 5m]")
 @click.option("--retention", metavar="DURATION", help="How long the finished job is kept.")
+@click.option(
+    "--durability",
+    type=click.Choice(get_args(Durability)),
+    help="Wait until a replica has it, or the server's disk.  [default: local]",
+)
 @click.option(
     "--on-crash",
     type=click.Choice(["rerun", "fail"]),
@@ -53,6 +59,7 @@ def enqueue(
     retry: int | None,
     timeout: str | None,
     retention: str | None,
+    durability: Durability | None,
     on_crash: Literal["rerun", "fail"] | None,
     job_id: str | None,
     description: str | None,
@@ -89,11 +96,18 @@ def enqueue(
         timeout=timeout,
         retry=retry,
         retention=retention,
+        durability=durability,
         on_crash=on_crash,
         description=description,
     )
     if as_json:
-        report = {"id": job.id, "queue": queue, "new": job.new, "due": moment_json(job.due)}
+        report = {
+            "id": job.id,
+            "queue": queue,
+            "new": job.new,
+            "due": moment_json(job.due),
+            "confirmed": job.confirmed,
+        }
         echo_json(report)
     elif job.new:
         echo(f"{job.id} on {queue}: {name}, due {moment_exactly(job.due)}")

@@ -12,7 +12,7 @@ from bide.cli.options import json_option, queues_option, server_options
 from bide.cli.screen import Cell, count, echo, echo_json, hanging
 from bide.cli.site import Site
 from bide.command import Command
-from bide.errors import UsageError
+from bide.errors import TooOld, UsageError
 from bide.ids import check_name
 from bide.keys import keys_of
 from bide.ops import fsck as ops
@@ -80,8 +80,11 @@ def look(site: Site, queues: tuple[str, ...], repair: bool) -> Iterator[Found]:
         yield from _look_for_queues(site, repair)
         names = site.queues()
     for name in filter(_can_be, names):
-        for finding in _once(_look_at_queue(site, name, repair)):
-            yield Found(name, finding)
+        try:
+            for finding in _once(_look_at_queue(site, name, repair)):
+                yield Found(name, finding)
+        except TooOld as error:
+            yield Found(name, Finding("schema", "", str(error), ""))
 
 
 def _look_at_lists(site: Site, repair: bool) -> Iterator[Found]:

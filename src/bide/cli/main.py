@@ -27,6 +27,7 @@ from bide.cli.rq_timer import rq_timer
 from bide.cli.script import script
 from bide.cli.site import NotFound
 from bide.cli.upcoming import upcoming
+from bide.cli.upgrade import upgrade
 from bide.cli.worker import worker
 from bide.cli.workers import workers
 from bide.errors import BideError, JobNotFound, UsageError
@@ -75,6 +76,7 @@ for command in (
     completion,
 ):
     group.add_command(command)
+queues.add_command(upgrade)
 
 
 def main() -> NoReturn:

@@ -7,17 +7,21 @@ server may deny, over a connection set up as theirs are.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
 import redis
 from redis import exceptions as lib
 from redis.retry import Retry
 
-from bide.connection import hide_password, options, resolve_prefix, resolve_url
+from bide import sync
+from bide.connection import options, resolve_prefix
 from bide.dialogue import translate
+from bide.errors import BideError
 from bide.keys import keys_of
+from bide.servers import Kind, read_servers
 
 ROUND_TRIPS: Final = 20
 _AT_ONCE: Final = 0.3
@@ -39,42 +43,75 @@ class Readings(NamedTuple):
     """Seconds by which `skew` may be wrong: half of the shortest round trip."""
     round_trips: list[float]
     """Seconds, sorted."""
+    kind: Kind = "one"
+    """What the URL says the server is part of."""
+    node: str = ""
+    """Host and port, where there are several."""
+    cluster: Mapping[str, str] = MappingProxyType({})
+    """CLUSTER INFO of a node of a Cluster."""
+    sentinels: tuple[int, int] = (0, 0)
+    """How many of the Sentinels that the URL names answer, and how many it names."""
 
 
-def probe(url: str | None) -> Readings:
-    """Ask the server about itself.
+def probe(url: str | None) -> list[Readings]:
+    """Ask the server about itself; of a Cluster, each master.
 
     Raises:
-        BideError: it cannot be reached or does not let us in.
+        BideError: one cannot be reached or does not let us in.
     """
-    url = resolve_url(url)
-    where = hide_password(url)
-    client = redis.Redis.from_url(url, **options(url, Retry, 5.0))
+    client = sync.Client(url, reply_timeout=5.0)
+    servers = read_servers(client.url)
+    sentinels = (0, 0)
+    if servers.kind == "sentinel":
+        sentinels = (sum(map(_is_there, servers.named)), len(servers.named))
     try:
-        client.ping()
-        skew, unsure, round_trips = _measure(client)
-        return Readings(
-            info=_allowed(lambda: dict(client.info("everything")), {}),
-            config=_config(client),
-            skew=skew,
-            unsure=unsure,
-            round_trips=round_trips,
-        )
-    except (lib.RedisError, OSError) as error:
-        raise translate(error, where) from None
+        return [
+            _ask(node)._replace(kind=servers.kind, sentinels=sentinels)
+            for node in sync.masters(client)
+        ]
+    except (lib.RedisError, OSError, BideError) as error:
+        raise translate(error, client.where) from None
     finally:
         client.close()
+
+
+def _ask(client: redis.Redis) -> Readings:
+    client.ping()
+    skew, unsure, round_trips = _measure(client)
+    info: dict[str, Any] = _allowed(lambda: dict(client.info("everything")), {})
+    known = client.connection_pool.connection_kwargs
+    in_cluster = bool(info.get("cluster_enabled"))
+    return Readings(
+        info=info,
+        config=_config(client),
+        skew=skew,
+        unsure=unsure,
+        round_trips=round_trips,
+        node=f"{known['host']}:{known['port']}" if "host" in known and "port" in known else "",
+        cluster=_allowed(partial(_cluster, client), {}) if in_cluster else {},
+    )
+
+
+def _cluster(client: redis.Redis) -> dict[str, str]:
+    told: Any = client.execute_command("CLUSTER INFO")  # type: ignore[no-untyped-call]
+    return {_text(name): _text(value) for name, value in told.items()}
+
+
+def _is_there(sentinel: str) -> bool:
+    try:
+        with redis.Redis.from_url(sentinel, **options(sentinel, Retry, 1.0)) as client:
+            return bool(client.ping())
+    except (lib.RedisError, OSError):
+        return False
 
 
 def queue_names(url: str | None, prefix: str | None) -> list[str]:
     """The queues there are, for a shell to complete; none if that is not quickly known."""
     try:
-        url = resolve_url(url)
-        limits = options(url, Retry, _AT_ONCE)
-        if "socket_connect_timeout" in limits:
-            limits["socket_connect_timeout"] = _AT_ONCE
-        with redis.Redis.from_url(url, **limits) as client:
-            names = client.hkeys(keys_of(None, resolve_prefix(prefix))["queues"])
+        client = sync.Client(url, reply_timeout=_AT_ONCE)
+        key = keys_of(None, resolve_prefix(prefix))["queues"]
+        with sync.node_of(client, key) as node:
+            names = node.hkeys(key)
         return sorted(_text(name) for name in names)
     except Exception:  # whatever it is, a half-typed command is no place to say so
         return []

@@ -9,7 +9,7 @@ import click
 from bide import logs
 from bide.cli.options import url_option
 from bide.config import LOG_FORMATS, settings
-from bide.connection import REPLY_TIMEOUT, options, resolve_url
+from bide.connection import resolve_url
 from bide.errors import UsageError
 
 
@@ -38,15 +38,11 @@ def rq_timer(
     Timers may work at once. Stops on SIGINT or SIGTERM.
     """
     try:
-        import redis
-        from redis.retry import Retry
-
         from bide.contrib.rq import Timer
+        from bide.contrib.rq.connections import client_of
     except ImportError as error:
         raise UsageError(f"{error}.") from None
     logs.setup(
         log_format or settings().log_format or "text", logging.DEBUG if verbose else logging.INFO
     )
-    where = resolve_url(url)
-    connection = redis.Redis.from_url(where, **options(where, Retry, REPLY_TIMEOUT))
-    Timer(queues, connection=connection, name=name).work(burst)
+    Timer(queues, connection=client_of(resolve_url(url)), name=name).work(burst)

@@ -71,6 +71,11 @@ from bide.worker.worker import GRACE, LEASE
     is_flag=True,
     help="Read pickled arguments: whoever can write to a queue can then run any code here.",
 )
+@click.option(
+    "--allow-eviction",
+    is_flag=True,
+    help="Serve a server that drops jobs when its memory is full (maxmemory-policy).",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Log every job.")
 @click.option(
     "--log-format",
@@ -94,6 +99,7 @@ def worker(
     grace: str | None,
     name: str | None,
     allow_pickle: bool,
+    allow_eviction: bool,
     verbose: bool,
     log_format: str | None,
     url: str | None,
@@ -135,6 +141,7 @@ def worker(
         "prefix": prefix,
         "name": name,
         "allow_pickle": allow_pickle,
+        "allow_eviction": allow_eviction,
     }
     for option, value in given.items():
         value = getattr(told.worker, option) if value is None else value

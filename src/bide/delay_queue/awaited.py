@@ -13,9 +13,10 @@ from bide.clock import Duration, to_us
 from bide.connection import GOODBYE
 from bide.delay_queue.asked import LEASE, Wanted, checked_num, usable, wanted
 from bide.delay_queue.core import Core
-from bide.delay_queue.items import AsyncItem, AsyncItems, ItemSeen, Pushed
+from bide.delay_queue.items import AsyncItem, AsyncItems, ItemSeen, Pushed, pushed
 from bide.delay_queue.steps import Ask, Hear, Steps
 from bide.dialogue import PATIENCE
+from bide.durability import Durability
 from bide.errors import BideError, UsageError
 from bide.ops.consume import Outcome
 from bide.queue import AsyncQueue
@@ -67,10 +68,12 @@ class AsyncDelayQueue:
         delay: Duration | None = None,
         at: datetime | None = None,
         id: str | None = None,
+        durability: Durability | None = None,
     ) -> Pushed:
         """Add one item; arguments and errors as for `push_many`."""
         ids = None if id is None else [id]
-        return (await self.push_many([data], delay=delay, at=at, ids=ids))[0]
+        added = await self.push_many([data], delay=delay, at=at, ids=ids, durability=durability)
+        return added[0]
 
     async def push_many(
         self,
@@ -79,6 +82,7 @@ class AsyncDelayQueue:
         delay: Duration | None = None,
         at: datetime | None = None,
         ids: Sequence[str] | None = None,
+        durability: Durability | None = None,
     ) -> list[Pushed]:
         """Add items, in one round trip up to some thousands.
 
@@ -88,6 +92,7 @@ class AsyncDelayQueue:
             at: when they are due instead, an aware `datetime`.
             ids: one for each, so that pushing it again adds nothing; by default new ones. An id
                 is remembered for as long as its item is there, and at least 15 s longer.
+            durability: what to wait for: `"local"` (the server's answer), `"replica"` or `"fsync"`.
 
         Raises:
             UsageError: an argument cannot be meant.
@@ -95,11 +100,13 @@ class AsyncDelayQueue:
             ServerFull: the server takes no more; those before may have been added.
             ServerUnavailable: no answer; the items may be there. Their ids are in the error's
                 `job_ids`: repeating with `ids=` is safe.
+            CannotConfirm: the server cannot give the durability; nothing was added.
+            Unconfirmed: it was not confirmed within 3 s; as for `ServerUnavailable`.
         """
-        jobs = self._core.prepare(data, delay, at, ids)
-        await self._drive(self._core.beginning(self._place, pushes=True))
+        jobs = self._core.prepare(data, delay, at, ids, durability)
+        await self._drive(self._core.beginning(self._place, pushes=True, jobs=jobs))
         added = await self.queue.enqueue_many(jobs)
-        return [Pushed(job.id, job.due if job.new else None, bool(job.new)) for job in added]
+        return [pushed(job) for job in added]
 
     # -- taking
 

@@ -25,6 +25,7 @@ from bide.delay_queue.replies import (
 )
 from bide.delay_queue.seats import Seat, Seats
 from bide.delay_queue.steps import CLOSED, Ask, Hear, Hush, Steps, ask, ask_all
+from bide.durability import Durability, check_durability
 from bide.errors import BideError, PayloadError, ServerRefused, UsageError
 from bide.ids import check_name, new_id
 from bide.job import Claimed
@@ -61,7 +62,12 @@ class Core:
     # -- pushing
 
     def prepare(
-        self, data: Iterable[Any], delay: Duration | None, at: datetime | None, ids: Any
+        self,
+        data: Iterable[Any],
+        delay: Duration | None,
+        at: datetime | None,
+        ids: Any,
+        durability: Durability | None,
     ) -> list[Prepared]:
         """Make data ready to be pushed."""
         if isinstance(data, str | bytes | dict) or not isinstance(data, Iterable):
@@ -69,24 +75,29 @@ class Core:
                 f"push_many wants a list of what is to be pushed, not {type(data).__name__}; "
                 "push(...) pushes one."
             )
-        due = produce.when(delay, at)
+        due, wanted = produce.when(delay, at), check_durability(durability)
         bodies = [encode_item(one) for one in data]
         given = [new_id() for _ in bodies] if ids is None else checked_ids(ids)
         if len(given) != len(bodies):
             raise UsageError(f"There are {len(bodies)} data and {len(given)} ids; give one each.")
         return [
-            Prepared(check_name(id, "id"), due, DEFAULT_PRIORITY, body)
+            Prepared(check_name(id, "id"), due, DEFAULT_PRIORITY, body, wanted)
             for id, body in zip(given, bodies, strict=True)
         ]
 
-    def beginning(self, place: Place[Any], pushes: bool) -> Steps[None]:
+    def beginning(
+        self, place: Place[Any], pushes: bool, jobs: Sequence[Prepared] = ()
+    ) -> Steps[None]:
         """Before the first push or look: a queue that is new, or has items, is one of data.
 
-        Then no worker serves it, and it keeps nothing of what was taken.
+        Then no worker serves it, and it keeps nothing of what was taken. Where what is to be pushed
+        may be refused for its durability, that is asked before anything is written.
         """
         if self._marked is place or (place.known if pushes else self._looked is place):
             return
         self._looked = place
+        if kinds := place.kinds(jobs):
+            yield from ask(produce.enqueue(place.keys, [], kinds))
         (marked,) = yield Ask([manage.mark_data(place.keys, RETENTION, pushes)])
         if marked is True:
             self._marked = place

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, overload
 
 from bide.clock import Duration, from_us
+from bide.durability import Durability
 from bide.job import Claimed, Snapshot
 from bide.ops import produce
 from bide.ops.consume import Outcome
@@ -20,6 +21,7 @@ from bide.states import State
 if TYPE_CHECKING:
     from bide.delay_queue.awaited import AsyncDelayQueue
     from bide.delay_queue.blocking import DelayQueue
+    from bide.queue.view import JobView
 
 I = TypeVar("I", bound="ItemCore")  # noqa: E741 - an item
 
@@ -33,6 +35,14 @@ class Pushed(NamedTuple):
     """When it is due, on the server's clock; None where the id existed."""
     new: bool
     """False where the id existed and nothing was changed."""
+    confirmed: Durability = "local"
+    """What was waited for, and has come true."""
+
+
+def pushed(job: JobView[Any]) -> Pushed:
+    """What a push did, from what the enqueue beneath it did."""
+    new = bool(job.new)
+    return Pushed(job.id, job.due if new else None, new, job.confirmed or "local")
 
 
 class ItemSeen(NamedTuple):

@@ -9,8 +9,10 @@
 -- @key   trash   removes namesakes
 -- @key   events  tells listeners
 -- @rest  id when priority body
+-- @last  wanted  what the caller will wait for behind this: replica | fsync | replica,fsync
 -- @reply ok now, then per job: new due | exists 0
--- @include clock when hint sweep event weigh
+-- @reply cannot    what the server lacks for what is wanted; nothing was added
+-- @include clock when hint sweep event weigh durable
 
 -- Adds first, so that a full server refuses the whole call and nothing of it.
 for i = rest, #ARGV, 4 do
@@ -20,6 +22,10 @@ for i = rest, #ARGV, 4 do
     return redis.error_reply('BADARG enqueue rest')
   end
 end
+
+if not durable.valid(wanted) then return redis.error_reply('BADARG enqueue wanted') end
+local lack = durable.lacks(wanted)
+if lack then return {'cannot', lack} end
 
 local now = clock.now(meta)
 local known, is_known, large = {}, {}, false
@@ -69,6 +75,10 @@ for i = rest, #ARGV, 4 do
   end
 end
 
+-- A repeat that finds its ids writes, too: WAIT counts what its own connection has written.
+if not earliest and wanted ~= '' and rest <= #ARGV then
+  redis.call('HSET', meta, 'repeated', now)
+end
 for set, add in pairs(adds) do
   redis.call('ZADD', set, unpack(add))
 end

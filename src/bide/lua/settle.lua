@@ -22,7 +22,8 @@
 --        | retry (when; data: error) | fail (when: how long to keep it, or nothing; data: error)
 --        | snooze (when; uses no attempt) | release (given back unbegun; uses no attempt)
 --        | cancel (it was asked to end, and did)
---        | crash (its process died under it, and under no other job; data: error; uses no attempt)
+--        | crash (its process died under it, and under no other job; when: how long to keep it if it
+--          has failed by that, or nothing; data: error; uses no attempt)
 local STAMP = {complete = 'C', retry = 'R', fail = 'F', snooze = 'S', release = 'L', cancel = 'X',
   crash = 'K'}
 local AGAIN = {retry = true, snooze = true, release = true, crash = true}

@@ -178,8 +178,8 @@ def _read_popped(reply: list[Any]) -> Popped:
 def _read_claimed(id: bytes, body: bytes, token: int, tries: int | bytes, due_us: int) -> Claimed:
     if isinstance(tries, int):
         return Claimed(text(id), body, token, tries, 0, due_us, due_us)
-    attempt, reclaims, first_us = map(int, tries.split())
-    return Claimed(text(id), body, token, attempt, reclaims, first_us, due_us)
+    attempt, reclaims, first_us, crashes = map(int, tries.split())
+    return Claimed(text(id), body, token, attempt, reclaims, first_us, due_us, crashes)
 
 
 def _read_verdicts(reply: list[Any]) -> list[Verdict]:

@@ -48,6 +48,8 @@ class Counts(NamedTuple):
     """What the queue keeps of finished jobs."""
     is_data: bool = False
     """Whether it is a delay queue: it holds data, and no worker serves it."""
+    schema: int = 1
+    """What a program must know to touch it."""
 
     @property
     def now(self) -> datetime:
@@ -176,4 +178,5 @@ def _read_counts(reply: list[Any]) -> Counts:
         gap_us=int(meta.get("gap_us", 0)),
         retention=Retention.read(meta.get("retention")),
         is_data=meta.get("kind") == DATA.encode(),
+        schema=int(meta.get("schema", 1)),
     )

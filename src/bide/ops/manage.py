@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from bide.command import Command, command
 from bide.errors import UsageError
 from bide.ids import new_id
-from bide.keys import Keys
+from bide.keys import SCHEMA, Keys
 from bide.ops.reply import groups, raw, words
 from bide.retention import Retention
 
@@ -118,6 +118,50 @@ def empty(keys: Keys, begin: str | None) -> Command[Emptied]:
             deleting them.
     """
     return command("empty", keys, (begin or "-", SWEEP), _read_emptied)
+
+
+class Upgraded(NamedTuple):
+    """One step of bringing a queue to another schema."""
+
+    cursor: str
+    """With which the next step goes on; `0` at the end."""
+    changed: int
+    """How much this step has converted."""
+    found: int
+    """0; or the schema of the queue, from which this target cannot be reached in one step."""
+
+
+def upgrade(keys: Keys, target: int, cursor: str) -> Command[Upgraded]:
+    """One bounded step of bringing a queue to the next schema, or back by one.
+
+    A step that is repeated changes nothing, and all of it may be begun again at any time.
+
+    Args:
+        keys: of the queue.
+        target: the schema.
+        cursor: what the last step has returned; `0` to begin.
+
+    Raises:
+        UsageError: this bide does not know that schema.
+    """
+    return command("upgrade", keys, (check_schema(target), cursor), _read_upgraded)
+
+
+def check_schema(schema: int) -> int:
+    """A schema that this bide knows.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if not 1 <= schema <= SCHEMA:
+        raise UsageError(f"bide knows the schemas 1 to {SCHEMA} here; {schema} is none of them.")
+    return schema
+
+
+def _read_upgraded(reply: list[Any]) -> Upgraded:
+    if reply[0] == b"cannot":
+        return Upgraded("0", 0, reply[1])
+    return Upgraded(reply[1].decode(), reply[2], 0)
 
 
 def _check_few(ids: Sequence[str]) -> None:

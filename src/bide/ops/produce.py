@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from bide.clock import Duration, at_to_us, to_us
 from bide.command import Arg, Command, command
+from bide.durability import Durability, Kinds, cannot, check_durability, kinds_of
 from bide.errors import UsageError
 from bide.ids import check_name, new_id
 from bide.keys import Keys, check_priority
@@ -23,6 +24,9 @@ TRIP: Final = 40
 """Calls per round trip; one that is full by its bytes ends the trip."""
 
 
+_SENT: Final = 4
+"""Fields of a job that the script takes; what is to be confirmed stands behind all of them."""
+
 _WHEN: Final = re.compile(r"[+=][0-9]{1,16}")
 
 
@@ -33,6 +37,8 @@ class Prepared(NamedTuple):
     when: str
     priority: int
     body: bytes
+    durability: Durability = "local"
+    """What is to be waited for when it is enqueued."""
 
 
 class Receipt(NamedTuple):
@@ -43,6 +49,8 @@ class Receipt(NamedTuple):
     """When the job is due, on the server's clock; 0 where the id existed."""
     new: bool
     """False where the id existed and nothing was changed."""
+    confirmed: Durability = "local"
+    """What was waited for, and has come true."""
 
 
 def when(delay: Duration | None, at: datetime | None) -> str:
@@ -76,6 +84,7 @@ def prepare(
     priority: int | None = None,
     job_id: str | None = None,
     names: Sequence[str] = (),
+    durability: Durability | None = None,
 ) -> Prepared:
     """Make a job ready to be enqueued; `names` are those of the task's positional parameters.
 
@@ -85,43 +94,65 @@ def prepare(
     """
     level = check_priority(priority)
     id = new_id() if job_id is None else check_name(job_id, "job_id")
-    return Prepared(id, when(delay, at), level, encode_body(body, names))
+    wanted = check_durability(durability)
+    return Prepared(id, when(delay, at), level, encode_body(body, names), wanted)
 
 
-def enqueue(keys: Keys, jobs: Sequence[Prepared]) -> Command[list[Receipt]]:
-    """Add up to `CHUNK` jobs, all or (on a full server) none."""
+def enqueue(keys: Keys, jobs: Sequence[Prepared], kinds: Kinds = ()) -> Command[list[Receipt]]:
+    """Add up to `CHUNK` jobs, all or (on a full server) none.
+
+    Args:
+        keys: of the queue.
+        jobs: what to add.
+        kinds: what to wait for behind it. Without jobs, it is only asked whether that can be had.
+    """
     args: list[Arg] = []
     for job in jobs:
-        args += job
+        args += job[:_SENT]
+    if kinds:
+        args.append(",".join(kinds))
 
     def parse(reply: list[Any]) -> list[Receipt]:
+        if reply[0] == b"cannot":
+            raise cannot(reply[1].decode())
         return [
-            Receipt(job.id, due_us, word == b"new")
+            Receipt(job.id, due_us, word == b"new", _confirmed(job, kinds))
             for job, (word, due_us) in zip(jobs, groups(reply, 2, 2), strict=True)
         ]
 
-    return command("enqueue", keys, args, parse)
+    return command("enqueue", keys, args, parse, kinds if jobs else ())
 
 
-def enqueue_many(keys: Keys, jobs: Sequence[Prepared]) -> Iterator[list[Command[list[Receipt]]]]:
+def _confirmed(job: Prepared, kinds: Kinds) -> Durability:
+    return job.durability if job.durability in kinds else "local"
+
+
+def wanted(jobs: Sequence[Prepared]) -> Kinds:
+    """What the jobs of one call ask for together: all of them get all of it."""
+    return kinds_of(job.durability for job in jobs)
+
+
+def enqueue_many(
+    keys: Keys, jobs: Sequence[Prepared], kinds: Kinds = ()
+) -> Iterator[list[Command[list[Receipt]]]]:
     """Add any number of jobs: round trips of several calls, each bounded by count and bytes."""
     trip: list[Command[list[Receipt]]] = []
     size, first = 0, 0
     for i, job in enumerate(jobs):
         full = size + len(job.body) > CHUNK_BYTES
         if i > first and (full or i - first >= CHUNK):
-            trip.append(enqueue(keys, jobs[first:i]))
+            trip.append(enqueue(keys, jobs[first:i], kinds))
             first, size = i, 0
             if full or len(trip) == TRIP:
                 yield trip
                 trip = []
         size += len(job.body)
     if first < len(jobs):
-        trip.append(enqueue(keys, jobs[first:]))
+        trip.append(enqueue(keys, jobs[first:], kinds))
     if trip:
         yield trip
 
 
 def jobs_in(command: Command[Any]) -> int:
     """How many jobs a command of `enqueue` adds."""
-    return len(command.args) // len(Prepared._fields)
+    return len(command.args) // _SENT

@@ -11,6 +11,7 @@ import msgspec
 from bide.clock import from_us
 from bide.command import Command, command
 from bide.keys import Keys
+from bide.ops.manage import DATA
 from bide.ops.reply import pairs, words
 
 SILENT: Final = 60.0
@@ -51,6 +52,8 @@ class About(msgspec.Struct, frozen=True):
     """The first of them."""
     rss: int = 0
     """Bytes of memory, of its children too."""
+    schema: int = 1
+    """The newest that it knows."""
     skew: float | None = None
     """Seconds by which its clock is ahead of the server's; None while that is not known."""
 
@@ -71,6 +74,25 @@ class WorkerSeen(NamedTuple):
 def register(keys: Keys, queues: Sequence[str]) -> Command[None]:
     """Note that queues are in use; `keys` are the global ones."""
     return command("register", keys, queues, lambda reply: None)
+
+
+class Beginning(NamedTuple):
+    """What a worker must know of a queue before it serves it."""
+
+    is_data: bool
+    """Whether it is a delay queue, whose data no worker can run."""
+    policy: str | None
+    """What the server drops when its memory is full; None where that may not be asked."""
+
+
+def begin(keys: Keys) -> Command[Beginning]:
+    """Ask what a worker must know of a queue before it serves it."""
+    return command("begin", keys, (), _read_beginning)
+
+
+def _read_beginning(reply: list[Any]) -> Beginning:
+    _, kind, policy = words(reply, 0)
+    return Beginning(kind == DATA, None if policy == "-" else policy)
 
 
 class Pulse(NamedTuple):

@@ -9,6 +9,10 @@ JSON written without spaces never holds), and the bytes of `[args, kwargs]`. So 
 options of a job are known even where its arguments cannot be read. A result is JSON too, or has
 one byte in front that JSON cannot begin with.
 
+A later release may add fields. One whose name begins with `_` is passed over by who does not know
+it. One that must be understood comes with a higher `needs`: a worker that knows less leaves the job
+to a newer one. Any other field that is not known is a mistake, and fails the job.
+
 A script stores a body and hands it out, and never looks inside: `cjson` would turn
 9007199254740993 into 9.007e15 and `[]` into `{}`.
 """
@@ -22,7 +26,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 
 from bide.clock import LONGEST_US
-from bide.errors import BideError, PayloadError
+from bide.errors import BideError, PayloadError, PayloadTooNew
 from bide.payload.items import is_item
 from bide.payload.serializers import Codec, check_finite, pack, reason, simplify, unpack
 from bide.retry import Retry
@@ -40,6 +44,13 @@ _Keep = Annotated[float, msgspec.Meta(ge=0, le=_LONGEST)]
 _MAX_TRACEBACK: Final = 8_000
 _MARKS: Final[dict[Codec, bytes]] = {"msgpack": b"\x01", "pickle": b"\x02"}
 _MARKED: Final[dict[int, Codec]] = {mark[0]: codec for codec, mark in _MARKS.items()}
+
+
+NEWEST: Final = 1
+"""The newest form of a body that is understood here: what its `needs` may say at most."""
+
+_PASSED_OVER: Final = "_"
+"""How the name of a field begins that who does not know it may pass over."""
 
 
 class Body(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -68,6 +79,8 @@ class Body(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     """The name of a task."""
     codec: Codec = "json"
     """How the arguments, and later the result, are encoded."""
+    needs: Annotated[int, msgspec.Meta(ge=1)] = 1
+    """What a worker must understand to run it: more than 1 where a newer release has said so."""
 
 
 class Envelope(NamedTuple):
@@ -98,6 +111,7 @@ def _read(kind: type, value: Any) -> Any:
 
 _encoder: Final = msgspec.json.Encoder(enc_hook=_written)
 _body_decoder: Final = msgspec.json.Decoder(Body, dec_hook=_read)
+_fields_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _error_decoder: Final = msgspec.json.Decoder(ErrorInfo)
 
 
@@ -147,6 +161,7 @@ def decode_envelope(data: bytes) -> Envelope:
     """Read the task and the options of a stored body, and its arguments if they are JSON.
 
     Raises:
+        PayloadTooNew: a newer release says that only such can run it.
         PayloadError: it is not a body, or one that is too large.
     """
     if len(data) > MAX_BODY:
@@ -158,7 +173,7 @@ def decode_envelope(data: bytes) -> Envelope:
         )
     head, newline, packed = data.partition(b"\n")
     try:
-        body = _body_decoder.decode(head)
+        body = _decode_head(head)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
         lines = " (it is one line of JSON; this one has more)" if newline else ""
         raise PayloadError(f"The stored body is not one of bide's: {error}{lines}.") from None
@@ -168,6 +183,39 @@ def decode_envelope(data: bytes) -> Envelope:
             "the options where their codec is msgpack or pickle, and only there."
         )
     return Envelope(body, packed)
+
+
+def _decode_head(head: bytes) -> Body:
+    """Read task and options, as this release or a newer one has written them."""
+    try:
+        body = _body_decoder.decode(head)
+    except msgspec.ValidationError:
+        told = _fields_decoder.decode(head)
+        _check_needs(told.get("needs"))
+        known = {name: raw for name, raw in told.items() if not name.startswith(_PASSED_OVER)}
+        if len(known) == len(told):
+            raise
+        body = _body_decoder.decode(_encoder.encode(known))
+    if body.needs > NEWEST:
+        raise _too_new(body.needs)
+    return body
+
+
+def _check_needs(raw: msgspec.Raw | None) -> None:
+    """Whatever else a body of a newer release says that is not understood, this is."""
+    try:
+        needs = 1 if raw is None else msgspec.json.decode(raw, type=int)
+    except msgspec.MsgspecError:
+        return
+    if needs > NEWEST:
+        raise _too_new(needs)
+
+
+def _too_new(needs: int) -> PayloadTooNew:
+    return PayloadTooNew(
+        f"This job needs a newer bide (its body says {needs}, and {NEWEST} is understood here); "
+        "have a worker of the release that enqueued it serve the queue."
+    )
 
 
 def open_envelope(envelope: Envelope, *, allow_pickle: bool = False) -> Body:

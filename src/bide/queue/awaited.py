@@ -10,6 +10,7 @@ from bide import aio, config
 from bide.clock import Duration, to_us
 from bide.command import Command
 from bide.dialogue import PATIENCE
+from bide.durability import Durability, Kinds
 from bide.errors import BideError
 from bide.events import Event
 from bide.ids import new_id
@@ -74,7 +75,7 @@ class AsyncQueue(QueueCore[aio.Client]):
         """
         super().__init__(name, url, prefix, serializer, patience)
         self._listenings: set[AsyncListening] = set()
-        self._together = PerLoop(lambda: Together(self._trip))
+        self._together: PerLoop[dict[Kinds, Together]] = PerLoop(dict)
 
     @overload
     def task(
@@ -116,6 +117,7 @@ class AsyncQueue(QueueCore[aio.Client]):
         timeout: Duration | None = None,
         retry: Retry | int | None = None,
         retention: Duration | None = None,
+        durability: Durability | None = None,
         on_crash: OnCrash | None = None,
         description: str | None = None,
         meta: Mapping[str, Any] | None = None,
@@ -136,6 +138,7 @@ class AsyncQueue(QueueCore[aio.Client]):
             timeout=timeout,
             retry=retry,
             retention=retention,
+            durability=durability,
             on_crash=on_crash,
             description=description,
             meta=meta,
@@ -166,21 +169,32 @@ class AsyncQueue(QueueCore[aio.Client]):
             ServerFull: the server takes no more; nothing was changed.
             ServerUnavailable: no answer; the job may exist. Its id is in the error's `job_ids`:
                 repeating with `job_id=` is safe.
+            CannotConfirm: the server cannot give the `durability`; nothing was changed.
+            Unconfirmed: the job was added, and its `durability` not confirmed within 3 s; what
+                `ServerUnavailable` says of repeating holds for it too.
         """
         return (await self.enqueue_many([self.prepare(task, args, kwargs, **options)]))[0]
 
-    async def enqueue_many(self, jobs: Sequence[Prepared]) -> list[AsyncJob[Any]]:
+    async def enqueue_many(
+        self, jobs: Sequence[Prepared], *, durability: Durability | None = None
+    ) -> list[AsyncJob[Any]]:
         """Add prepared jobs, in one round trip up to some thousands; raises as `enqueue_call` does.
 
         Calls that are made while others are under way share the next round trip.
         Where the server becomes full in the middle, those before are added; enqueueing the same
-        prepared jobs again adds the rest.
+        prepared jobs again adds the rest. With `durability`, it holds for all of them; else each
+        has its own, and all wait for what any of them asks for.
         """
-        jobs = checked_jobs(jobs)
+        jobs = checked_jobs(jobs, durability)
         if (stand_in := self._here.stand_in) is not None:
             taken = await stand_in.enqueue_async(self.name, jobs)
             return [AsyncJob(self, r.id, receipt=r, snapshot=s) for r, s in taken]
-        receipts = await self._together.here.add(jobs)
+        # With those who wait for the same: nobody else is to wait for it.
+        here, kinds = self._together.here, produce.wanted(jobs)
+        together = here.get(kinds)
+        if together is None:
+            together = here[kinds] = Together(self._trip)
+        receipts = await together.add(jobs)
         return [AsyncJob(self, r.id, receipt=r) for r in receipts]
 
     async def fetch(self, id: str) -> AsyncJob[Any]:
@@ -334,7 +348,8 @@ class AsyncQueue(QueueCore[aio.Client]):
         What listens on it ends. The next call opens new ones.
         """
         await stop_all(self._listenings)
-        await self._together.here.settled()
+        for together in self._together.here.values():
+            await together.settled()
         await self._client.close()
 
     async def _trip(self, jobs: Sequence[Prepared]) -> list[Receipt | BideError]:

@@ -10,6 +10,7 @@ from bide import config, sync
 from bide.clock import Duration, to_us
 from bide.command import Command
 from bide.dialogue import PATIENCE
+from bide.durability import Durability
 from bide.errors import BideError
 from bide.events import Event
 from bide.ids import new_id
@@ -114,6 +115,7 @@ class Queue(QueueCore[sync.Client]):
         timeout: Duration | None = None,
         retry: Retry | int | None = None,
         retention: Duration | None = None,
+        durability: Durability | None = None,
         on_crash: OnCrash | None = None,
         description: str | None = None,
         meta: Mapping[str, Any] | None = None,
@@ -134,6 +136,7 @@ class Queue(QueueCore[sync.Client]):
             timeout=timeout,
             retry=retry,
             retention=retention,
+            durability=durability,
             on_crash=on_crash,
             description=description,
             meta=meta,
@@ -164,16 +167,22 @@ class Queue(QueueCore[sync.Client]):
             ServerFull: the server takes no more; nothing was changed.
             ServerUnavailable: no answer; the job may exist. Its id is in the error's `job_ids`:
                 repeating with `job_id=` is safe.
+            CannotConfirm: the server cannot give the `durability`; nothing was changed.
+            Unconfirmed: the job was added, and its `durability` not confirmed within 3 s; what
+                `ServerUnavailable` says of repeating holds for it too.
         """
         return self.enqueue_many([self.prepare(task, args, kwargs, **options)])[0]
 
-    def enqueue_many(self, jobs: Sequence[Prepared]) -> list[Job[Any]]:
+    def enqueue_many(
+        self, jobs: Sequence[Prepared], *, durability: Durability | None = None
+    ) -> list[Job[Any]]:
         """Add prepared jobs, in one round trip up to some thousands; raises as `enqueue_call` does.
 
         Where the server becomes full in the middle, those before are added; enqueueing the same
-        prepared jobs again adds the rest.
+        prepared jobs again adds the rest. With `durability`, it holds for all of them; else each
+        has its own, and all wait for what any of them asks for.
         """
-        jobs = checked_jobs(jobs)
+        jobs = checked_jobs(jobs, durability)
         if (stand_in := self._here.stand_in) is not None:
             taken = stand_in.enqueue(self.name, jobs)
             return [Job(self, r.id, receipt=r, snapshot=s) for r, s in taken]

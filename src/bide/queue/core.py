@@ -13,7 +13,8 @@ from bide.clock import Duration, to_us
 from bide.command import Command
 from bide.connection import resolve_url
 from bide.dialogue import check_patience
-from bide.errors import BideError, ServerUnavailable, UsageError
+from bide.durability import Durability, check_durability
+from bide.errors import BideError, ServerUnavailable, Unconfirmed, UsageError
 from bide.events import Event, check_kinds
 from bide.ids import check_name
 from bide.keys import Keys
@@ -133,12 +134,14 @@ class QueueCore(Generic[C]):
             body = _passed(middleware, middleware.enqueuing(self.name, body), body)
         delay, at, priority = options.get("delay"), options.get("at"), options.get("priority")
         defaults = defaults_of(name)
+        durability = options.get("durability") or defaults.get("durability")
         if delay is None and at is None:
             delay = defaults.get("delay")
         if priority is None:
             priority = defaults.get("priority")
         names = signature.positional if signature else ()
-        return produce.prepare(body, delay, at, priority, options.get("job_id"), names)
+        job_id = options.get("job_id")
+        return produce.prepare(body, delay, at, priority, job_id, names, durability)
 
     def _following(
         self,
@@ -157,9 +160,17 @@ class QueueCore(Generic[C]):
         return Following(self.keys, name, after, kinds, job_id, timeout)
 
     def _trips(self, jobs: Sequence[Prepared]) -> Iterator[Trip]:
-        """The calls that add jobs, a round trip at a time; the first makes the queue known too."""
+        """The calls that add jobs, a round trip at a time; the first makes the queue known too.
+
+        Whether the server can give a durability, the script looks each time before it writes. But
+        behind one that has refused, WAIT would go on waiting for a replica that is not there: so a
+        server that has not confirmed lately is asked first.
+        """
         place = self._here
-        for calls in produce.enqueue_many(place.keys, jobs):
+        kinds = place.kinds(jobs)
+        if not place.confirms.issuperset(kinds):
+            yield Trip(place, [produce.enqueue(place.keys, [], kinds)])
+        for calls in produce.enqueue_many(place.keys, jobs, kinds):
             trip: list[Command[Any]] = [*calls]
             if not place.known:
                 trip.append(registry.register(place.everywhere, [self.name]))
@@ -182,8 +193,10 @@ class Trip(NamedTuple):
             if command.script == "register":
                 self.place.known = not isinstance(reply, BideError)
             elif isinstance(reply, BideError):
-                receipts += [reply] * produce.jobs_in(command)
+                self.place.confirms.clear()
+                receipts += [reply] * max(1, produce.jobs_in(command))
             else:
+                self.place.confirms.update(command.confirm)
                 receipts += reply
         return receipts
 
@@ -249,8 +262,11 @@ def first_error(
     for receipt in receipts:
         if isinstance(receipt, BideError):
             error = copy(receipt)
-            if isinstance(error, ServerUnavailable):
+            if isinstance(error, ServerUnavailable | Unconfirmed):
                 error.job_ids = tuple(job.id for job in jobs)
+            if isinstance(error, Unconfirmed):
+                few = jobs[0].id if len(jobs) == 1 else f"{jobs[0].id}, ... (see job_ids)"
+                error.args = (f"{error} Repeating with its id is safe: {few}.",)
             return error
     return None
 
@@ -264,7 +280,7 @@ def _stored(options: Options) -> dict[str, Any]:
     stored: dict[str, Any] = {}
     check_names(options)
     for name, value in options.items():
-        if value is None or name in ("delay", "at", "priority", "job_id"):
+        if value is None or name in ("delay", "at", "priority", "job_id", "durability"):
             continue
         if name == "timeout":
             stored["timeout"] = check_timeout(value)
@@ -339,15 +355,17 @@ def checked_ids(ids: Any) -> list[str]:
     return listed
 
 
-def checked_jobs(jobs: Any) -> Sequence[Prepared]:
-    """The jobs of `enqueue_many`, before any is sent.
+def checked_jobs(jobs: Any, durability: Durability | None) -> Sequence[Prepared]:
+    """The jobs of `enqueue_many`, before any is sent; all with this durability if it is given.
 
     Raises:
-        UsageError: one was not prepared.
+        UsageError: one was not prepared, or there is no such durability.
     """
     if isinstance(jobs, Iterable) and not isinstance(jobs, str | bytes | Prepared):
         listed: Sequence[Any] = jobs if isinstance(jobs, list | tuple) else list(jobs)
         odd = [job for job in listed if not isinstance(job, Prepared)][:1]
+        if not odd and durability is not None:
+            return [job._replace(durability=check_durability(durability)) for job in listed]
         if not odd:
             return listed
     else:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from bide import config
 from bide.connection import resolve_prefix, resolve_url
+from bide.durability import Durability, Kinds
 from bide.job import Snapshot
 from bide.keys import Keys, keys_of
-from bide.ops.produce import Prepared, Receipt
+from bide.ops.produce import Prepared, Receipt, wanted
 from bide.script import SERVER_CLOCK
 
 if TYPE_CHECKING:
@@ -74,6 +75,15 @@ class Place(Generic[C]):
         self.client: Final = make(self.url, self.clock)
         self.known = False
         """Whether the queue was made known to the server."""
+        self.confirms: set[Durability] = set()
+        """What the server has confirmed, and not refused or failed to confirm since."""
+
+    def kinds(self, jobs: Sequence[Prepared]) -> Kinds:
+        """What enqueueing these jobs has to wait for.
+
+        What a test's server has (`bide.testing`) is lost with it, whoever waits.
+        """
+        return wanted(jobs) if self.clock == SERVER_CLOCK else ()
 
     @property
     def holds(self) -> bool:

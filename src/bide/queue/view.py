@@ -42,6 +42,8 @@ class JobView(Generic[R]):
         self.id: Final = id
         self.new: Final = receipt.new if receipt else None
         """Of an enqueue: False if the id existed and nothing was changed. Else None."""
+        self.confirmed: Final = receipt.confirmed if receipt else None
+        """Of an enqueue: the durability that was confirmed. Else None."""
         self._due_us = receipt.due_us if receipt else 0
         self._snapshot = snapshot
         self._allow_pickle = allow_pickle

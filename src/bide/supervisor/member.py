@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from bide import logs
-from bide.errors import BideError, UsageError
+from bide.errors import BideError, TooOld, UsageError
 from bide.logs import printable
 from bide.supervisor.plan import Farewell, News, Vitals, decode_plan, encode
 from bide.worker import Worker
@@ -41,7 +41,7 @@ def main() -> None:
         worker.work(plan.burst, beside=lambda: report(worker, line))
     except BideError as error:
         sys.stderr.write(f"Error: {printable(str(error))}\n")
-        if not isinstance(error, UsageError | LookupError):
+        if not isinstance(error, UsageError | LookupError | TooOld):
             sys.exit(1)
         _say(line, Farewell("unusable"))
         sys.exit(_WRONG)

@@ -2,29 +2,53 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from bide import aio
-from bide.errors import BideError, UsageError
+from bide.errors import BideError, TooOld, UsageError
 from bide.keys import Keys
-from bide.ops.inspect import Counts, counts
-from bide.ops.registry import register
+from bide.ops.registry import Beginning, begin, register
+
+log = logging.getLogger("bide.worker")
 
 
-async def begin(client: aio.Client, everywhere: Keys, queues: Sequence[Keys]) -> None:
+async def begin_with(
+    client: aio.Client, everywhere: Keys, queues: Sequence[Keys], allow_eviction: bool
+) -> None:
     """Note that the queues are in use.
 
     Raises:
         ServerUnavailable: the server could not be reached.
-        UsageError: one of them holds data: all of it would fail.
+        UsageError: one of them holds data: all of it would fail; or its server drops keys when its
+            memory is full, and that was not allowed.
+        TooOld: one of them was laid out by a newer bide.
     """
     noting = register(everywhere, [str(keys.queue) for keys in queues])
-    noted, *counted = await client.attempt_many([noting, *map(counts, queues)])
-    if isinstance(noted, BideError):
-        raise noted
-    for keys, found in zip(queues, counted, strict=True):
-        if isinstance(found, Counts) and found.is_data:  # if it is refused, the loop says so
+    noted, *begun = await client.attempt_many([noting, *map(begin, queues)])
+    for keys, found in zip(queues, begun, strict=True):
+        if isinstance(found, TooOld):
+            raise found
+        if not isinstance(found, Beginning):  # if it is refused, the loop says so
+            continue
+        if found.is_data:
             raise UsageError(
                 f"Queue {keys.queue} is a delay queue: it holds data, which no worker can run; "
                 "name another queue, or take what it holds with a DelayQueue."
             )
+        if not allow_eviction:
+            _check_policy(client.where, found.policy)
+    if isinstance(noted, BideError):
+        raise noted
+
+
+def _check_policy(where: str, policy: str | None) -> None:
+    """Refuse a server that forgets jobs rather than to refuse new ones."""
+    if policy is None:
+        log.info("whether %s drops jobs when it is full is not known: INFO is denied", where)
+    elif policy != "noeviction":
+        raise UsageError(
+            f"The server at {where} would drop jobs without a word when its memory is full "
+            f"(maxmemory-policy {policy}); set maxmemory-policy noeviction, or accept that with "
+            "--allow-eviction or Worker(..., allow_eviction=True)."
+        )

@@ -7,7 +7,14 @@ import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bide.clock import LONGEST_US
-from bide.errors import BideError, JobCancelled, JobTimeout, PayloadError, WorkerCrashed
+from bide.errors import (
+    BideError,
+    JobCancelled,
+    JobTimeout,
+    PayloadError,
+    PayloadTooNew,
+    WorkerCrashed,
+)
 from bide.ops.produce import check_when
 from bide.outcomes import Fail, RetryLater, Snooze
 from bide.payload.codec import encode_error, encode_result
@@ -30,6 +37,13 @@ class Judged(NamedTuple):
     value: object
     """What the callback is told: the result, or the error."""
 
+
+CRASHES: Final = 3
+"""Crashes alone at which a job has failed: as `settle.lua` counts them."""
+
+_LEAVE_FOR: Final = "+10000000"
+"""When a job that a newer worker must run is looked at again, if none has come for it: a claim each
+ten seconds, however many old workers there are."""
 
 _ASKED_FOR: Final = Retry()
 """What bounds `RetryLater` in a job that has no policy."""
@@ -62,6 +76,9 @@ def _raised(run: Run, error: BaseException, served: Served) -> Judged:
     if run.timed_out and not isinstance(error, JobTimeout):
         error = overrun(run)
     what = f"{run.task_name} (job {run.claimed.id}) attempt {run.claimed.attempt}"
+    if isinstance(error, PayloadTooNew):
+        log.warning("job %s is given back: %s", run.claimed.id, error)
+        return Judged(("snooze", _LEAVE_FOR, b""), None, None)
     if isinstance(error, Snooze):
         log.info("%s was snoozed", what)
         return Judged(("snooze", check_when(error.when), b""), None, None)
@@ -77,6 +94,19 @@ def _raised(run: Run, error: BaseException, served: Served) -> Judged:
     if not run.ended:
         log.warning("%s raised %r; again in %.3g s", what, error, delay)
     return Judged(("retry", f"+{round(delay * 1e6)}", data), None, error)
+
+
+def died(run: Run, how: str) -> Judged:
+    """What a run came to whose process died under it, and under no other job.
+
+    How often that may happen is for the server to say; this only knows when it is the last time.
+    """
+    if run.policy.on_crash == "fail":
+        error = WorkerCrashed(f"{how} on_crash='fail' forbids to run the job again.")
+        return Judged(("fail", kept(run), encode_error(error)), run.policy.on_failure, error)
+    error = WorkerCrashed(how)
+    callback = run.policy.on_failure if run.claimed.crashes + 1 >= CRASHES else None
+    return Judged(("crash", kept(run), encode_error(error)), callback, error)
 
 
 def crashed() -> WorkerCrashed:

@@ -64,11 +64,11 @@ class Leases(threading.Thread):
         self._lease_us = round(lease * 1e6)
         self._held = held
         self._asked = asked
-        self._over = threading.Event()
+        self._ended = threading.Event()
 
     def run(self) -> None:
         """Renew until stopped."""
-        while not self._over.wait(self._interval):
+        while not self._ended.wait(self._interval):
             try:
                 self._renew()
             except Exception:  # this thread must outlive any surprise
@@ -77,7 +77,7 @@ class Leases(threading.Thread):
 
     def stop(self) -> None:
         """Renew no more."""
-        self._over.set()
+        self._ended.set()
 
     def _renew(self) -> None:
         now = time.monotonic()

@@ -330,7 +330,7 @@ class Loop:
             self._alarm.set(first.until - _WARM_UP)
             return
         if self._cold and ahead > 0:
-            await self._client.ping()
+            await self._client.ping(first.keys["meta"])
         self._cold = False
         self._alarm.set(first.until)
 

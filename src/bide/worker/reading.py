@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bide.current import CurrentJob
-from bide.payload.codec import Body, check_id, decode_envelope, open_envelope
+from bide.payload.codec import Body, Envelope, check_id, decode_envelope, open_envelope
 from bide.task import Served, Target
 from bide.worker import judging
 from bide.worker.calling import policy_for
@@ -20,6 +20,18 @@ def read(run: Run, worker: str, served: Served, *, allow_pickle: bool) -> tuple[
         BideError: the body cannot be read, the task is not served, or the job must not be repeated
             and a worker died under it.
     """
+    target, envelope = identify(run, worker, served)
+    if run.claimed.reclaims and run.policy.on_crash == "fail":
+        raise judging.crashed()
+    return target, open_envelope(envelope, allow_pickle=allow_pickle)
+
+
+def identify(run: Run, worker: str, served: Served) -> tuple[Target, Envelope]:
+    """Have a run learn what it is, by which policy, without touching its arguments.
+
+    Raises:
+        BideError: the body cannot be read, or the task is not served.
+    """
     check_id(run.claimed.id)
     envelope = decode_envelope(run.claimed.body)
     head = envelope.body
@@ -29,9 +41,7 @@ def read(run: Run, worker: str, served: Served, *, allow_pickle: bool) -> tuple[
     run.job = current(run, worker, head.meta)
     target = served.find(head.task)
     run.policy = policy_for(head, target.policy)
-    if run.claimed.reclaims and run.policy.on_crash == "fail":
-        raise judging.crashed()
-    return target, open_envelope(envelope, allow_pickle=allow_pickle)
+    return target, envelope
 
 
 def current(run: Run, worker: str, meta: Mapping[str, Any] | None = None) -> CurrentJob:

@@ -193,7 +193,10 @@ class Running:
     def _look(self) -> None:
         """Give back what waits behind jobs that are slower than those before them."""
         self._looking = False
-        if time.monotonic() - self._moved_at > STALE:
+        now = time.monotonic()
+        began = [run.begun_at for run in self._held.values() if run.begun_at]
+        self._pace.takes(now - min(began, default=now))
+        if now - self._moved_at > STALE:
             for run in self._line:
                 self._end(run, ("cancel" if run.asked else "release", "", b""))
             self._line.clear()

@@ -21,7 +21,7 @@ from bide.clock import Duration, to_us
 from bide.connection import GOODBYE, resolve_prefix, resolve_url
 from bide.errors import BideError, UsageError
 from bide.ids import check_name
-from bide.keys import keys_of
+from bide.keys import SCHEMA, keys_of
 from bide.ops.consume import leave
 from bide.ops.registry import MOST_DOING, About, heartbeat
 from bide.queue import AsyncQueue, Queue
@@ -29,8 +29,9 @@ from bide.script import SERVER_CLOCK
 from bide.task import Served, registering_modules
 from bide.version import VERSION
 from bide.worker import cancels, eventloop, idleness, title
-from bide.worker.begin import begin
+from bide.worker.begin import begin_with
 from bide.worker.executors import Executor, check_limits
+from bide.worker.given import agreed
 from bide.worker.heartbeat import beat
 from bide.worker.leases import Leases
 from bide.worker.loop import Loop
@@ -74,6 +75,7 @@ class Worker:
         max_rss: int | None = None,
         max_idle: Duration | None = None,
         allow_pickle: bool = False,
+        allow_eviction: bool = False,
     ) -> None:
         """Set up; nothing is sent before `work`.
 
@@ -102,6 +104,8 @@ class Worker:
             allow_pickle: read arguments that were pickled, which can run any code of whoever can
                 write to the queues. Without it, this is done for queues given as objects whose
                 serializer is `"pickle"`, and no others.
+            allow_eviction: serve queues of a server whose `maxmemory-policy` is not `noeviction`,
+                which drops jobs without a word when its memory is full.
 
         Raises:
             UsageError: an argument cannot be meant, or the queues are on different servers.
@@ -112,8 +116,8 @@ class Worker:
             raise UsageError("A worker needs at least one queue.")
         self._limits = limits = check_limits(executor, concurrency, max_jobs, max_rss)
         self._max_idle = None if max_idle is None else to_us(max_idle, "max_idle") / 1e6
-        self._url = resolve_url(_agreed("url", url, given))
-        prefix = resolve_prefix(_agreed("prefix", prefix, given))
+        self._url = resolve_url(agreed("url", url, given))
+        prefix = resolve_prefix(agreed("prefix", prefix, given))
         self._clock = config.overridden().clock or SERVER_CLOCK
         label = name or f"{socket.gethostname()}.{os.getpid()}"
         self.name: Final = check_name(f"{label}.{secrets.token_hex(3)}", "worker name")
@@ -129,6 +133,7 @@ class Worker:
             for queue in given
             if allow_pickle or (not isinstance(queue, str) and queue.serializer == "pickle")
         }
+        self._allow_eviction = allow_eviction
         self._modules = [modules] if isinstance(modules, str) else list(modules)
         self._served = Served(self._modules)
         self._order = make_order(order, self.queues)
@@ -171,7 +176,9 @@ class Worker:
 
         Raises:
             ServerUnavailable: the server could not be reached at the start.
-            UsageError: one of the queues is a delay queue, which holds data.
+            UsageError: one of the queues is a delay queue, which holds data, or its server would
+                drop jobs when its memory is full.
+            TooOld: one of the queues was laid out by a newer bide.
         """
         # What is imported by now lives as long as the process: the collector, which would stop all
         # jobs for some 20 ms to look at it again, need not.
@@ -203,8 +210,9 @@ class Worker:
                 # Of calls that share a round trip, one whose script the server does not know would
                 # be sent again, behind the others: notes and outcomes go ahead of claims. And what
                 # is read now need not be read when no file can be opened, or is another version's.
-                await client.load(["note", "settle", "claim", "extend", "leave"])
-                await begin(client, self._global_keys, self._keys)
+                scripts = ["note", "settle", "claim", "extend", "leave"]
+                await client.load(scripts, [keys["meta"] for keys in self._keys])
+                await begin_with(client, self._global_keys, self._keys, self._allow_eviction)
                 return await self._run(client, burst)
         finally:
             self._stops = 0
@@ -382,27 +390,10 @@ class Worker:
             busy=len(doing),
             doing=doing[:MOST_DOING],
             rss=running.rss(),
+            schema=SCHEMA,
             skew=skew,
         )
 
 
 def _list(names: Sequence[str]) -> str:
     return ", ".join(names)
-
-
-def _agreed(what: str, given: str | None, queues: Sequence[Queue | AsyncQueue | str]) -> str | None:
-    """What was given, else what the queues that are objects have in common.
-
-    Raises:
-        UsageError: they differ, so one worker cannot serve them all.
-    """
-    found = {getattr(queue, what) for queue in queues if not isinstance(queue, str)}
-    if given is not None or not found:
-        return given
-    if len(found) > 1:
-        raise UsageError(
-            f"The queues differ in their {what}, and a worker serves one server and prefix; "
-            "start a worker for each."
-        )
-    value: str = found.pop()
-    return value

@@ -9,14 +9,13 @@ import pytest
 
 from bide.worker.processes import crew, slot
 from tests.integration.processes.conftest import (
-    descriptors,
     executor,
     shared,
     shared_worker,
     stand,
 )
 
-__all__ = ["descriptors", "executor", "shared", "shared_worker", "stand"]
+__all__ = ["executor", "shared", "shared_worker", "stand"]
 
 GRACE = 0.3
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import resource
@@ -13,9 +14,9 @@ import threading
 import time
 from contextlib import suppress
 
-from bide import JobTimeout, current_job
+from bide import JobCancelled, JobTimeout, current_job
 from bide.current import CurrentJob
-from tests.integration.processes.tasks import note, wait_for
+from tests.integration.processes.tasks import gate, note, wait_for
 
 
 def ran() -> str:
@@ -117,6 +118,54 @@ def block_signals() -> None:
         time.sleep(1)
 
 
+def chatter() -> None:
+    note("begun")
+    while True:
+        current_job().log("x")
+
+
+def chatter_in_threads() -> None:
+    threads = [threading.Thread(target=chatter, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    current_job().log("begun")
+    note("begun")
+    while True:
+        current_job().progress(0.5)
+
+
+def pass_over_errors() -> None:
+    """As much code does around files and sockets."""
+    note("begun")
+    for _ in range(10_000):
+        with suppress(OSError):
+            time.sleep(30)
+
+
+def asked_again() -> None:
+    """Takes its time to tidy up once it has been asked to end."""
+    note("begun")
+    while True:
+        try:
+            time.sleep(30)
+        except JobCancelled:
+            note("asked")
+            wait_for("asked")
+            note("tidied")
+            raise
+
+
+async def asked_again_async() -> None:
+    note("begun")
+    try:
+        await asyncio.sleep(30)
+    finally:
+        note("asked")
+        while not gate("asked").exists():  # noqa: ASYNC110 - the test is another process
+            await asyncio.sleep(0.003)
+        note("tidied")
+
+
 def swallow() -> None:
     note("begun")
     while True:
@@ -146,6 +195,21 @@ def power() -> int:
     return pow(7, 10**9)  # type: ignore[no-any-return]
 
 
+def hold_the_gil_for(seconds: float) -> str:
+    """By pieces of C code that let go of nothing, until its own time is over."""
+    note("begun")
+    until = time.monotonic() + seconds
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    try:
+        while time.monotonic() < until:
+            sum(range(10**6))
+    finally:
+        sys.setswitchinterval(switch)
+    note("ended")
+    return "held"
+
+
 def deadlock() -> None:
     note("begun")
     lock = threading.Lock()
@@ -162,6 +226,11 @@ def told(job: CurrentJob, error: object) -> None:
 def told_forever(job: CurrentJob, value: object) -> None:
     note("told", job.id)
     time.sleep(30)
+
+
+def told_and_dies(job: CurrentJob, error: object) -> None:
+    note("told", job.id, str(error))
+    os._exit(9)
 
 
 def no_more(attempt: int, error: BaseException) -> float | None:
@@ -239,6 +308,23 @@ def zombies() -> int:
 
 
 # -- those that take
+
+
+def hoard(size: int) -> str:
+    """Leaves no descriptor for anybody else."""
+    with suppress(OSError):
+        while True:
+            hoarded.append(os.open("/dev/null", os.O_RDONLY))
+    return "x" * size
+
+
+hoarded: list[int] = []
+
+
+def write_little(size: int) -> str:
+    """Leaves no way to write more than a little into any file, memory among them."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    return "x" * size
 
 
 def allocate() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from bide import JobCancelled, JobFailed, Retry, State
 from tests.faults.processes import hostile
-from tests.integration.processes.stand import HOSTILE, Shared
+from tests.integration.processes.stand import HOSTILE, Shared, Stand
 
 
 def beside_others(shared: Shared, task: Any, *args: Any, **options: Any) -> Any:
@@ -61,11 +61,36 @@ def test_a_job_that_kills_its_process_fails_with_evidence(
 
 
 def test_a_job_that_must_not_be_repeated_is_not(shared: Shared) -> None:
-    job = beside_others(shared, hostile.segfault, on_crash="fail")
+    job = beside_others(shared, hostile.segfault, on_crash="fail", on_failure=hostile.told)
     assert len(shared.notes("begun", job.id)) == 1
-    crash, refusal = job.attempts
-    assert "SIGSEGV" in crash.error.message
-    assert "on_crash='fail' forbids" in refusal.error.message
+    (crash,) = job.attempts
+    assert crash.crashed
+    assert "was killed by SIGSEGV; it had used up to" in job.error.message
+    assert "on_crash='fail' forbids" in job.error.message
+    assert [note.what[2] for note in shared.notes("told", job.id)] == [job.error.message]
+
+
+def test_its_callback_is_told_when_it_has_crashed_for_the_last_time(shared: Shared) -> None:
+    job = beside_others(shared, hostile.leave, 3, on_failure=hostile.told)
+    assert len(shared.notes("begun", job.id)) == 3
+    (told,) = shared.notes("told", job.id)
+    assert told.what[2] == job.error.message
+    assert "exited with code 3" in job.error.message
+
+
+def test_it_is_kept_for_as_long_as_it_said(shared: Shared) -> None:
+    """Which is less than others are: it stands where those do that finished long ago."""
+    job = beside_others(shared, hostile.leave, 3, retention="1h")
+    queue = shared.queue
+    score: Any = queue._client._redis.zscore(queue.keys["failed"], job.id)
+    assert score / 1e6 < job.finished.timestamp() - 86_400
+
+
+def test_a_callback_that_crashes_too_changes_nothing(shared: Shared) -> None:
+    job = beside_others(shared, hostile.leave, 3, on_failure=hostile.told_and_dies)
+    assert len(shared.notes("told", job.id)) == 1
+    assert "exited with code 3" in job.error.message
+    assert [attempt.crashed for attempt in job.attempts] == [True] * 3
 
 
 def test_a_limit_of_the_system_kills_like_any_other(shared: Shared) -> None:
@@ -86,37 +111,87 @@ def test_memory_that_is_refused_is_an_error_like_any_other(shared: Shared) -> No
         hostile.swallow,
         hostile.in_del,
         hostile.block_the_loop,
-        hostile.power,
-        hostile.deadlock,
         f"{HOSTILE}:hold_the_gil",
     ],
 )
 def test_what_no_exception_ends_is_killed(shared: Shared, task: Any) -> None:
     args = (10**12,) if isinstance(task, str) else ()
     job = beside_others(shared, task, *args, timeout=0.2, on_failure=hostile.told)
+    it_took_too_long(shared, job)
+    assert "was killed by SIGKILL; it had used up to" in job.error.message
+    if task is hostile.block_signals:
+        assert [line.text for line in job.logs] == ["deaf"]
+
+
+@pytest.mark.parametrize(
+    "task", [hostile.power, hostile.deadlock, hostile.chatter, hostile.pass_over_errors]
+)
+def test_what_an_exception_ends_is_not(shared: Shared, task: Any) -> None:
+    job = beside_others(shared, task, timeout=0.2, on_failure=hostile.told)
+    it_took_too_long(shared, job)
+    assert "killed" not in job.error.message
+
+
+def it_took_too_long(shared: Shared, job: Any) -> None:
     assert job.error.type == "bide.JobTimeout"
     assert "time-out of 0.2 s" in job.error.message
     assert job.attempt == 1
     (told,) = shared.notes("told", job.id)
     assert "time-out" in told.what[2]
-    if task in (hostile.block_signals, hostile.swallow, hostile.block_the_loop):
-        assert "was killed by SIGKILL; it had used up to" in job.error.message
-    if task is hostile.block_signals:
-        assert [line.text for line in job.logs] == ["deaf"]
+    assert [attempt.crashed for attempt in job.attempts] == [False]
+
+
+@pytest.mark.parametrize("task", [hostile.chatter, hostile.chatter_in_threads])
+def test_one_that_talks_all_the_time_is_retried_as_its_policy_says(
+    shared: Shared, task: Any
+) -> None:
+    retry = Retry(1, backoff="fixed", base=0)
+    job = beside_others(shared, task, timeout=0.2, retry=retry)
+    assert job.error.type == "bide.JobTimeout"
+    assert "killed" not in job.error.message
+    assert [attempt.crashed for attempt in job.attempts] == [False, False]
+
+
+def test_one_that_talks_all_the_time_can_be_cancelled(shared: Shared) -> None:
+    job = shared.queue.enqueue(hostile.chatter)
+    shared.wait("begun", id=job.id)
+    job.cancel()
+    with pytest.raises(JobCancelled):
+        job.wait(20)
+    job.refresh()
+    assert (job.status, job.attempts) == (State.CANCELLED, ())
+
+
+@pytest.mark.parametrize("executor", ["process", "fork"], indirect=True)
+def test_a_large_result_of_one_that_leaves_no_descriptor(stand: Stand) -> None:
+    with stand.at_work(concurrency=1):
+        job = stand.queue.enqueue(hostile.hoard, 200_000)
+        assert job.wait(20) == "x" * 200_000
+    assert (job.refresh().attempt, job.attempts) == (1, ())
+
+
+def test_a_large_result_that_cannot_be_handed_over(stand: Stand) -> None:
+    with stand.at_work(concurrency=1):
+        job = stand.queue.enqueue_call(
+            hostile.write_little, args=(200_000,), on_success=hostile.told
+        )
+        with pytest.raises(JobFailed, match="could not be handed to the worker"):
+            job.wait(20)
+    assert len(job.refresh().attempts) == 1
+    assert not job.attempts[0].crashed
+    assert stand.notes("told") == []
 
 
 def test_its_policy_says_what_becomes_of_what_was_killed(shared: Shared) -> None:
-
+    before = len(shared.notes("asked"))
     retry = Retry(5, backoff=f"{HOSTILE}:no_more")
     job = beside_others(shared, hostile.swallow, timeout=0.1, retry=retry)
     assert len(shared.notes("begun", job.id)) == 2
-    assert [note.what[1] for note in shared.notes("asked", job.id)] == []
-    assert [note.what[1] for note in shared.notes("asked") if note.what[1] == 2] == [2]
+    assert [note.what[1] for note in shared.notes("asked")[before:]] == [1, 2]
     assert [attempt.number for attempt in job.attempts] == [1, 2]
 
 
 def test_a_policy_that_dies_itself_is_a_crash(shared: Shared) -> None:
-
     retry = Retry(5, backoff=f"{HOSTILE}:kills_the_judge")
     job = beside_others(shared, hostile.swallow, timeout=0.1, retry=retry)
     assert "exited with code 4" in job.error.message

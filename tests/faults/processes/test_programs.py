@@ -81,9 +81,9 @@ def test_a_worker_that_is_killed_while_its_nursery_stands_still(stand: Stand, st
     (begun,) = stand.wait("begun")
     nursery = _parent(begun.pid)
     os.kill(nursery, signal.SIGSTOP)
+    eventually(lambda: kin.is_idle(nursery))
     worker.kill()
     worker.wait()
-    os.kill(nursery, signal.SIGCONT)
     eventually(lambda: not family(worker))
 
 

@@ -39,16 +39,12 @@ def test_a_stopped_child_loses_its_lease_and_its_outcome_is_refused(
 def test_a_job_that_holds_the_gil_keeps_its_lease(stand: Stand) -> None:
     """For several leases, beside a worker that would take it."""
     with stand.at_work(lease=0.4, concurrency=1):
-        job = stand.queue.enqueue(hostile.hold_the_gil, 10**8)
+        job = stand.queue.enqueue(hostile.hold_the_gil_for, 1.2)
         stand.wait("begun")
         with stand.at_work(lease=0.4, concurrency=1):
-            assert job.wait(60) == "summed"
+            assert job.wait(60) == "held"
     assert len(stand.notes("begun")) == 1
-    started, finished = job.refresh().started, job.finished
-    assert started is not None
-    assert finished is not None
-    assert (finished - started).total_seconds() > 0.8, "it was too quick to prove anything"
-    assert (job.attempt, job.attempts) == (1, ())
+    assert (job.refresh().attempt, job.attempts) == (1, ())
 
 
 def test_idle_children_that_are_stopped_are_given_no_jobs(stand: Stand) -> None:

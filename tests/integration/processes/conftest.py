@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,7 @@ from bide.embedded import Server
 from bide.worker import eventloop
 from tests.conftest import BINARIES
 from tests.integration.processes import tasks
-from tests.integration.processes.stand import Shared, Stand
+from tests.integration.processes.stand import Shared, Stand, descriptors
 
 
 @pytest.fixture(scope="package", params=["process", "fork"])
@@ -41,10 +39,11 @@ def _shared(server: Server, executor: str, directory: Path) -> Iterator[Shared]:
 
 
 @pytest.fixture
-def shared(shared_worker: Shared, monkeypatch: pytest.MonkeyPatch) -> Shared:
-    """The shared worker, for tests that need no other."""
+def shared(shared_worker: Shared, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shared]:
+    """The shared worker, for tests that need no other; none leaves a descriptor open in it."""
     monkeypatch.setenv(tasks.NOTES, str(shared_worker.path))
-    return shared_worker
+    yield shared_worker
+    shared_worker.check_descriptors()
 
 
 @pytest.fixture
@@ -62,12 +61,3 @@ def stand(
     with Stand(Queue("work", url=one_url), notes, executor) as stand:
         yield stand
     assert descriptors() == before, "descriptors are left open"
-
-
-def descriptors() -> dict[str, str]:
-    """What this process has open."""
-    seen = {}
-    for fd in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # that of the listing
-            seen[fd] = os.readlink(f"/proc/self/fd/{fd}")
-    return seen

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import pytest
 
@@ -86,6 +86,10 @@ class Stand:
             yield worker
 
 
+LOOP: Final = 8
+"""Descriptors that the first coroutine of a child opens at most, for its event loop."""
+
+
 class Shared(Stand):
     """The same with a worker at work from the beginning to the end."""
 
@@ -94,7 +98,27 @@ class Shared(Stand):
         os.environ[tasks.NOTES] = str(self.path)
         self._working = at_work(self.worker(), [self.queue])
         self.working = self._working.__enter__()
+        self._fresh = self._open()
         return self
+
+    def check_descriptors(self) -> None:
+        """See that nursery, children and worker have no more open than they had at first."""
+        here, nursery, children = self._fresh
+        eventually(lambda: self._open()[1] == nursery)
+        now, _, of_children = self._open()
+        assert now <= here, "in the worker"
+        assert max(of_children) <= max(children) + LOOP
+
+    def _open(self) -> tuple[int, int, list[int]]:
+        """How many descriptors worker, nursery and children have, while no job runs.
+
+        Of the worker, which is a process with the test, those that are no connections.
+        """
+        house: Any = self.working._running._house  # type: ignore[union-attr]
+        eventually(lambda: all(slot.is_free for slot in house.slots), 20)
+        here = [what for what in descriptors().values() if not what.startswith("socket:")]
+        nursery = len(descriptors(house._nursery.pid))
+        return len(here), nursery, [len(descriptors(slot.pid)) for slot in house.slots]
 
     def __exit__(self, *exc: Any) -> None:
         self._working.__exit__(*exc)
@@ -114,6 +138,19 @@ def at_work(worker: Worker, queues: Any) -> Iterator[Worker]:
             worker.stop()
         thread.join(30)
         assert not thread.is_alive()
+
+
+def descriptors(pid: int | str = "self") -> dict[str, str]:
+    """What a process has open; nothing where it has just gone."""
+    seen: dict[str, str] = {}
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except FileNotFoundError:
+        return seen
+    for fd in names:
+        with suppress(FileNotFoundError):  # that of the listing
+            seen[fd] = os.readlink(f"/proc/{pid}/fd/{fd}")
+    return seen
 
 
 def marks() -> set[bytes]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 import logging
 import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -292,16 +294,30 @@ class Around(Middleware):
 
 if IN_CHILDREN:
     use(Around())
+    if broken == "has threads and connections":
+        threading.Thread(target=threading.Event().wait, name="ticker", daemon=True).start()
+        listening = socket.create_server(("127.0.0.1", 0))
+        connected = socket.create_connection(listening.getsockname())
+    if broken == "limits sockets":
+        socket.setdefaulttimeout(0.1)
+    if broken == "has a process":
+        note("has", subprocess.Popen(["sleep", "1000"]).pid)
+elif broken == "says when it ends":
+    atexit.register(print, "it ends")
 
 
 def open_pool() -> Iterator[str]:
     note("open")
+    while broken == "opens for ever" or gate("no pool").exists():
+        time.sleep(0.003)
     if broken == "refused_resource":
         raise ConnectionError("nobody is there")
     if broken == "deadly_resource":
         os._exit(9)
     yield f"pool of {os.getpid()}"
     note("close")
+    if broken == "closes for ever" and not gate("no more").exists():
+        time.sleep(1000)
 
 
 pools: Resource[str] = resource(open_pool) if IN_CHILDREN else Resource(open_pool)

@@ -67,10 +67,11 @@ function record.unclaimed(priority, now)
     alone = 0, started = 0, worker = '-', due = now}
 end
 
--- How often it was run: the attempt, how many leases ended since the last outcome, and when it
--- was first due.
+-- How often it was run: the attempt, how many leases ended since the last outcome, when it was
+-- first due, and how many of those leases ended while it was the only suspect.
 function record.tries(f)
-  return string.format('%d %d %.0f', f.attempt, f.crashes + f.strikes, f.first or f.due)
+  return string.format('%d %d %.0f %d', f.attempt, f.crashes + f.strikes, f.first or f.due,
+    f.crashes)
 end
 
 function record.format(head, f)

@@ -21,13 +21,15 @@ import sys
 import time
 from collections.abc import Coroutine
 from contextvars import copy_context
-from types import FrameType
 from typing import Any, Final, NoReturn
 
-from bide.current import enter
-from bide.errors import JobCancelled, JobTimeout
+from msgspec.structs import replace
+
+from bide.current import CurrentJob, enter
+from bide.errors import BideError, JobTimeout, PayloadError
 from bide.middleware import used
 from bide.ops.consume import Said as Note
+from bide.payload.codec import encode_error
 from bide.resource import resources
 from bide.task import Served
 from bide.worker import eventloop, judging
@@ -36,22 +38,23 @@ from bide.worker.judging import Judged
 from bide.worker.leases import GRACE
 from bide.worker.lifespan import Lifespan
 from bide.worker.processes import kin
+from bide.worker.processes.interrupts import Interrupts
+from bide.worker.processes.lines import Lines
 from bide.worker.processes.table import Row
 from bide.worker.processes.wire import (
     Broken,
     Decided,
     Done,
+    Leaving,
     Order,
-    Reader,
     Ready,
     Reply,
     Said,
     Setting,
     decode_order,
     encode,
-    send,
 )
-from bide.worker.reading import current, read
+from bide.worker.reading import current, identify, read
 from bide.worker.run import Run
 from bide.worker.title import set_title
 
@@ -66,11 +69,7 @@ RETIRED: Final = 75
 IDLE: Final = "bide child: idle"
 """Its title while it waits."""
 
-ASKED: Final = signal.SIGUSR1
-"""Tells a child to look whether its job was asked to end."""
-
 _BURY_EVERY: Final = 64
-_LONGEST_ALARM: Final = 1e8
 
 
 class Mouth:
@@ -95,20 +94,15 @@ class Child:
         self, orders: socket.socket, replies: socket.socket, served: Served, setting: Setting
     ) -> None:
         """Set up, in the nursery: all children are made of this one."""
-        self._orders = Reader(orders)
-        self._replies = replies
+        self._lines = Lines(orders, replies)
+        self._interrupts = Interrupts()
         self._served = served
         self._setting = setting
         self._lifespan = Lifespan()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._run: Run | None = None
-        self._number = 0
-        self._interruptible = False
-        self._task: asyncio.Task[Any] | None = None
         self._ran = 0
         self._dead: set[int] = set()
         self._pid = 0
-        self._lines = [(line.fileno(), _inode(line.fileno())) for line in (orders, replies)]
 
     def live(self, slot: int, row: Row) -> int:
         """Take jobs until there are none for this child any more; how it ends."""
@@ -123,23 +117,26 @@ class Child:
         self.tell(Ready(self._slot, self._pid))
         try:
             while not self._has_had_enough():
-                message = self._orders.read()
+                message = self._lines.orders.read()
                 if message is None:
                     return ENDED
                 self.serve(decode_order(message))
             return RETIRED
         finally:
             if self._loop is not None:
+                self.tell(Leaving(self._slot, self._pid))
                 self._wait(self._lifespan.close())
                 with contextlib.suppress(Exception):
                     eventloop.end(self._loop)
 
-    def tell(self, reply: Reply) -> None:
-        """Say something to the worker; without one, there is nothing left to do."""
+    def tell(self, reply: Reply) -> bool:
+        """Say something to the worker; whether the system had the means."""
+        held = self._interrupts.hold()
         try:
-            send(self._replies, encode(reply))
-        except OSError:
-            os._exit(1)
+            return self._lines.send(encode(reply))
+        finally:
+            if held:
+                self._interrupts.let_go()
 
     def _has_had_enough(self) -> bool:
         setting = self._setting
@@ -154,83 +151,81 @@ class Child:
     def serve(self, order: Order) -> None:
         """Run a job, and say how it ended."""
         now = time.monotonic()
-        self._row.begin(order.number, now, now if order.overran else 0.0)
-        self._number = order.number
+        self._row.begin(order.number, now, now if order.died else 0.0)
         if self._ran:
-            self.listen()
+            self._interrupts.listen()
         mouth: Any = Mouth(order.queue, self, order.number)
-        self._run = run = Run(mouth, order.claimed, order.claimed_at, lambda: None)
+        run = Run(mouth, order.claimed, order.claimed_at, lambda: None)
+        if order.died:
+            run.deadline = now
+        self._interrupts.begin(run, self._row, order.number)
         judged = self._judge(order, run)
         self._check_self(run)
         run.decide(judged.ended)
         if judged.callback is not None:
             self._row.limit(max(run.deadline, time.monotonic()))
-            self.tell(Decided(order.number, judged.ended))
-            copy_context().run(self._call_back, judged, run)
+            if self._tell_end(Decided(order.number, judged.ended), run):
+                copy_context().run(self._call_back, judged, run)
             self._check_self(run)
         self._ran += 1
         flush()
         if not self._has_had_enough():
             set_title(IDLE)
-        self._run = None
-        self.tell(Done(order.number, judged.ended, time.monotonic() - now))
+        self._interrupts.end()
+        self._tell_end(Done(order.number, judged.ended, time.monotonic() - now), run)
         self._row.end()
         if self._ran % _BURY_EVERY == 0:
             self._dead = kin.bury(self._dead)
 
+    def _tell_end(self, end: Decided | Done, run: Run) -> bool:
+        """Say how a job ended; where its result cannot be handed over, that it failed by that."""
+        if self._lines.send(encode(end)):  # nothing can interrupt that now
+            return True
+        error = PayloadError(
+            f"The result of {run.task_name} could not be handed to the worker, because the system "
+            "had no memory or descriptor for it; its child's log has the reason."
+        )
+        self.tell(replace(end, ended=("fail", judging.kept(run), encode_error(error))))
+        return False
+
     def _judge(self, order: Order, run: Run) -> Judged:
         """Run a job to its end, and find out what that means."""
+        if order.died and not order.overran:
+            return self._judge_dead(order, run)
         allow_pickle = order.queue in self._setting.pickled
         try:
-            target, body = read(run, self._setting.worker, self._served, allow_pickle=allow_pickle)
-            assert run.job is not None
             if order.overran:
+                identify(run, self._setting.worker, self._served)
                 run.timed_out = True
-                raise JobTimeout(f"{judging.overrun(run)} {order.overran}")
+                raise JobTimeout(f"{judging.overrun(run)} {order.died}")
+            target, body = read(run, self._setting.worker, self._served, allow_pickle=allow_pickle)
+            job = run.job
+            assert job is not None
             call = prepare(body, target, self._lifespan, used())
             set_title(f"bide child: {run.task_name} (job {run.claimed.id})")
             run.deadline = time.monotonic() + run.policy.timeout
             self._row.limit(run.deadline)
             if target.is_async:
-                result = self._wait(self._await(call, run))
+                result = self._wait(self._await(call, run, job))
             else:
-                result = copy_context().run(self._call, call, run)
+                result = copy_context().run(self._call, call, run, job)
             return judging.completed(run, result)
         except BaseException as error:
             return judging.raised(run, error, self._served)
 
-    def _call(self, call: Call, run: Run) -> Any:
-        """Call a plain function; a signal may end it by an exception."""
-        job = run.job
-        assert job is not None
-        enter(job)
-        try:
-            signal.setitimer(signal.ITIMER_REAL, min(run.policy.timeout, _LONGEST_ALARM))
-            self._interruptible = True
-            if self._row.asked == self._number:
-                self._asked(ASKED, None)
-            return call.run(job, self._wait)
-        finally:
-            self._interruptible = False
-            signal.setitimer(signal.ITIMER_REAL, 0)
+    def _judge_dead(self, order: Order, run: Run) -> Judged:
+        """Find out what becomes of a job that has killed another child."""
+        with contextlib.suppress(BideError):  # then it has no policy
+            identify(run, self._setting.worker, self._served)
+        return judging.died(run, order.died)
 
-    async def _await(self, call: Call, run: Run) -> Any:
-        """Await a coroutine function; a signal may cancel it."""
-        job = run.job
-        assert job is not None
+    def _call(self, call: Call, run: Run, job: CurrentJob) -> Any:
         enter(job)
-        self._task = asyncio.current_task()
-        limit = asyncio.timeout(run.policy.timeout)
-        try:
-            async with limit:
-                if self._row.asked == self._number:
-                    self._asked(ASKED, None)
-                return await call.run_async(job)
-        except BaseException:  # whatever it makes of being ended
-            run.timed_out = limit.expired()
-            raise
-        finally:
-            self._task = None
+        return self._interrupts.call(run, call.run, job, self._wait)
+
+    async def _await(self, call: Call, run: Run, job: CurrentJob) -> Any:
+        enter(job)
+        return await self._interrupts.wait(run, call.run_async(job))
 
     def _call_back(self, judged: Judged, run: Run) -> None:
         assert judged.callback is not None
@@ -255,38 +250,19 @@ class Child:
                 with contextlib.suppress(BaseException):
                     self._loop.run_until_complete(asyncio.wait([task], timeout=GRACE))
 
-    def listen(self) -> None:
-        """Hear signals; jobs may have blocked them, or listened themselves."""
-        signal.signal(signal.SIGALRM, self._time_is_over)
-        signal.signal(ASKED, self._asked)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    def prepare(self) -> None:
+        """Get ready, in the nursery: what a child hears, it hears from its first moment."""
+        self._lines.hold_back()
+        self._interrupts.listen()
 
     def _check_self(self, run: Run) -> None:
         """End here if this process can no longer answer for its job."""
         if os.getpid() != self._pid:  # the job forked, and its copy has come back from it too
             os._exit(0)
-        if any(_inode(fd) != inode for fd, inode in self._lines):
+        if not self._lines.are_whole:
             with contextlib.suppress(Exception):
                 log.error("job %s closed descriptors that are not its own", run.claimed.id)
             os._exit(1)
-
-    def _time_is_over(self, number: int, frame: FrameType | None) -> None:
-        run = self._run
-        if self._interruptible and run is not None:
-            self._interruptible = False
-            run.timed_out = True
-            raise judging.overrun(run)
-
-    def _asked(self, number: int, frame: FrameType | None) -> None:
-        run = self._run
-        if run is None or self._row.asked != self._number:
-            return
-        run.asked = True
-        if self._task is not None:
-            self._task.get_loop().call_soon_threadsafe(self._task.cancel)
-        elif self._interruptible:
-            self._interruptible = False
-            raise JobCancelled("The job was cancelled while it ran.")
 
 
 def settle_in(parent: int) -> None:
@@ -296,7 +272,7 @@ def settle_in(parent: int) -> None:
     """
     os.setsid()
     kin.adopt_orphans()
-    kin.die_with_parent()
+    kin.hear_of_parents_death(signal.SIGKILL)
     if os.getppid() != parent:  # it had died before
         os._exit(1)
     signal.set_wakeup_fd(-1)
@@ -304,14 +280,6 @@ def settle_in(parent: int) -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored, it would be in what it runs
     set_title(IDLE)
-
-
-def _inode(fd: int) -> int:
-    """What a descriptor is of; 0 for nothing."""
-    try:
-        return os.fstat(fd).st_ino
-    except OSError:
-        return 0
 
 
 def flush() -> None:

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Final
+from typing import Final, NamedTuple
 
 from bide.errors import WorkerCrashed
 from bide.job import Claimed
@@ -23,6 +23,7 @@ from bide.payload.codec import DEFAULT_TIMEOUT, encode_error
 from bide.worker.leases import GRACE
 from bide.worker.pace import STALE, Pace
 from bide.worker.processes import kin
+from bide.worker.processes.astray import Astray
 from bide.worker.processes.evidence import obituary, task_of
 from bide.worker.processes.house import House
 from bide.worker.processes.slot import Slot
@@ -36,7 +37,7 @@ from bide.worker.processes.wire import (
     decode_order,
     encode,
 )
-from bide.worker.run import Run
+from bide.worker.run import Ended, Run
 from bide.worker.running import SAY_AFTER
 from bide.worker.station import Station
 
@@ -48,8 +49,21 @@ LOOK_EVERY: Final = 0.1
 MOST_AHEAD: Final = 50
 """Jobs per child that may wait, however quick they are."""
 
-ASTRAY: Final = 1.0
-"""Seconds for which a job may have been taken and stand in no row, once a child died or stopped."""
+
+class _Death(NamedTuple):
+    """What is known of the child that a job has cost."""
+
+    how: str
+    overran: bool
+    """It was killed because the job ran too long."""
+
+
+_ALIVE: Final = _Death("", False)
+
+
+def _crash(how: str) -> Ended:
+    """What becomes of a job that has crashed, where no child says so."""
+    return "crash", "", encode_error(WorkerCrashed(how))
 
 
 class Crew:
@@ -74,9 +88,9 @@ class Crew:
         self._newest = 0
         self._looking = False
         self._timer = self._loop.call_later(0, self._look_later)
-        self._judging: dict[int, str] = {}
+        self._judging: dict[int, _Death] = {}
         self._died_idle = False
-        self._missed: dict[int, float] = {}
+        self._astray = Astray()
         self.executed = 0
         self.calls_back = False
         self.has_had_enough = False
@@ -168,7 +182,11 @@ class Crew:
                 slot.kill()
         self._unsent.clear()
         for number, run in list(self._held.items()):
-            run.decide(("release", "", b""))
+            death = self._judging.get(number)
+            if death is None or death.overran:
+                run.decide(("release", "", b""))
+            else:
+                run.decide(_crash(death.how))
             self._end(number)
 
     async def open(self) -> None:
@@ -191,8 +209,8 @@ class Crew:
                 self._unsent.popleft()
                 self._end(number)
                 continue
-            overran = self._judging.get(number, "")
-            order = Order(number, run.station.queue, run.claimed, run.claimed_at, overran)
+            death = self._judging.get(number, _ALIVE)
+            order = Order(number, run.station.queue, run.claimed, run.claimed_at, *death)
             if not self._house.send(encode(order)):
                 break
             self._unsent.popleft()
@@ -228,18 +246,19 @@ class Crew:
         elif run.asked and slot.killed:
             run.decide(("cancel", "", b""))
             self._end(number)
-        elif run.timed_out and number not in self._judging:
+        elif number in self._judging:  # and who was to say what becomes of that has died too
+            death = self._judging[number]
+            run.decide(_crash(obituary(died) if death.overran else death.how))
+            self._end(number)
+        elif run.timed_out or among == 1:
             # What becomes of it is for a child to say, with the policy and the callback.
-            self._judging[number] = obituary(died)
+            self._judging[number] = death = _Death(obituary(died), run.timed_out)
+            if not death.overran:
+                log.error("%s (job %s) crashed. %s", task_of(run), run.claimed.id, death.how)
             run.deadline = time.monotonic() + DEFAULT_TIMEOUT
             self._unsent.appendleft(number)
-        elif among > 1:
-            self._let_go(number, among)
         else:
-            error = WorkerCrashed(obituary(died))
-            run.decide(("crash", "", encode_error(error)))
-            log.error("%s (job %s) crashed. %s", task_of(run), run.claimed.id, error)
-            self._end(number)
+            self._let_go(number, among)
         self._hand_out()
 
     def _able(self) -> None:
@@ -249,8 +268,9 @@ class Crew:
 
     def _look_later(self) -> None:
         """Look on while something is held, or a child may begin or be let go on."""
-        waits = any(slot.pid and not slot.able for slot in self._house.slots)
-        if not self._looking and (self._held or waits):
+        if self._looking:
+            return
+        if self._held or any(slot.is_unsettled for slot in self._house.slots):
             self._looking = True
             self._timer = self._loop.call_later(LOOK_EVERY, self._look_on)
 
@@ -280,7 +300,8 @@ class Crew:
             self._changed()
         if len(self._held) > len(begun) and not can and now - self._moved_at > STALE:
             self._give_back()
-        if self._died_idle or any(slot.pid and not slot.able for slot in self._house.slots):
+        lost = self._died_idle or self._house.has_lost
+        if lost or any(slot.pid and not slot.able for slot in self._house.slots):
             self._find_astray(begun, now)
 
     def _bound(self, slot: Slot, number: int, run: Run, now: float) -> None:
@@ -320,14 +341,12 @@ class Crew:
         missing = self._held.keys() - begun - set(self._unsent)
         if not empty:  # what was handed out before another that has begun is not in the line
             missing = {n for n in missing - self._judging.keys() if n < self._newest}
-        self._missed = {number: self._missed.get(number, now) for number in missing}
-        self._died_idle = bool(missing)
-        for number, since in self._missed.items():
-            if now - since > ASTRAY:
-                run = self._held[number]
-                log.warning("job %s was lost with a child, and is given back", run.claimed.id)
-                run.decide(("release", "", b""))
-                self._end(number)
+        for number in self._astray.find(missing, now):
+            run = self._held[number]
+            log.warning("job %s was lost with a child, and is given back", run.claimed.id)
+            run.decide(("release", "", b""))
+            self._end(number)
+        self._died_idle, self._house.has_lost = bool(self._astray), False
 
     def _let_go(self, number: int, among: int) -> None:
         """Leave a job to its lease: nothing says under which of several their processes died."""

@@ -9,7 +9,6 @@ import os
 import secrets
 import signal
 import socket
-import subprocess
 import termios
 from collections.abc import Callable
 from fcntl import ioctl
@@ -18,22 +17,23 @@ from typing import Final
 from bide.errors import BideError, TaskNotFound
 from bide.worker.lifespan import CLOSING
 from bide.worker.processes import kin
+from bide.worker.processes.control import Control
 from bide.worker.processes.evidence import obituary
-from bide.worker.processes.fresh import fresh_python
 from bide.worker.processes.slot import Slot
 from bide.worker.processes.table import Table
 from bide.worker.processes.wire import (
     Born,
     Broken,
+    Decided,
     Died,
+    Done,
+    News,
     Reader,
     Ready,
     Reply,
+    Said,
     Setting,
-    Spawn,
-    decode_news,
     decode_reply,
-    encode,
     pair,
     send,
 )
@@ -45,6 +45,9 @@ LONGEST_PAUSE: Final = 5.0
 """Seconds between a child, or nursery, that could not begin and the next."""
 
 _LAST_MOMENT: Final = 5.0
+_OF_JOBS: Final = (Done, Said, Decided)
+_LEAST_ROOM: Final = 256
+"""Bytes of a line's room that a message takes at least, however short it is."""
 
 Learned = Callable[[Slot, Died, int], None]
 """Told of a child's death, and of how many died at once."""
@@ -65,8 +68,10 @@ class House:
         self._reply_reader = Reader(self._replies)
         self._back_reader = Reader(self._orders_out)
         self._mark = f"{os.getpid()}-{secrets.token_hex(8)}"
-        self._nursery: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
+        self._most = self._replies_in.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // _LEAST_ROOM
+        self._nursery: Control | None = None
+        self.has_lost = False
+        """What a child said was lost; whoever sees to it says so here."""
         self._failures = 0
         self._closing = False
         self._begun: asyncio.Future[None] | None = None
@@ -126,13 +131,10 @@ class House:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSING):
                     await self._empty.wait()
-        nursery, control = self._nursery, self._control
-        if control is not None:
-            self._loop.remove_reader(control)
-            control.close()
+        nursery = self._nursery
         if nursery is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                await asyncio.to_thread(nursery.wait, _LAST_MOMENT)
+            nursery.close()
+            await nursery.wait(_LAST_MOMENT)
             self._end_nursery(nursery)
         self._loop.remove_reader(self._replies)
         for line in (self._orders_out, self._replies, self._replies_in):
@@ -146,54 +148,56 @@ class House:
         Raises:
             OSError: no process is to be had.
         """
-        control, theirs = pair()
-        fds = [theirs.fileno(), self._orders_out.fileno(), self._replies_in.fileno(), self._fd]
-        try:
-            with theirs:
-                self._nursery = subprocess.Popen(
-                    fresh_python("bide.worker.processes.nursery:main", *map(str, fds)),
-                    pass_fds=fds,
-                    stdin=subprocess.DEVNULL,
-                    start_new_session=True,
-                    env=os.environ | {kin.MARK: self._mark},
-                )
-        except BaseException:
-            control.close()
-            raise
-        send(control, encode(self._setting))
-        control.setblocking(False)
-        self._control = control
-        self._loop.add_reader(control, self._read_news, Reader(control))
+        fds = [self._orders_out.fileno(), self._replies_in.fileno(), self._fd]
+        heard, died = self._read_news, self._nursery_died
+        self._nursery = Control(self._setting, fds, self._mark, heard, died)
         for slot in self.slots:
             self._spawn(slot)
 
-    def _end_nursery(self, nursery: subprocess.Popen[bytes]) -> None:
+    def _end_nursery(self, nursery: Control) -> None:
         """See to it that nothing of a nursery is left."""
         nursery.kill()
-        nursery.wait()
         for slot in self.slots:
             if slot.pid:
                 kin.kill_session(slot.pid)
         kin.kill_marked(self._mark)
 
     def _spawn(self, slot: Slot) -> None:
-        if self._closing or self._control is None:
-            return
-        with contextlib.suppress(OSError):  # it has died, which is heard too
-            send(self._control, encode(Spawn(slot.index)))
+        """Have a child made now, and not once more; a nursery that is to come makes all."""
+        if slot.spawning is not None:
+            slot.spawning.cancel()
+            slot.spawning = None
+        if not self._closing and self._nursery is not None:
+            self._nursery.spawn(slot.index)
 
     def listen(self) -> None:
-        """Hear what children have said by now."""
-        replies = []
-        with contextlib.suppress(BlockingIOError):
-            while message := self._reply_reader.read():
-                reply = decode_reply(message)
-                if isinstance(reply, Ready):
-                    self._is_ready(self.slots[reply.slot], reply.pid)
-                elif isinstance(reply, Broken):
-                    self._cannot_begin(BideError(f"A child cannot begin: {reply.why}"))
-                else:
-                    replies.append(reply)
+        """Hear what children have said by now.
+
+        That is no more than the line can hold, so that those who never fall silent do not keep the
+        worker; and no less, so that all is heard that one had said who is dead.
+        """
+        replies: list[Reply] = []
+        for _ in range(self._most):
+            try:
+                message = self._reply_reader.read()
+            except BlockingIOError:
+                break
+            except OSError as error:
+                log.error("What a child said is lost: %s", error)
+                self.has_lost = True
+                continue
+            if message is None:
+                break
+            reply = decode_reply(message)
+            if isinstance(reply, _OF_JOBS):
+                replies.append(reply)
+            elif isinstance(reply, Ready):
+                self._is_ready(self.slots[reply.slot], reply.pid)
+            elif isinstance(reply, Broken):
+                self._cannot_begin(BideError(f"A child cannot begin: {reply.why}"))
+            else:
+                self.slots[reply.slot].leaves(reply.pid)
+                self._changed()
         if replies:
             self._heard(replies)
 
@@ -210,28 +214,16 @@ class House:
         else:
             log.error("%s", error)
 
-    def _read_news(self, reader: Reader) -> None:
-        try:
-            while True:
-                message = reader.read()
-                if message is None:
-                    self._nursery_died()
-                    return
-                news = decode_news(message)
-                if isinstance(news, Born):
-                    self._born(self.slots[news.slot], news.pid)
-                elif isinstance(news, Died):
-                    self._died(self.slots[news.slot], news)
-                elif news.slot < 0:
-                    self._nursery_died(TaskNotFound(news.why))
-                    return
-                else:
-                    self._cannot_begin(BideError(news.why))
-                    self._spawn_later(self.slots[news.slot])
-        except BlockingIOError:
-            return
-        except OSError:
-            self._nursery_died()
+    def _read_news(self, news: News) -> None:
+        if isinstance(news, Born):
+            self._born(self.slots[news.slot], news.pid)
+        elif isinstance(news, Died):
+            self._died(self.slots[news.slot], news)
+        elif news.slot < 0:
+            self._nursery_died(TaskNotFound(news.why))
+        else:
+            self._cannot_begin(BideError(news.why))
+            self._spawn_later(self.slots[news.slot])
 
     def _born(self, slot: Slot, pid: int) -> None:
         self._empty.clear()
@@ -253,18 +245,18 @@ class House:
     def _spawn_later(self, slot: Slot) -> None:
         """Make another child: at once where the last one ran a job."""
         slot.failures += 1
+        if slot.spawning is not None:
+            slot.spawning.cancel()
         if slot.failures == 1:
             self._spawn(slot)
             return
-        self._loop.call_later(_pause(slot.failures - 1), self._spawn, slot)
+        slot.spawning = self._loop.call_later(_pause(slot.failures - 1), self._spawn, slot)
 
     def _nursery_died(self, why: BideError | None = None) -> None:
-        control, nursery = self._control, self._nursery
-        assert control is not None
+        nursery = self._nursery
         assert nursery is not None
-        self._loop.remove_reader(control)
-        control.close()
-        self._control = self._nursery = None
+        nursery.close()
+        self._nursery = None
         self._end_nursery(nursery)
         self._cannot_begin(why or BideError("The process that makes children died."))
         self.listen()

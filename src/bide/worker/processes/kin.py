@@ -25,9 +25,9 @@ def _prctl(option: int, value: int) -> None:
         _libc.prctl(option, value, 0, 0, 0)
 
 
-def die_with_parent() -> None:
-    """Have the system kill this process when the thread that made it ends."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def hear_of_parents_death(number: signal.Signals) -> None:
+    """Have the system send this process a signal when the thread that made it ends."""
+    _prctl(_PR_SET_PDEATHSIG, number)
 
 
 def adopt_orphans() -> None:

@@ -25,7 +25,7 @@ from bide import config, logs
 from bide.errors import BideError, TaskNotFound
 from bide.task import Served, import_module
 from bide.worker import eventloop
-from bide.worker.processes import kin
+from bide.worker.processes import imported, kin
 from bide.worker.processes.child import RETIRED, Child, be, flush, settle_in
 from bide.worker.processes.memory import use_large_pages
 from bide.worker.processes.rehearsal import rehearse
@@ -76,11 +76,15 @@ class Nursery:
         for name in setting.also:
             _import_if_possible(name)
         served.find_all()
+        imported.warn({line.fileno() for line in (control, orders, replies)})
+        self._of_imports = set(kin.children())
         self._child = Child(orders, replies, served, setting)
 
     def keep(self) -> None:
         """Go on until the worker has gone."""
         kin.adopt_orphans()
+        # It hears of the worker's end by the line; standing still, it would not.
+        kin.hear_of_parents_death(signal.SIGCONT)
         flush()  # or each child would say again what was said here
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
@@ -90,7 +94,7 @@ class Nursery:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # the worker says when
-        self._child.listen()  # what a child hears, it hears from its first moment
+        self._child.prepare()
         eventloop.preload()
         gc.collect()
         gc.freeze()  # so that children do not copy what the collector would touch
@@ -121,6 +125,8 @@ class Nursery:
             self._kill_all()
 
     def _spawn(self, slot: int) -> None:
+        if slot in self._slots.values():
+            return
         self._table.row(slot).end()
         self._short = False
         try:
@@ -183,11 +189,13 @@ class Nursery:
             os.close(spare.gate)
 
     def _sweep(self) -> None:
-        """Kill what dead children have left behind."""
+        """Kill what dead children have left behind, not what imports have started."""
         self._sweep_at = 0.0
-        spares = {spare.pid for spare in self._spares}
-        for pid in kin.children():
-            if pid not in self._slots and pid not in spares:
+        found = kin.children()
+        self._of_imports.intersection_update(found)
+        spared = {*self._slots, *(spare.pid for spare in self._spares), *self._of_imports}
+        for pid in found:
+            if pid not in spared:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
                 self._sweep_at = time.monotonic() + SWEEP_AFTER
@@ -216,6 +224,15 @@ def main() -> None:
     for fd in fds:
         os.set_inheritable(fd, False)
     control, orders, replies = (socket.socket(fileno=fd) for fd in fds[:3])
+    for line in (control, orders, replies):
+        line.setblocking(True)
+    with control, orders, replies:  # closed by name: what is merely dropped is warned of
+        _keep(control, orders, replies, fds[3])
+
+
+def _keep(
+    control: socket.socket, orders: socket.socket, replies: socket.socket, table: int
+) -> None:
     reader = Reader(control)
     message = reader.read()
     if message is None:
@@ -225,7 +242,7 @@ def main() -> None:
         logs.setup(*setting.log)
     with config.override(url=setting.url, prefix=setting.prefix):
         try:
-            nursery = Nursery(setting, control, orders, replies, fds[3])
+            nursery = Nursery(setting, control, orders, replies, table)
         except BideError as error:
             send(control, encode(Failed(str(error))))
             while reader.read():  # leaving what was sent here unread would take the answer away

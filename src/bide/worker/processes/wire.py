@@ -8,6 +8,7 @@ it.
 from __future__ import annotations
 
 import array
+import errno
 import os
 import socket
 from typing import Final, Literal, NamedTuple
@@ -31,8 +32,10 @@ class Order(msgspec.Struct, frozen=True, array_like=True):
     queue: str
     claimed: Claimed
     claimed_at: float
-    overran: str = ""
-    """It ran too long, and its child was killed in this way: only say what becomes of it."""
+    died: str = ""
+    """Its child has died, in this way: only say what becomes of it."""
+    overran: bool = False
+    """The child was killed because the job ran too long."""
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="r"):
@@ -47,6 +50,13 @@ class Broken(msgspec.Struct, frozen=True, array_like=True, tag="b"):
 
     slot: int
     why: str
+
+
+class Leaving(msgspec.Struct, frozen=True, array_like=True, tag="l"):
+    """A child takes no more jobs, and closes what it has open."""
+
+    slot: int
+    pid: int
 
 
 class Decided(msgspec.Struct, frozen=True, array_like=True, tag="d"):
@@ -72,7 +82,7 @@ class Said(msgspec.Struct, frozen=True, array_like=True, tag="s"):
     text: bytes
 
 
-Reply = Ready | Broken | Decided | Done | Said
+Reply = Ready | Broken | Leaving | Decided | Done | Said
 
 
 class Born(msgspec.Struct, frozen=True, array_like=True, tag="b"):
@@ -117,8 +127,11 @@ decode_spawn: Final = msgspec.msgpack.Decoder(Spawn).decode
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends of a line."""
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    """Two ends of a line, which block, whatever modules have said of all sockets."""
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in ends:
+        end.setblocking(True)
+    return ends
 
 
 def send(line: socket.socket, message: bytes) -> None:
@@ -126,7 +139,8 @@ def send(line: socket.socket, message: bytes) -> None:
 
     Raises:
         BlockingIOError: there is no room now.
-        OSError: nobody listens any more.
+        BrokenPipeError: nobody listens any more.
+        OSError: a large message cannot be put into memory that can be handed over.
     """
     if len(message) <= SMALL:
         line.send(message)
@@ -153,11 +167,23 @@ class Reader:
 
         Raises:
             BlockingIOError: there is none now, on a line that does not block.
+            OSError: there was one, and no descriptor to take it with: it is lost.
         """
-        size, notes, _, _ = self._line.recvmsg_into([self._buffer], _ROOM, flags)
+        try:
+            size, notes = self._receive(flags)
+        except ConnectionResetError:
+            # A writer has gone without reading all that it was sent: this is said once, ahead of
+            # what it had written.
+            size, notes = self._receive(flags)
         if notes:
             return _whole(notes)
         return self._view[:size] if size else None
+
+    def _receive(self, flags: int) -> tuple[int, list[tuple[int, int, bytes]]]:
+        size, notes, told, _ = self._line.recvmsg_into([self._buffer], _ROOM, flags)
+        if told & socket.MSG_CTRUNC:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return size, notes
 
 
 def _whole(notes: list[tuple[int, int, bytes]]) -> bytes:

@@ -1,0 +1,218 @@
+"""The nodes of a Cluster, and which of them owns which slot.
+
+What is known is a guess, right until a node says otherwise: MOVED names the owner of a slot that
+has moved for good, ASK the node to try this once while it is on its way. Any other sign of change
+has the next call ask for the whole map first (CLUSTER SLOTS, to whichever node answers).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator, Sequence
+from typing import Any, Final, NamedTuple
+
+from redis import exceptions as lib
+from redis.crc import key_slot
+
+from bide.dialogue import Answer, At, Call, NoScript, Route
+from bide.errors import UsageError
+from bide.routes.trip import Delivery, Finding, Surveying, Trip
+from bide.servers import Servers
+
+SLOTS: Final = 16384
+HOPS: Final = 5
+"""Redirections that are followed at once; nodes that ask for more do not agree yet."""
+
+_CHANGE: Final = (lib.ReadOnlyError, lib.ClusterDownError, lib.MasterDownError)
+"""Error replies which say that what is known of the nodes may be wrong."""
+
+
+class _Bundle(NamedTuple):
+    """A call, and those that go wherever it goes, right behind it."""
+
+    places: range
+    """Among the calls that are delivered."""
+    slot: int | None
+    """None where a node was named instead."""
+    asking: bool = False
+
+
+class Cluster:
+    """The map of slots, as far as it is known."""
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+        self._owners: list[str | None] = []
+        """The node of each slot; empty before a node has told them."""
+        self._nodes: list[str] = []
+        self._silent: set[str] = set()
+        """Nodes whose last round trip broke: of these, the map is asked for last."""
+        self._doubted = True
+
+    def deliver(self, calls: Sequence[Call], routes: Sequence[Route]) -> Delivery:
+        """Send each to the owner of its slot, and on to where it is redirected."""
+        problem = yield from self._learn()
+        if problem is not None:
+            return problem
+        replies: list[Any] = [None] * len(calls)
+        going: dict[str, list[_Bundle]] = {}
+        for bundle, node in self._bundles(routes):
+            if node is None:
+                self._doubted = True
+                self._fill(replies, bundle, lib.ClusterDownError("a slot is served by no node"))
+            else:
+                going.setdefault(node, []).append(bundle)
+        for _ in range(HOPS):
+            if not going:
+                return replies
+            answers = yield [Trip(node, _packed(calls, some)) for node, some in going.items()]
+            on: dict[str, list[_Bundle]] = {}
+            for (node, some), answer in zip(going.items(), answers, strict=True):
+                self._note(node, answer)
+                for bundle, came in _unpacked(some, answer):
+                    self._read(replies, bundle, node, came, on)
+            going = on
+        for some in going.values():
+            for bundle in some:
+                self._fill(replies, bundle, lib.TryAgainError("its nodes redirect in a circle"))
+        return replies
+
+    def locate(self, key: str) -> Finding:
+        """The owner of the key's slot."""
+        problem = yield from self._learn()
+        if problem is not None:
+            return problem
+        owner = self._owners[key_slot(key.encode())]
+        if owner is None:
+            self._doubted = True
+            return lib.ClusterDownError("its slot is served by no node")
+        return owner
+
+    def masters(self) -> Surveying:
+        """The owners of slots."""
+        problem = yield from self._learn()
+        return problem or [*dict.fromkeys(owner for owner in self._owners if owner)]
+
+    def doubt(self) -> None:
+        """Ask for the map before the next call."""
+        self._doubted = True
+
+    def must_be_master(self, node: str) -> bool:
+        """A node that does not own a slot says so itself."""
+        return False
+
+    def _bundles(self, routes: Sequence[Route]) -> list[tuple[_Bundle, str | None]]:
+        """Which calls go together, and to which node."""
+        starts = [place for place, route in enumerate(routes) if route is not None]
+        found: list[tuple[_Bundle, str | None]] = []
+        for start, end in zip(starts, [*starts[1:], len(routes)], strict=True):
+            route, places = routes[start], range(start, end)
+            if isinstance(route, At):
+                found.append((_Bundle(places, None), route.node or self._nodes[0]))
+            else:
+                slot = key_slot(str(route).encode())
+                found.append((_Bundle(places, slot), self._owners[slot]))
+        return found
+
+    def _note(self, node: str, answer: Answer) -> None:
+        if isinstance(answer, Exception):
+            self._doubted = True
+            self._silent.add(node)
+        else:
+            self._silent.discard(node)
+
+    def _read(
+        self,
+        replies: list[Any],
+        bundle: _Bundle,
+        node: str,
+        came: list[Any] | Exception,
+        on: dict[str, list[_Bundle]],
+    ) -> None:
+        """Take what came of a bundle for its replies, or send it on."""
+        first = came if isinstance(came, Exception) else came[0]
+        if isinstance(first, lib.AskError):  # the root of MOVED
+            to = self._servers.beside(node, first.host, first.port)
+            is_moved = isinstance(first, lib.MovedError)
+            if is_moved and bundle.slot is not None:
+                self._owners[bundle.slot] = to
+                self._doubted = True  # where one has gone, others may follow
+            on.setdefault(to, []).append(bundle._replace(asking=not is_moved))
+            return
+        if isinstance(first, _CHANGE):
+            self._doubted = True
+        if isinstance(came, Exception):
+            self._fill(replies, bundle, came)
+            return
+        for place, reply in zip(bundle.places, came, strict=True):
+            missing = isinstance(reply, lib.NoScriptError)
+            replies[place] = NoScript(str(reply), node) if missing else reply
+
+    def _fill(self, replies: list[Any], bundle: _Bundle, error: Exception) -> None:
+        for place in bundle.places:
+            replies[place] = error
+
+    def _learn(self) -> Generator[list[Trip], list[Answer], Exception | None]:
+        """Ask for the map if it is doubted; why it is not known, if it never was."""
+        if self._owners and not self._doubted:
+            return None
+        self._doubted = False  # whoever comes meanwhile goes by what was known
+        known = random.sample(self._nodes, len(self._nodes))
+        nodes = dict.fromkeys([*known, *self._servers.named])
+        problem: Exception = lib.ConnectionError("no node was asked")
+        for node in sorted(nodes, key=self._silent.__contains__):
+            (answer,) = yield [Trip(node, [("CLUSTER", "SLOTS")], is_question=True)]
+            self._note(node, answer)
+            reply: Any = answer if isinstance(answer, Exception) else answer[0]
+            if isinstance(reply, Exception):
+                problem = _explained(reply)
+            elif reply:
+                self._take(node, reply)
+                return None
+            else:
+                problem = lib.ClusterDownError("no slot is served by any node")
+        self._doubted = True
+        return None if self._owners else problem
+
+    def _take(self, node: str, told: list[Any]) -> None:
+        owners: list[str | None] = [None] * SLOTS
+        nodes: dict[str, None] = {}
+        for first, last, *some in told:
+            urls = [
+                self._servers.beside(node, host.decode() if host else None, port)
+                for host, port, *_ in some
+            ]
+            owners[first : last + 1] = [urls[0]] * (last + 1 - first)
+            nodes |= dict.fromkeys(urls)
+        self._owners, self._nodes = owners, [*nodes]
+        self._silent &= nodes.keys()
+
+
+def _packed(calls: Sequence[Call], bundles: list[_Bundle]) -> list[Call]:
+    packed: list[Call] = []
+    for bundle in bundles:
+        if bundle.asking:
+            packed.append(("ASKING",))
+        packed += [calls[place] for place in bundle.places]
+    return packed
+
+
+def _unpacked(
+    bundles: list[_Bundle], answer: Answer
+) -> list[tuple[_Bundle, list[Any] | Exception]]:
+    """What came of each bundle; the exception for each of them where the round trip broke."""
+    found: list[tuple[_Bundle, list[Any] | Exception]] = []
+    at = 0
+    for bundle in bundles:
+        start = at + bundle.asking
+        at = start + len(bundle.places)
+        found.append((bundle, answer if isinstance(answer, Exception) else answer[start:at]))
+    return found
+
+
+def _explained(error: Exception) -> Exception:
+    if "cluster support disabled" in str(error):
+        return UsageError(
+            "The server that the URL names is no node of a Cluster; write redis://HOST:PORT/DB."
+        )
+    return error

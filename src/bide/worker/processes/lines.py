@@ -1,0 +1,86 @@
+"""A child's lines to its worker: kept whole, whatever jobs do to descriptors.
+
+A job may leave this process without a descriptor to put a large message into, so one is held back
+for that. It may also close ours: then nothing that is said here could be believed.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import time
+from contextlib import suppress
+from typing import Final
+
+from bide.worker.processes.wire import Reader, send
+
+log = logging.getLogger("bide.worker")
+
+PATIENCE: Final = 2.0
+"""Seconds in which a message is tried again that the system has no means for."""
+
+_PAUSE: Final = 0.02
+
+
+class Lines:
+    """Where jobs come from, and where what becomes of them goes to."""
+
+    def __init__(self, orders: socket.socket, replies: socket.socket) -> None:
+        self.orders: Final = Reader(orders)
+        self._replies = replies
+        self._spare_of = orders.fileno()
+        self._spare = -1
+        self._known = [(line.fileno(), _inode(line.fileno())) for line in (orders, replies)]
+
+    def hold_back(self) -> None:
+        """Have a descriptor for the time when there is no other; before there are children."""
+        self._spare = os.dup(self._spare_of)
+
+    @property
+    def are_whole(self) -> bool:
+        """Whether the descriptors are still what they were."""
+        return all(_inode(fd) == inode for fd, inode in self._known)
+
+    def send(self, message: bytes) -> bool:
+        """Send a message whole; whether the system had the means.
+
+        Without a worker, or lines to it, there is nothing left to do here, and the process ends.
+        """
+        until = 0.0
+        while True:
+            try:
+                self._send(message)
+                return True
+            except (BrokenPipeError, ConnectionResetError):
+                os._exit(1)
+            except OSError as error:
+                if error.errno == errno.ENOTCONN or not self.are_whole:
+                    os._exit(1)
+                until = until or time.monotonic() + PATIENCE
+                if time.monotonic() > until:
+                    log.error("%d bytes cannot be handed to the worker: %s", len(message), error)
+                    return False
+                time.sleep(_PAUSE)
+
+    def _send(self, message: bytes) -> None:
+        try:
+            send(self._replies, message)
+        except OSError as error:
+            if error.errno != errno.EMFILE or _inode(self._spare) != _inode(self._spare_of):
+                raise
+            os.close(self._spare)
+            try:
+                send(self._replies, message)
+            finally:
+                with suppress(OSError):
+                    self.hold_back()
+
+
+def _inode(fd: int) -> int:
+    """What a descriptor is of; 0 for nothing."""
+    try:
+        return os.fstat(fd).st_ino
+    except OSError:
+        return 0

@@ -1,0 +1,170 @@
+"""All faults, and where each row of what can go wrong is looked at."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tests.chaos.fault import Fault
+from tests.chaos.faults import clocks, crowds, deploys, fleets, lines, mixed, servers, workers
+
+FAULTS: dict[str, type[Fault]] = {
+    fault.name: fault
+    for fault in (
+        workers.Killed,
+        workers.Stopped,
+        workers.Frozen,
+        workers.Blocked,
+        workers.Locked,
+        workers.Poison,
+        workers.Poisoned,
+        workers.Grandchildren,
+        workers.Forks,
+        lines.Lossy,
+        lines.Slow,
+        lines.HalfOpen,
+        lines.CancelledAwaits,
+        servers.ServerKilled,
+        servers.LogCut,
+        servers.FailedOver,
+        servers.Full,
+        servers.ScriptsForgotten,
+        fleets.SlotsMove,
+        fleets.OwnerKilled,
+        fleets.MasterKilled,
+        fleets.Confirmed,
+        clocks.ClientClocks,
+        clocks.ServerClock,
+        deploys.Payloads,
+        deploys.Missing,
+        crowds.Burst,
+        crowds.RetryStorm,
+        crowds.Keepers,
+        crowds.Growth,
+        mixed.Mixed,
+    )
+}
+
+
+class Row(NamedTuple):
+    """One thing that can go wrong."""
+
+    what: str
+    faults: tuple[str, ...] = ()
+    """Those of the suite that inject it."""
+    tests: tuple[str, ...] = ()
+    """Others that look at it, more closely than a load can."""
+
+
+ROWS = (
+    Row(
+        "A worker is killed, or dies for want of memory",
+        ("worker-killed", "poison"),
+        (
+            "tests/faults/test_killed_workers.py",
+            "tests/faults/processes/test_deadly.py",
+            "tests/faults/processes/test_programs.py",
+        ),
+    ),
+    Row(
+        "A worker is told to stop",
+        ("worker-stopped", "function-missing"),
+        ("tests/faults/test_stop.py",),
+    ),
+    Row(
+        "A worker stands still for longer than its lease, and goes on",
+        ("worker-frozen",),
+        ("tests/faults/test_killed_workers.py", "tests/faults/processes/test_stopped.py"),
+    ),
+    Row(
+        "Replies are lost",
+        ("line-lossy",),
+        (
+            "tests/faults/test_lost_replies.py",
+            "tests/faults/test_overtaken.py",
+            "tests/faults/test_lossy_line.py",
+        ),
+    ),
+    Row(
+        "The server is killed; its log is cut at any byte",
+        ("server-killed", "log-cut"),
+        ("tests/faults/test_crash_prefix.py", "tests/faults/test_server_gone.py"),
+    ),
+    Row(
+        "A failover loses acknowledged writes",
+        ("failover", "cluster-owner-killed", "sentinel-failover", "failover-confirmed"),
+        ("tests/faults/test_durability.py",),
+    ),
+    Row("A cluster redirects, and moves slots", ("cluster-moves", "cluster-owner-killed")),
+    Row(
+        "Half-open connections",
+        ("half-open", "line-slow"),
+        ("tests/faults/test_lossy_line.py", "tests/faults/test_overtaken.py"),
+    ),
+    Row("The server is full", ("server-full",), ("tests/faults/test_full_server.py",)),
+    Row("The server drops keys when it is full", (), ("tests/faults/test_full_server.py",)),
+    Row(
+        "The server forgets its scripts",
+        ("scripts-forgotten", "failover"),
+        ("tests/faults/test_lost_replies.py",),
+    ),
+    Row(
+        "Scripts that keep the server from everything else",
+        ("due-burst",),
+        ("tests/faults/test_bounded_scripts.py",),
+    ),
+    Row(
+        "Clients whose clocks are wrong",
+        ("client-clocks",),
+        ("tests/faults/test_wrong_clocks.py",),
+    ),
+    Row(
+        "The server's clock jumps",
+        ("server-clock",),
+        (
+            "tests/faults/test_clock_jumps.py",
+            "tests/faults/test_skewed_servers.py",
+            "tests/conformance/test_clock.py",
+        ),
+    ),
+    Row(
+        "A job that kills its process each time",
+        ("poison", "worker-poisoned"),
+        ("tests/conformance/test_suspects.py", "tests/faults/processes/test_deadly.py"),
+    ),
+    Row(
+        "Payloads that are too large, undecodable, of wrong types",
+        ("bad-payloads",),
+        ("tests/unit/test_codec.py", "tests/unit/test_typed_payloads.py"),
+    ),
+    Row("Functions that are missing after a deploy", ("function-missing",)),
+    Row("Old and new workers on one queue", (), ("tests/faults/test_deploys.py",)),
+    Row(
+        "The renewal of leases is starved",
+        ("loop-blocked", "lock-held"),
+        ("tests/faults/processes/test_stopped.py",),
+    ),
+    Row("Forks with open connections and threads", ("forks",)),
+    Row(
+        "Jobs leave processes behind",
+        ("grandchildren",),
+        ("tests/faults/processes/test_leftovers.py", "tests/faults/test_nothing_left.py"),
+    ),
+    Row(
+        "Wake-ups are lost, those who wake others die",
+        ("wakers-lost",),
+        ("tests/faults/test_keepers.py", "tests/faults/test_hints.py"),
+    ),
+    Row("Everything fails at once, and is retried", ("retry-storm",)),
+    Row(
+        "Awaited calls are cancelled",
+        ("cancelled-awaits",),
+        ("tests/faults/test_overtaken.py",),
+    ),
+    Row(
+        "Events, notes and logs grow",
+        ("growth",),
+        ("tests/faults/test_events.py", "tests/conformance/test_retention.py"),
+    ),
+    Row("Several of these at once", ("everything",)),
+    Row("Jobs run out of order", ("line-slow",), ("tests/faults/test_order.py",)),
+)

@@ -1,0 +1,139 @@
+"""Several servers: slots that move, masters that die, replicas that take over."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from bide.keys import keys_of
+from tests.chaos.books import Books
+from tests.chaos.fault import AUTO, PROCESS, Fault
+from tests.chaos.faults.servers import told_to_repeat
+from tests.chaos.jobs import QUEUE
+from tests.chaos.load import Given, now_us, usual
+from tests.chaos.plan import Injection
+from tests.chaos.scene import Scene
+from tests.servers.cluster import cluster
+from tests.servers.sentinel import sentinel
+
+META = keys_of(QUEUE)["meta"]
+LAG_US = 500_000
+"""How far a replica may be behind on a machine at work."""
+
+
+class SlotsMove(Fault):
+    """What a cluster does in earnest, every day; nobody is to notice."""
+
+    name = "cluster-moves"
+    title = "A cluster moves the queue's slot, key by key, and has replicas take over by command"
+    allows = "nothing but time; no error reaches the producer"
+    descriptors = 24  # each of its clients keeps a connection to each server that it has met
+    several = staticmethod(cluster)
+    roles = (AUTO, PROCESS)
+    lease = 10.0
+    leases_end = False
+    injections = 3
+    jobs = 250
+    rate = 80.0
+
+    @staticmethod
+    def draw(dice: random.Random) -> dict[str, float]:
+        return {"moves": dice.randrange(3) > 0, "to": dice.randrange(2)}
+
+    def inject(self, scene: Scene, injection: Injection) -> None:
+        owner = scene.stage.owner
+        happened = scene.hit(excuses=False)
+        if injection.drawn["moves"]:
+            others = [node for node in scene.stage.several.masters if node is not owner]
+            scene.stage.several.migrate_slot(META, others[int(injection.drawn["to"])])
+            scene.count("slots moved")
+        else:
+            scene.stage.several.fail_over(owner)
+            scene.count("replicas that took over")
+        scene.over(happened)
+
+    def check(self, scene: Scene, books: Books) -> Iterator[str]:
+        if scene.load.refusals:
+            yield f"the producer was told {scene.load.refusals}"
+
+
+class OwnerKilled(Fault):
+    name = "cluster-owner-killed"
+    title = "The cluster's node that has the queue is killed; its replica takes over"
+    allows = "what the replica had not had, until the producer repeats it, with the same ids"
+    descriptors = 24  # each of its clients keeps a connection to each server that it has met
+    several = staticmethod(cluster)
+    roles = (AUTO, PROCESS)
+    injections = 1
+    back_off = 5.0
+    jobs = 250
+    rate = 80.0
+
+    def inject(self, scene: Scene, injection: Injection) -> None:
+        owner = scene.stage.owner
+        scene.stage.look_at_scripts()
+        since_us = now_us() - LAG_US
+        happened = scene.hit()
+        owner.kill()
+        scene.stage.several.fail_over(owner)
+        told_to_repeat(scene, since_us)
+        scene.over(happened)
+        scene.stage.several.restart(owner)
+
+
+class Confirmed(Fault):
+    """The old master is dead, so that the replicas alone decide: what one of them has stays."""
+
+    name = "failover-confirmed"
+    title = 'Sentinels\' master is killed; jobs were enqueued with `durability="replica"`'
+    allows = "no job; outcomes that no replica had, so that what ran runs once more"
+    descriptors = 24  # each of its clients keeps a connection to each server that it has met
+    several = staticmethod(sentinel)
+    roles = (AUTO, PROCESS)
+    injections = 1
+    back_off = 5.0
+    jobs = 250
+    rate = 80.0
+
+    def load(self, scene: Scene, count: int) -> Iterator[Given]:
+        for job in usual(scene.queue, scene.dice, count):
+            yield job._replace(prepared=job.prepared._replace(durability="replica"))
+
+    def inject(self, scene: Scene, injection: Injection) -> None:
+        """Nothing is repeated but what was not acknowledged; what is gone stays gone."""
+        master = scene.stage.several.master
+        scene.stage.look_at_scripts()
+        happened = scene.hit()
+        master.kill()
+        scene.stage.several.fail_over()
+        scene.over(happened)
+        scene.stage.several.restart(master)
+
+
+class MasterKilled(Fault):
+    """Every other time by command: the old master takes writes for a moment longer."""
+
+    name = "sentinel-failover"
+    title = "Sentinels have a replica take over: by command, or because the master is killed"
+    allows = "what the replica had not had, until the producer repeats it, with the same ids"
+    descriptors = 24  # each of its clients keeps a connection to each server that it has met
+    several = staticmethod(sentinel)
+    roles = (AUTO, PROCESS)
+    injections = 2
+    back_off = 5.0
+    jobs = 250
+    rate = 80.0
+
+    def inject(self, scene: Scene, injection: Injection) -> None:
+        master = scene.stage.several.master
+        scene.stage.look_at_scripts()
+        since_us = now_us() - LAG_US
+        happened = scene.hit()
+        killed = injection.number % 2 == 1
+        if killed:
+            master.kill()
+        scene.stage.several.fail_over()
+        told_to_repeat(scene, since_us)
+        scene.over(happened)
+        if killed:
+            scene.stage.several.restart(master)

@@ -1,0 +1,98 @@
+"""Children and nurseries that are replaced: one child a slot, none missing, and none for ever."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+
+from bide import State
+from bide.worker.processes import control, wire
+from bide.worker.processes import slot as slot_module
+from bide.worker.processes.crew import LOOK_EVERY
+from tests.faults.processes import hostile
+from tests.faults.processes.test_killed import children, house, spares
+from tests.integration.processes.stand import PROCESS, Stand
+from tests.integration.workers import eventually
+
+
+def successor(worker: Any, child: int) -> int:
+    """The child that waits for jobs in the place of one that was there."""
+    (slot,) = house(worker).slots
+    eventually(lambda: slot.pid != child and slot.is_free, 20)
+    pid: int = slot.pid
+    return pid
+
+
+def of_nursery(worker: Any) -> list[int]:
+    """All that a nursery has forked, but those in advance."""
+    with open(f"/proc/{(pid := house(worker)._nursery.pid)}/task/{pid}/children") as file:
+        return sorted({int(child) for child in file.read().split()} - {*spares(worker)})
+
+
+def test_a_nursery_makes_one_child_a_slot_however_often_it_is_told(stand: Stand) -> None:
+    with stand.at_work(concurrency=1) as worker:
+        (child,) = children(worker)
+        for _ in range(3):
+            worker._event_loop.call_soon_threadsafe(house(worker)._nursery.spawn, 0)  # type: ignore[union-attr]
+        # That it has read: the child that comes now was asked for behind them.
+        worker._event_loop.call_soon_threadsafe(os.kill, child, signal.SIGKILL)  # type: ignore[union-attr]
+        assert [successor(worker, child)] == of_nursery(worker)
+
+
+@PROCESS
+def test_a_nursery_that_dies_again_and_again(stand: Stand) -> None:
+    with stand.at_work(concurrency=1) as worker:
+        (slot,) = house(worker).slots
+        (child,) = children(worker)
+        for _ in range(4):
+            assert slot.spawning is None, "another child would come"
+            assert of_nursery(worker) == [child]
+            os.kill(house(worker)._nursery.pid, signal.SIGKILL)
+            child = successor(worker, child)
+        assert slot.failures > 2, "it did not come at once any more"
+        assert of_nursery(worker) == [child]
+
+
+@PROCESS
+def test_a_nursery_that_cannot_be_told_what_it_needs_is_tried_again(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = iter(range(2))
+
+    def fail(line: Any, message: bytes) -> None:
+        if next(failures, None) is not None:
+            raise OSError(errno.EMFILE, "no descriptor for a large message")
+        wire.send(line, message)
+
+    with stand.at_work() as worker:
+        children(worker)
+        monkeypatch.setattr(control, "send", fail)
+        os.kill(house(worker)._nursery.pid, signal.SIGKILL)
+        assert stand.queue.enqueue(hostile.ran).wait(20) == "ran"
+    assert next(failures, None) is None
+
+
+@PROCESS
+@pytest.mark.parametrize("task", [hostile.asked_again, hostile.asked_again_async])
+def test_a_job_hears_once_that_it_is_to_end(
+    stand: Stand, task: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though its child is told at each look."""
+    monkeypatch.setattr(slot_module, "GRACE", 10)
+    with stand.at_work(concurrency=1) as worker:
+        (child,) = children(worker)
+        job = stand.queue.enqueue(task)
+        stand.wait("begun")
+        job.cancel()
+        stand.wait("asked")
+        since = time.monotonic()
+        eventually(lambda: time.monotonic() - since > 4 * LOOK_EVERY)
+        stand.open("asked")
+        eventually(lambda: job.refresh().status == State.CANCELLED)
+        assert children(worker) == [child], "it was not killed"
+    assert len(stand.notes("asked")) == len(stand.notes("tidied")) == 1

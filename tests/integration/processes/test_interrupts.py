@@ -1,0 +1,84 @@
+"""When a signal may end a job, and when it waits."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bide.errors import JobCancelled, JobTimeout
+from bide.job import Claimed
+from bide.worker.processes.interrupts import ASKED, Interrupts
+from bide.worker.processes.table import Row, Table
+from bide.worker.run import Run
+
+
+@pytest.fixture
+def row() -> Iterator[Row]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGALRM, ASKED)}
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    fd = Table.create(1)
+    table = Table(fd)
+    yield table.row(0)
+    table.close()
+    os.close(fd)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def begun(row: Row) -> tuple[Interrupts, Run]:
+    nobody: Any = None
+    run = Run(nobody, Claimed("a", b"", 1, 1, 0, 5, 5), 0.0, lambda: None)
+    interrupts = Interrupts()
+    interrupts.listen()
+    interrupts.begin(run, row, 7)
+    return interrupts, run
+
+
+@pytest.mark.parametrize("number", [signal.SIGALRM, ASKED])
+def test_it_waits_while_something_is_said(row: Row, number: signal.Signals) -> None:
+    interrupts, run = begun(row)
+    said = []
+
+    def job() -> None:
+        assert interrupts.hold()
+        row.ask(7)
+        signal.raise_signal(number)
+        said.append("whole")
+        interrupts.let_go()
+        said.append("too much")
+
+    with pytest.raises(JobTimeout if number == signal.SIGALRM else JobCancelled):
+        interrupts.call(run, job)
+    assert said == ["whole"]
+    assert (run.timed_out, run.asked) == (number == signal.SIGALRM, number == ASKED)
+
+
+def test_it_ends_a_job_once_and_no_other(row: Row) -> None:
+    interrupts, run = begun(row)
+
+    def job() -> None:
+        try:
+            signal.raise_signal(signal.SIGALRM)
+        finally:
+            signal.raise_signal(signal.SIGALRM)
+            assert not interrupts.hold(), "there is nothing left to wait"
+
+    with pytest.raises(JobTimeout):
+        interrupts.call(run, job)
+    signal.raise_signal(signal.SIGALRM)
+    interrupts.begin(run, row, 8)
+    row.ask(7)
+    interrupts.call(run, signal.raise_signal, ASKED)
+    assert not run.asked, "that was for another"
+
+
+def test_one_that_was_asked_before_it_began_does_not(row: Row) -> None:
+    interrupts, run = begun(row)
+    row.ask(7)
+    with pytest.raises(JobCancelled):
+        interrupts.call(run, pytest.fail, "it ran")

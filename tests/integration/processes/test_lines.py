@@ -1,0 +1,95 @@
+"""The lines between worker, nursery and children, when they are full."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bide.worker.processes.control import Control
+from bide.worker.processes.house import House
+from bide.worker.processes.wire import Born, News, Said, Setting, encode, send
+
+SETTING = Setting("process", "w1", [], [], [], None, None, None, None, None)
+MANY = 2000
+
+PROGRAM = f"""#!{sys.executable}
+# Stands for a nursery that is slow at its imports, and then makes what it is told to.
+import os, socket, sys, time
+from bide.worker.processes.wire import Born, Reader, decode_spawn, encode, send
+line = socket.socket(fileno=int(sys.argv[-4]))
+reader = Reader(line)
+reader.read()
+while not os.path.exists(__file__ + ".go"):
+    time.sleep(0.003)
+while message := reader.read():
+    slot = decode_spawn(message).slot
+    send(line, encode(Born(slot, 1)))
+"""
+
+
+@pytest.mark.anyio
+async def test_all_children_are_asked_for_however_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, go = tmp_path / "nursery", tmp_path / "nursery.go"
+    program.write_text(PROGRAM)
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    born: list[int] = []
+    all_born = asyncio.Event()
+
+    def heard(news: News) -> None:
+        assert isinstance(news, Born)
+        born.append(news.slot)
+        if len(born) == MANY:
+            all_born.set()
+
+    nursery = Control(SETTING, [0, 1, 2], "mark", heard, all_born.set)
+    try:
+        for slot in range(MANY):
+            nursery.spawn(slot)
+        go.touch()
+        async with asyncio.timeout(20):
+            await all_born.wait()
+    finally:
+        nursery.close()
+        nursery.kill()
+    assert born == list(range(MANY))
+
+
+@pytest.fixture
+def house() -> Any:
+    house: Any = House(SETTING, 1)
+    yield house
+    for line in (house._orders, house._orders_out, house._replies, house._replies_in):
+        line.close()
+    house._table.close()
+    os.close(house._fd)
+
+
+def test_no_more_is_heard_at_once_than_was_said_before(house: House) -> None:
+    heard: list[int] = []
+    house.hear(lambda replies: heard.append(len(replies)), lambda *_: None, lambda: None)
+    house._most = 3
+    for number in range(5):
+        send(house._replies_in, encode(Said(number, "log", b"")))
+    house.listen()
+    house.listen()
+    assert heard == [3, 2]
+
+
+def test_and_no_less(house: House) -> None:
+    """Whatever the line holds is heard at once: what one had said who is dead is among it."""
+    house._replies_in.setblocking(False)
+    count = 0
+    with suppress(BlockingIOError):
+        while True:
+            send(house._replies_in, b"x")
+            count += 1
+    assert 100 < count <= house._most

@@ -1,0 +1,81 @@
+"""One place for children, as the worker sees it: who is asked to end, who is counted on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from bide.worker.processes.slot import Slot
+from bide.worker.processes.table import Table
+
+
+@pytest.fixture
+def slot() -> Iterator[Slot]:
+    fd = Table.create(1)
+    table = Table(fd)
+    yield Slot(0, table.row(0))
+    table.close()
+    os.close(fd)
+
+
+@pytest.fixture
+def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
+    sleepers = [subprocess.Popen(["sleep", "1000"]) for _ in range(2)]
+    yield sleepers
+    for sleeper in sleepers:
+        sleeper.kill()
+        sleeper.wait()
+
+
+def test_a_job_is_asked_again_where_it_runs_now(
+    slot: Slot, sleepers: list[subprocess.Popen[bytes]]
+) -> None:
+    """The child that was here has gone, and that another has its job was not known yet."""
+    one, two = sleepers
+    slot.born(one.pid)
+    slot.row.begin(5, 0.0)
+    slot.ask(5, 0.0)
+    assert one.wait(10) == -signal.SIGUSR1
+    slot.ask(5, 1.0)  # nobody hears that
+    slot.born(two.pid)
+    assert slot.row.asked == 0
+    slot.ask(5, 9.0)
+    assert two.wait(10) == -signal.SIGUSR1
+    assert not slot.killed, "its grace began when it was asked itself"
+
+
+def test_it_is_asked_again_as_long_as_it_goes_on(
+    slot: Slot, sleepers: list[subprocess.Popen[bytes]]
+) -> None:
+    slot.row.begin(5, 0.0)
+    slot.row.ask(5)
+    slot.pid = sleepers[0].pid  # which could not hear, the first time
+    slot.ask(5, 0.0)
+    assert sleepers[0].wait(10) == -signal.SIGUSR1
+
+
+def test_a_child_that_leaves_is_not_counted_on_whenever_it_is_known(slot: Slot) -> None:
+    me = os.getpid()
+    slot.is_ready(me)
+    slot.leaves(me)
+    assert not slot.born(me)
+    assert not slot.able
+    slot.look()
+    assert not slot.able
+    assert slot.is_unsettled
+
+
+def test_another_of_the_same_number_is(slot: Slot) -> None:
+    me = os.getpid()
+    slot.born(me)
+    slot.is_ready(me)
+    slot.leaves(me)
+    assert not slot.is_free
+    slot.is_ready(me)
+    slot.born(me)
+    slot.look()
+    assert slot.is_free

@@ -1,0 +1,77 @@
+"""A Cluster and Sentinels that tests share: whoever breaks one leaves it whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from tests.faults.crew import Crew
+from tests.servers.cluster import Cluster, cluster
+from tests.servers.producers import Producers
+from tests.servers.sentinel import Sentinels, sentinel
+
+Servers = Cluster | Sentinels
+T = TypeVar("T", Cluster, Sentinels)
+
+
+@pytest.fixture(scope="package")
+def shared_cluster() -> Iterator[Cluster]:
+    with cluster() as servers:
+        yield servers
+
+
+@pytest.fixture(scope="package")
+def shared_sentinels() -> Iterator[Sentinels]:
+    with sentinel() as servers:
+        yield servers
+
+
+@pytest.fixture
+def nodes(shared_cluster: Cluster) -> Cluster:
+    """A Cluster, empty and whole."""
+    return _ready(shared_cluster)
+
+
+@pytest.fixture
+def trio(shared_sentinels: Sentinels) -> Sentinels:
+    """A master, its replicas and its Sentinels, empty and whole."""
+    return _ready(shared_sentinels)
+
+
+@pytest.fixture(params=["cluster", "sentinel"])
+def servers(request: pytest.FixtureRequest) -> Servers:
+    """Either."""
+    found: Servers = request.getfixturevalue("nodes" if request.param == "cluster" else "trio")
+    return found
+
+
+@pytest.fixture
+def crew(tmp_path: Path) -> Iterator[Crew]:
+    with Crew(tmp_path) as crew:
+        yield crew
+
+
+@pytest.fixture
+def producers() -> Iterator[Callable[..., Producers]]:
+    """Starts producers, given a URL and the names of queues; they end with the test."""
+    started: list[Producers] = []
+
+    def start(url: str, *queues: str) -> Producers:
+        started.append(Producers(url, *queues))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.stop()
+
+
+def _ready(servers: T) -> T:
+    for node in servers.nodes:
+        if not node.is_alive:
+            node.restart()
+    servers.settled()
+    servers.flush()
+    return servers

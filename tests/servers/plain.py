@@ -1,0 +1,37 @@
+"""Plain clients of the library's, for what tests read and write beside bide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+from redis.sentinel import Sentinel
+
+from bide.servers import read_servers
+
+
+class Everywhere(redis.RedisCluster):
+    """A Cluster's client whose settings and questions go to every master."""
+
+    def execute_command(self, *args: Any, **kwargs: Any) -> Any:
+        if str(args[0]).startswith(("CONFIG SET", "ACL", "CLIENT KILL")):
+            kwargs.setdefault("target_nodes", redis.RedisCluster.PRIMARIES)
+        return super().execute_command(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+
+def client_of(url: str) -> Any:
+    """A client of the server, of the whole Cluster, or of the master that Sentinels name."""
+    servers = read_servers(url)
+    if servers.kind == "cluster":
+        return Everywhere.from_url(servers.named[0])
+    if servers.kind == "sentinel":
+        addresses = [
+            (
+                one.connection_pool.connection_kwargs["host"],
+                one.connection_pool.connection_kwargs["port"],
+            )
+            for one in map(redis.Redis.from_url, servers.named)
+        ]
+        sentinel: Any = Sentinel(addresses, socket_timeout=5)  # type: ignore[no-untyped-call]
+        return sentinel.master_for(servers.master)
+    return redis.Redis.from_url(url)

@@ -1,0 +1,91 @@
+"""Users with few rights, and TLS: on a Cluster and behind Sentinels."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bide import AccessDenied, AsyncQueue, Queue, ServerUnavailable, Worker
+from tests.servers.cluster import cluster
+from tests.servers.conftest import Servers
+from tests.servers.nodes import listed
+from tests.servers.sentinel import Sentinels
+from tests.servers.tls import NEEDED, make_certificate, tls_options
+
+JOB = "tests.integration.jobs:add"
+RIGHTS = ("on", ">secret", "~bide:*", "&bide:*", "+@all", "-@admin", "-@dangerous")
+"""And to ask where to go: `cluster|slots` is of neither kind, ROLE of both."""
+
+
+@pytest.fixture
+def guarded(servers: Servers) -> Iterator[str]:
+    """A URL without user and password, of servers that have a user `app` with few rights."""
+    for node in servers.nodes:
+        node.client.execute_command("ACL", "SETUSER", "app", "reset", *RIGHTS, "+role")
+    watched = servers.sentinels if isinstance(servers, Sentinels) else []
+    for one in watched:
+        rights = ("on", ">told", "+sentinel|get-master-addr-by-name", "+ping", "+client|setinfo")
+        one.client.execute_command("ACL", "SETUSER", "asker", "reset", *rights)
+    yield servers.url
+    for node in servers.nodes:
+        node.client.acl_deluser("app")
+    for one in watched:
+        one.client.acl_deluser("asker")
+
+
+def with_user(url: str, password: str = "secret", asker: str = "told") -> str:
+    known = url.replace("://", f"://app:{password}@")
+    if "sentinel" in url:
+        known += f"?sentinel_username=asker&sentinel_password={asker}"
+    return known
+
+
+def works(url: str) -> None:
+    """A job is enqueued, run and waited for, through both executors."""
+    queue = Queue("mail", url=url)
+    with contextlib.closing(queue):
+        job = queue.enqueue(JOB, 1, 2)
+        assert Worker([queue], modules=["tests.integration.jobs"]).work(burst=True) == 1
+        assert job.wait(10) == 3
+
+
+def test_a_user_with_few_rights(guarded: str, servers: Servers) -> None:
+    works(with_user(guarded))
+    servers.fail_over()
+    works(with_user(guarded))
+
+
+def test_a_password_that_is_wrong_is_said_and_not_shown(guarded: str) -> None:
+    queue = Queue("mail", url=with_user(guarded, "wrong"))
+    with contextlib.closing(queue), pytest.raises(AccessDenied) as caught:
+        queue.counts()
+    assert "wrong" not in str(caught.value)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("servers", ["sentinel"], indirect=True)
+async def test_so_is_that_for_the_sentinels(guarded: str) -> None:
+    queue = AsyncQueue("mail", url=with_user(guarded, asker="awry"))
+    with pytest.raises(AccessDenied) as caught:
+        await queue.counts()
+    assert "awry" not in str(caught.value)
+    await queue.close()
+
+
+@NEEDED
+def test_a_cluster_over_tls(tmp_path: Path) -> None:
+    make_certificate(tmp_path, "IP:127.0.0.1")
+    inside = ("--tls-cluster", "yes", "--tls-replication", "yes")
+    options = ("--tls-port", "{port}", *inside, *tls_options(tmp_path))
+    with cluster(binary="redis-server", extra=options) as servers:
+        ports = [node.client.config_get("tls-port")["tls-port"] for node in servers.nodes]
+        url = "rediss+cluster://" + listed([("127.0.0.1", int(port)) for port in ports[:2]])
+        works(f"{url}?ssl_ca_certs={tmp_path / 'ca.pem'}")
+        servers.fail_over(servers.owner("bide:{mail}"))
+        works(f"{url}?ssl_ca_certs={tmp_path / 'ca.pem'}")
+        queue = Queue("mail", url=url)
+        with contextlib.closing(queue), pytest.raises(ServerUnavailable, match="certificate"):
+            queue.counts()

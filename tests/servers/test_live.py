@@ -1,0 +1,129 @@
+"""Slots move, masters change and die under load: no error reaches the user, no job is lost.
+
+What a failover may lose is what was acknowledged and not yet passed on to a replica. A Cluster that
+is asked to fail over, and a slot that moves, lose nothing at all, and run nothing twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from bide.keys import keys_of
+from tests.faults.crew import Crew
+from tests.faults.eventually import eventually
+from tests.faults.legal import assert_legal
+from tests.servers.cluster import Cluster
+from tests.servers.conftest import Servers
+from tests.servers.nodes import Node
+from tests.servers.plain import client_of
+from tests.servers.producers import Producers
+from tests.servers.sentinel import Sentinels
+
+QUEUES = ("mail", "other")
+"""On two different masters, at first."""
+WORKER = ("-q", "mail", "-q", "other", "--lease", "5s", "-c", "20")
+
+Start = Callable[..., Producers]
+
+
+def all_done(crew: Crew, ids: set[str]) -> None:
+    eventually(lambda: ids <= crew.ledger.count("done").keys())
+
+
+def is_legal(servers: Servers) -> None:
+    with contextlib.closing(client_of(servers.url)) as client:
+        for name in QUEUES:
+            assert_legal(client, name)
+
+
+def master_of(servers: Servers, queue: str) -> Node:
+    if isinstance(servers, Sentinels):
+        return servers.master
+    return servers.owner(keys_of(queue)["meta"])
+
+
+def passed_on(master: Node) -> None:
+    """Wait until what the master has now is on a replica."""
+    told = master.client.info("replication")
+    at = told["master_repl_offset"]
+
+    def has_come() -> bool:
+        told = master.client.info("replication")
+        return any(told[f"slave{i}"]["offset"] >= at for i in range(told["connected_slaves"]))
+
+    eventually(has_come)
+
+
+def test_slots_move_under_load(nodes: Cluster, crew: Crew, producers: Start) -> None:
+    crew.workers_at_work(2, nodes.url, *WORKER)
+    load = producers(nodes.url, *QUEUES)
+    everywhere = keys_of(None)
+    keys = [*(keys_of(name)["meta"] for name in QUEUES), *everywhere.names["workers"]]
+    assert len({nodes.owner(key) for key in keys}) > 1
+    for i in range(6):
+        load.go_on()
+        for key in keys:
+            masters = nodes.masters
+            here = masters.index(nodes.owner(key))
+            move = nodes.migrate_whole if i % 3 == 2 else nodes.migrate_slot
+            move(key, to=masters[(here + 1 + i % 2) % len(masters)])
+    load.go_on()
+    acknowledged = load.stop()
+    assert load.errors == []
+    all_done(crew, acknowledged)
+    assert set(crew.ledger.count("begun").values()) == {1}
+    is_legal(nodes)
+
+
+def test_a_cluster_that_is_asked_to_fail_over_loses_nothing(
+    nodes: Cluster, crew: Crew, producers: Start
+) -> None:
+    crew.workers_at_work(2, nodes.url, *WORKER)
+    load = producers(nodes.url, *QUEUES)
+    for _ in range(3):
+        load.go_on()
+        nodes.fail_over(master_of(nodes, "mail"))
+    load.go_on()
+    acknowledged = load.stop()
+    assert load.errors == []
+    all_done(crew, acknowledged)
+    assert set(crew.ledger.count("begun").values()) == {1}
+    is_legal(nodes)
+
+
+def test_sentinels_that_are_asked_to_fail_over(
+    trio: Sentinels, crew: Crew, producers: Start
+) -> None:
+    """The old master goes on for up to a second, and what it took then is lost."""
+    crew.workers_at_work(2, trio.url, *WORKER)
+    load = producers(trio.url, *QUEUES)
+    load.go_on()
+    before = set(load.acknowledged)
+    passed_on(trio.master)
+    trio.fail_over()
+    load.go_on()
+    after = set(load.acknowledged)
+    load.go_on()
+    late = load.stop() - after
+    assert load.errors == []
+    all_done(crew, before | late)
+    is_legal(trio)
+
+
+def test_a_master_is_killed(servers: Servers, crew: Crew, producers: Start) -> None:
+    crew.workers_at_work(2, servers.url, *WORKER)
+    load = producers(servers.url, *QUEUES)
+    load.go_on()
+    before = set(load.acknowledged)
+    master = master_of(servers, "mail")
+    passed_on(master)
+    servers.kill(master)
+    servers.fail_over(master) if isinstance(servers, Cluster) else servers.fail_over()
+    after = set(load.acknowledged)
+    load.go_on()
+    late = load.stop() - after
+    assert load.errors == []
+    all_done(crew, before | late)
+    is_legal(servers)
+    servers.restart(master)

@@ -1,0 +1,145 @@
+"""Everything that takes a URL takes that of a Cluster and of Sentinels: workers, commands."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+
+import pytest
+
+from bide import Queue, ServerUnavailable, UsageError
+from bide.keys import keys_of
+from bide.ops import inspect, produce
+from bide.payload.codec import Body
+from tests.conformance.probe import open_executor
+from tests.faults.crew import ROOT, Crew
+from tests.servers.cluster import Cluster
+from tests.servers.conftest import Servers
+from tests.servers.nodes import listed
+from tests.servers.sentinel import Sentinels
+
+JOB = "tests.faults.jobs:quick"
+
+
+def bide(crew: Crew, *args: str, url: str) -> subprocess.CompletedProcess[str]:
+    env = {name: value for name, value in crew.env().items() if name != "PYTHONWARNINGS"}
+    command = [sys.executable, "-m", "bide", *args, "-u", url]
+    return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("kind", ["sync", "aio"])
+def test_commands_for_several_nodes_come_back_in_their_order(nodes: Cluster, kind: str) -> None:
+    queues = [keys_of(f"q{i}") for i in range(12)]
+    assert len({nodes.owner(keys["meta"]) for keys in queues}) == 3
+    executor = open_executor(kind, nodes.url)
+    some = [
+        produce.enqueue(keys, [produce.prepare(Body(JOB)) for _ in range(i)])
+        for i, keys in enumerate(queues)
+    ]
+    receipts = executor.run_many([*some, *map(inspect.counts, queues)])
+    assert [len(found) for found in receipts[:12]] == [*range(12)]
+    assert [found.waiting for found in receipts[12:]] == [*range(12)]
+    executor.end()
+
+
+@pytest.mark.parametrize("kind", ["sync", "aio"])
+def test_scripts_are_loaded_on_each_node_that_lacks_them(servers: Servers, kind: str) -> None:
+    executor = open_executor(kind, servers.url)
+    commands = [inspect.counts(keys_of(f"q{i}")) for i in range(6)]
+    executor.run_many(commands)
+    for node in servers.nodes:
+        node.client.script_flush()
+    assert len(executor.run_many(commands)) == 6
+    executor.end()
+
+
+def test_workers_of_processes(servers: Servers, crew: Crew) -> None:
+    queue = Queue("mail", url=servers.url)
+    with contextlib.closing(queue):
+        jobs = queue.enqueue_many([queue.prepare(JOB) for _ in range(6)])
+        options = ("-q", "mail", "-w", "2", "--executor", "process", "--burst")
+        run = bide(crew, "worker", "tests.faults.jobs", *options, url=servers.url)
+        assert run.returncode == 0, run.stderr
+        assert {job.refresh().status for job in jobs} == {"completed"}
+        assert crew.ledger.count("done").keys() == {job.id for job in jobs}
+
+
+def test_commands(servers: Servers, crew: Crew) -> None:
+    for name in ("mail", "other"):
+        assert bide(crew, "enqueue", JOB, "-q", name, url=servers.url).returncode == 0
+    info = bide(crew, "info", url=servers.url)
+    assert info.returncode == 0
+    assert servers.url in info.stdout
+    assert "mail" in info.stdout
+    assert "other" in info.stdout
+
+
+def test_doctor_says_what_it_sees(servers: Servers, crew: Crew) -> None:
+    run = bide(crew, "doctor", "--json", url=servers.url)
+    found = {check["check"]: check for check in json.loads(run.stdout)["checks"]}
+    if isinstance(servers, Cluster):
+        assert found["cluster"]["says"] == "3 masters, 3 more nodes; every slot is served"
+    else:
+        master = "{}:{}".format(*servers.master.address)
+        assert found["sentinel"]["says"].endswith(f"answer; the master is {master}")
+    assert found["scripts"]["verdict"] == "ok"
+
+
+def test_doctor_knows_a_node_whose_url_was_not_written_as_one(nodes: Cluster, crew: Crew) -> None:
+    run = bide(crew, "doctor", url=nodes.nodes[0].server.url)
+    assert run.returncode == 1
+    assert "Write redis+cluster://HOST:PORT." in run.stdout
+
+
+def test_a_node_of_a_cluster_is_no_server_of_its_own(nodes: Cluster) -> None:
+    queue = Queue("mail", url=nodes.replica_of(nodes.masters[0]).server.url)
+    with pytest.raises(UsageError, match=r"is a node of a Cluster; write redis\+cluster://"):
+        queue.counts()
+    queue.close()
+
+
+def test_a_server_of_its_own_is_no_node_of_a_cluster(trio: Sentinels) -> None:
+    queue = Queue("mail", url=f"redis+cluster://{listed([trio.master.address])}")
+    with pytest.raises(UsageError, match="is no node of a Cluster; write redis://"):
+        queue.counts()
+    queue.close()
+
+
+def test_a_master_that_no_sentinel_knows(trio: Sentinels) -> None:
+    queue = Queue("mail", url=trio.url.replace("/shop/", "/shoppe/"))
+    with pytest.raises(UsageError, match="know no master 'shoppe'"):
+        queue.counts()
+    queue.close()
+
+
+@pytest.mark.parametrize("form", ["redis+cluster://{}", "redis+sentinel://{}/shop"])
+def test_who_never_reached_anybody_is_told_so_at_once(form: str) -> None:
+    queue = Queue("mail", url=form.format("127.0.0.1:1,127.0.0.1:2"))
+    with pytest.raises(ServerUnavailable, match=r"127\.0\.0\.1:1,127\.0\.0\.1:2"):
+        queue.counts()
+    queue.close()
+
+
+def test_the_first_of_the_nodes_that_a_url_names_may_be_down(servers: Servers) -> None:
+    named = servers.sentinels if isinstance(servers, Sentinels) else servers.nodes
+    servers.kill(named[0])
+    queue = Queue("mail", url=servers.url)
+    assert queue.enqueue(JOB).new
+    queue.close()
+    servers.restart(named[0])
+
+
+@pytest.mark.parametrize("kind", ["sync", "aio"])
+def test_a_replica_is_not_taken_for_the_master(trio: Sentinels, kind: str) -> None:
+    """A Sentinel may be behind the times; a read would be answered, with what is old."""
+    replica = trio.replicas[0]
+    replica.client.config_resetstat()
+    executor = open_executor(kind, trio.url)
+    executor.client._routes._master = replica.server.url.removesuffix("/0") + "/0"
+    assert executor.run(inspect.counts(keys_of("mail"))).waiting == 0
+    executor.end()
+    calls = replica.client.info("commandstats")
+    assert "cmdstat_evalsha" not in calls
+    assert calls["cmdstat_role"]["calls"] == 1
