@@ -25,7 +25,7 @@ ifneq ($(ALIVE),$(CURDIR) alive)
 .PHONY: $(MADE)
 endif
 
-.PHONY: help demo test everywhere oldest check format docs fuzz bench chaos clean
+.PHONY: help demo test everywhere oldest check format docs fuzz mutants bench chaos clean
 
 help:  ## Say what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -62,6 +62,9 @@ docs: $(VENV)/has-dev  ## Write the made pages again, and the site to build/docs
 
 fuzz: $(VENV)/has-dev  ## Try 100,000 mutated inputs (ARGS="--seed ...")
 	@$(PY) -m tests.fuzz $(ARGS)
+
+mutants: $(VENV)/has-dev  ## Take each guard away, see its test fail (ARGS="--only claim")
+	@$(PY) -m tests.mutation --write docs/mutants.md $(ARGS)
 
 bench: $(VENV)/has-dev  ## Run the benchmarks (ARGS="--help")
 	@$(PY) -m benchmarks $(ARGS)

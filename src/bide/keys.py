@@ -99,6 +99,13 @@ LAYOUT: Final[dict[str, Key]] = {
     "trash": Key(
         ":trash:<p>", "zset", "due sets that `empty` has set aside and deletes in pieces", DUE_SETS
     ),
+    "aside": Key(
+        ":aside:<p>",
+        "any",
+        "a key of another type that stood in the place of one of these; `bide fsck --repair` has "
+        "moved it here, 9 at most",
+        tuple("123456789"),
+    ),
 }
 """Header name -> key of a queue. `docs/keys.md` is generated from this and from the headers."""
 

@@ -83,7 +83,15 @@ def test_a_call_takes_a_bounded_number_whatever_is_asked_for(q: Probe) -> None:
     command = consume.claim(q.keys, "w1", 1, 10_000, LEASE_US, 0)
     assert command.args[2] == MAX_CLAIM
     q.add_many(*(Prepared(f"j{i:04}", "+0", 5, BODY) for i in range(MAX_CLAIM + 1)))
-    assert len(q.claim(count=10_000).jobs) == MAX_CLAIM
+    unbounded = command._replace(args=("w1", 1, 10_000, LEASE_US, 0, 2))
+    assert len(q.run(unbounded).jobs) == MAX_CLAIM
+
+
+def test_a_deadline_lies_ahead_though_some_are_overdue(q: Probe) -> None:
+    """Or whoever waits for it would not wait."""
+    q.add("a", "b")
+    claim = q.claim(count=1)
+    assert claim.deadline_us == claim.now_us + LEASE_US
 
 
 def test_the_first_attempt_is_number_one(q: Probe) -> None:

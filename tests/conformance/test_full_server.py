@@ -150,6 +150,13 @@ def test_a_worker_can_start_and_stop_and_people_can_look_and_pause(
     q.run(command)
 
 
+def test_less_can_be_kept_so_that_there_is_room(q: Probe, memory: Memory) -> None:
+    memory.fill()
+    q.configure(count=5)
+    memory.free()
+    assert q.run(inspect.counts(q.keys)).retention.count == 5
+
+
 def test_others_in_the_same_round_trip_are_not_refused(q: Probe, memory: Memory) -> None:
     job = q.take("a")
     memory.fill()

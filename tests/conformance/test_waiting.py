@@ -41,6 +41,12 @@ def test_with_nothing_due_a_keeper_looks_again_in_two_seconds(q: Probe) -> None:
     assert q.zset("keep") == {"w1": claim.now_us + HORIZON}
 
 
+def test_and_so_it_does_with_a_deadline_far_off(q: Probe) -> None:
+    q.add("a", when=f"+{3600 * SECOND}")
+    claim = q.claim("w1")
+    assert claim.until_us == claim.now_us + HORIZON
+
+
 def test_a_worker_that_claims_again_has_one_part_only(q: Probe) -> None:
     for worker in ("w1", "w2", "w3"):
         q.claim(worker)
@@ -185,3 +191,13 @@ def test_a_paused_queue_is_kept_like_an_idle_one(q: Probe) -> None:
     assert {c.deadline_us for c in claims} == {0}
     assert q.zset("keep").keys() == {"w1", "w2"}
     assert q.zset("park").keys() == {"w3"}
+
+
+def test_a_sleeper_that_becomes_a_keeper_sleeps_no_more(q: Probe) -> None:
+    for worker in ("w1", "w2", "w3"):
+        q.claim(worker)
+    assert q.zset("park").keys() == {"w3"}
+    q.leave("w1")
+    q.claim("w3")
+    assert q.zset("keep").keys() == {"w2", "w3"}
+    assert q.zset("park") == {}

@@ -16,11 +16,12 @@ import pytest
 import redis
 
 from bide import Queue, sync
+from bide.command import Command
 from bide.embedded import Server
 from bide.ids import new_id
 from bide.job import Claimed
 from bide.keys import DEFAULT_PRIORITY, keys_of
-from bide.ops import consume, inspect, listen, manage, produce, registry
+from bide.ops import consume, fsck, inspect, listen, manage, produce, registry
 from bide.ops.consume import Said, Settle
 from bide.payload.codec import Body
 from bide.payload.items import MAX_DATA, encode_item
@@ -131,6 +132,7 @@ def test_no_script_takes_long(full: Full) -> None:
     _time_consuming(full)
     _time_managing(full)
     _time_emptying(full)
+    _time_checking(full)
     _time_large_bodies(full)
     for what, us in sorted(full.timings.items(), key=lambda item: -item[1]):
         print(f"{us / 1e3:6.2f} ms  {what}")
@@ -231,6 +233,42 @@ def _time_popping(full: Full) -> None:
     full.time("pop of jobs", refused)
 
 
+def _time_checking(full: Full) -> None:
+    """Some steps through each key, with repairs of jobs without a body, or that no set lists."""
+    everywhere = keys_of(None)
+
+    def walk(step: Callable[[str], Command[fsck.Step]], most: int = 5) -> None:
+        cursor = fsck.BEGIN
+        for _ in range(most):
+            cursor = full.client.run(step(cursor)).cursor
+            if cursor == fsck.BEGIN:
+                return
+
+    def corrupt() -> None:
+        full.stuff(full.ids(KEYS.names["due"][4], 2_000))
+        full.direct.hdel(KEYS["jobs"], *full.ids(KEYS["completed"], 2_000))
+        full.direct.delete(KEYS["failed"])
+
+    def jobs() -> None:
+        corrupt()
+        for part, level in fsck.JOBS:
+            walk(partial(_look_at, part, level))
+
+    for part in (fsck.TYPES, *fsck.BESIDE):
+        full.time(
+            f"check {part}",
+            lambda: walk(lambda cursor: fsck.look_beside(KEYS, part, cursor, True)),  # noqa: B023
+        )
+    full.time("check jobs", jobs)
+    full.time("check queues", lambda: walk(lambda c: fsck.look_at_queues(everywhere, c, True)))
+    full.time("look for queues", lambda: walk(lambda c: fsck.look_for_queues(everywhere, c)))
+    full.time("check workers", lambda: walk(lambda c: fsck.look_at_workers(everywhere, c, True)))
+
+
+def _look_at(part: str, level: int, cursor: str) -> Command[fsck.Step]:
+    return fsck.look_at_jobs(KEYS, part, level, cursor, True)
+
+
 def _time_large_bodies(full: Full) -> None:
     """Each as large as data may be; a call may take more of them than it should read."""
     body = encode_item("x" * (MAX_DATA - 2))
@@ -249,6 +287,7 @@ def _time_large_bodies(full: Full) -> None:
         full.enqueue([produce.Prepared(new_id(), "+0", 9, body)])
     full.time("claim of large bodies", claim)
     full.time("pop of large bodies", pop)
+    full.time("check large bodies", lambda: full.client.run(_look_at("jobs", 0, fsck.BEGIN)))
 
 
 def _time_noting(full: Full) -> None:

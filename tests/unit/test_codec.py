@@ -185,6 +185,11 @@ def test_a_body_has_a_size_limit(size: int) -> None:
         travel("x" * size)
 
 
+def test_what_is_too_large_is_refused_before_it_is_sent() -> None:
+    with pytest.raises(PayloadError, match=r"^The arguments of a:b take 1,000,0\d\d bytes"):
+        encode_body(Body("a:b", ("x" * MAX_BODY,)))
+
+
 def test_the_limit_counts_bytes_not_characters() -> None:
     with pytest.raises(PayloadError, match="more than 1,000,000"):
         travel("ß" * (MAX_BODY // 2))

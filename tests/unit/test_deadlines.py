@@ -64,6 +64,24 @@ class Watch:
 # -- deadlines
 
 
+async def test_one_that_cannot_be_ended_does_not_keep_the_others() -> None:
+    told: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: told.append(context["exception"]))
+    watch = Watch()
+
+    def expire(entry: Entry) -> None:
+        if entry.name == "bad":
+            raise ValueError(entry.name)
+        watch._expire(entry)
+
+    watch.deadlines._expire = expire
+    watch.add("bad", SOON)
+    watch.add("good", 2 * SOON)
+    assert await watch.wait(1) == ["good"]
+    assert [str(error) for error in told] == ["bad"]
+
+
 async def test_what_has_not_ended_by_its_deadline_expires_once() -> None:
     watch = Watch()
     watch.add("a", SOON)

@@ -236,6 +236,7 @@ def test_pauses_grow_and_are_bounded_and_jittered(time_passes: list[float]) -> N
         step = next(steps)
     ceilings = [min(0.02 * 2**i, 1.0) for i in range(12)]
     assert all(c / 2 <= p <= c for p, c in zip(pauses, ceilings, strict=True))
+    assert pauses != ceilings
 
 
 def test_patience_ends(time_passes: list[float]) -> None:

@@ -69,7 +69,7 @@ def test_names_that_would_break_a_key_are_refused(name: str) -> None:
 
 def test_every_key_says_what_it_holds() -> None:
     for key in (*LAYOUT.values(), *GLOBAL.values()):
-        assert key.type in ("hash", "zset", "list", "stream")
+        assert key.type in ("hash", "zset", "list", "stream", "any")
         assert key.holds
         assert ("<p>" in key.suffix) == bool(key.fan)
 

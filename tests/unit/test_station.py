@@ -133,6 +133,15 @@ def test_outcomes_gather_until_they_are_sent(station: Station) -> None:
     assert command.args[:5] == ["a", f"{NOW:016d}", "retry", "+5", b"{}"]
 
 
+def test_what_runs_again_at_once_is_claimed_with_the_call_that_says_so(station: Station) -> None:
+    station.check = False
+    pile(station, Settle("a", NOW, "complete"), Settle("b", NOW, "retry", "+5"))
+    assert not station.is_due(0.0)
+    for again in (Settle("c", NOW, "release"), Settle("d", NOW, "retry", "+0")):
+        station.settles = [again]
+        assert station.is_due(0.0)
+
+
 def test_as_many_are_sent_as_fit_one_call_by_count(station: Station) -> None:
     settles = [Settle(str(i), 1, "complete") for i in range(2 * MAX_SETTLES + 1)]
     pile(station, *settles)

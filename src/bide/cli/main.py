@@ -17,6 +17,7 @@ from bide.cli.demo import demo
 from bide.cli.doctor import doctor
 from bide.cli.enqueue import enqueue
 from bide.cli.events import events
+from bide.cli.fsck import fsck
 from bide.cli.group import Group, PipeClosed
 from bide.cli.health import health
 from bide.cli.info import info
@@ -71,6 +72,7 @@ for command in (
     health,
     doctor,
     acl,
+    fsck,
     rq_timer,
     script,
     completion,

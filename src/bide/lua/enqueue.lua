@@ -35,9 +35,8 @@ for i = rest, #ARGV, 4 do
   if redis.call('HSETNX', jobs, ARGV[i], ARGV[i + 3]) == 0 then
     known[#known + 1] = ARGV[i]
     is_known[i] = true
-  elseif #ARGV[i + 3] > weigh.LARGE then
-    large = true
   end
+  if #ARGV[i + 3] > weigh.LARGE then large = true end
 end
 if large then redis.call('HSETNX', meta, 'large', 1) end
 

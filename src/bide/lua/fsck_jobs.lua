@@ -1,0 +1,333 @@
+-- fsck_jobs: look at a piece of a key that names jobs, and mend where key and job do not agree.
+-- @key   meta       reads settings, marks what was forgotten to be marked
+-- @key   due        looks, moves
+-- @key   jobs       looks, adds an empty body where one is lost
+-- @key   run        looks, mends records, removes those of no job
+-- @key   results    looks, removes those of no completed job
+-- @key   notes      looks, says why a job has failed, removes those of no job
+-- @key   active     looks, moves
+-- @key   completed  looks, moves
+-- @key   failed     looks, moves
+-- @key   cancelled  looks, moves
+-- @key   asked      looks, removes jobs that do not run
+-- @key   waiters    looks, tells and forgets those who wait for a job that has ended
+-- @key   trash      looks, removes
+-- @key   wake       hints when a job has become due
+-- @arg   part       text     which key, by its name here
+-- @arg   level      integer  which of them where there are several, from 1; else 0
+-- @arg   cursor     text     where to go on, as the reply before said; 0 to begin
+-- @arg   limit      integer  how many to look at, about
+-- @arg   repair     integer  1 to mend what is found, 0 only to say it
+-- @reply ok now cursor    where to go on, 0 at the end; then per finding: kind id says fix
+-- @include clock record evidence retain noting ended hint weigh
+
+-- Every job that has a body is looked at when `jobs` is; of the other keys, what has none. So each
+-- is told once. What is found holds: nothing moves while a script runs.
+local CHUNK, LEASE, DAY = 250, 60000000, 86400000000
+local EARLIEST, LAST = 1000000000000000, 9999999999999999
+local LIKELY = {'due', 'active', 'failed', 'cancelled', 'completed'}
+local WHY_NO_BODY = '{"type":"bide.PayloadError","message":"Its body was lost on the server, so'
+  .. ' it cannot run; enqueue it again."}'
+
+local lists = {due = due, trash = trash}
+local sets = {active = active, completed = completed, failed = failed, cancelled = cancelled,
+  asked = asked, waiters = waiters}
+local stores = {jobs = jobs, run = run, results = results, notes = notes}
+local key = stores[part] or sets[part] or (lists[part] and lists[part][level])
+if not key or not string.find(cursor, '^%d+$') then
+  return redis.error_reply('BADARG fsck_jobs part')
+end
+
+local now = clock.now(meta)
+local set = redis.call('HMGET', meta, 'large', 'own', 'lease_us', 'listened', 'clock',
+  'rewound_until')
+local latest = evidence.latest(now, set[5], set[6])
+local lease_us = math.min(evidence.moment(set[3], 1, DAY) or LEASE, DAY)
+if set[1] and part == 'jobs' then limit = 2 end -- the server reads bodies along with their ids
+if part == 'results' or part == 'notes' then limit = math.min(limit, 10) end
+local scanned
+if stores[part] then
+  scanned = redis.call('HSCAN', key, cursor, 'COUNT', limit)
+else
+  scanned = redis.call('ZSCAN', key, cursor, 'COUNT', limit)
+end
+-- Removes first, because a full server refuses what adds before.
+if repair == 1 then redis.call('HDEL', meta, '') end
+
+local reply = {'ok', now, scanned[1]}
+local has_moved, wakes = false, false
+local function tell(kind, id, says, fix)
+  for _, word in ipairs({kind, id, says, fix}) do reply[#reply + 1] = word end
+  return repair == 1
+end
+
+local function name(place) return place.label or place.state end
+
+local function names(places)
+  local words = {}
+  for i, place in ipairs(places) do words[i] = name(place) end
+  return table.concat(words, ' and ')
+end
+
+-- Every set in which one of these jobs is: per job, those that say its state, and the trash.
+local function find(ids)
+  local listed, aside = {}, {}
+  for i = 1, #ids do listed[i], aside[i] = {}, {} end
+  local function look(into, state, at_level, where, label)
+    local scores = redis.call('ZMSCORE', where, unpack(ids))
+    for i = 1, #ids do
+      if scores[i] then
+        local places = into[i]
+        places[#places + 1] = {state = state, level = at_level, key = where, score = scores[i],
+          label = label}
+      end
+    end
+  end
+  for i = 1, #due do
+    look(listed, 'due', i, due[i], 'due:' .. (i <= 10 and 10 - i or 'alone'))
+    look(aside, 'trash', i, trash[i])
+  end
+  look(listed, 'active', nil, active)
+  look(listed, 'completed', nil, completed)
+  look(listed, 'failed', nil, failed)
+  look(listed, 'cancelled', nil, cancelled)
+  return listed, aside
+end
+
+-- Where a job goes that is put into a state.
+local function place_in(state, f, score)
+  if state == 'due' then
+    local at = evidence.level(f)
+    return {state = state, level = at, key = due[at], score = score or now,
+      label = 'due:' .. (at <= 10 and 10 - at or 'alone')}
+  end
+  return {state = state, key = sets[state], score = state == 'active' and now + lease_us or now}
+end
+
+local function move(id, places, to)
+  if repair == 0 then return to end
+  for _, place in ipairs(places) do redis.call('ZREM', place.key, id) end
+  redis.call('ZADD', to.key, to.score, id)
+  has_moved = true
+  if to.state == 'due' then
+    wakes = true
+  elseif to.state ~= 'active' then
+    ended.tell(waiters, now, {id})
+  end
+  return to
+end
+
+local function becomes(state)
+  if state == 'due' then return 'becomes due now' end
+  if state == 'active' then return 'is held under a new lease, and is due again when that ends' end
+  return 'is put among the ' .. state
+end
+
+local function write(id, f) redis.call('HSET', run, id, record.format(f.head, f)) end
+
+-- Of several sets the one that the record tells of, else the one in which least can be lost.
+local function choose(places, f)
+  local wanted = f and evidence.state(f)
+  local states = {wanted or 'due', unpack(LIKELY)}
+  for _, state in ipairs(states) do
+    local first
+    for _, place in ipairs(places) do
+      if place.state == state then
+        if not first or place.level == evidence.level(f) then first = place end
+      end
+    end
+    if first then return first end
+  end
+end
+
+local function check_score(id, here, f)
+  local least, most, fix = math.min(EARLIEST, now), LAST, now
+  if here.state == 'active' then
+    fix = now + lease_us
+    most = now + 100 * 366 * DAY
+  elseif here.state ~= 'due' then
+    least = -LAST
+    if not (f and f.ended) then most = latest + DAY end
+  end
+  if evidence.moment(here.score, least, most) then return end
+  if tell('score', id, 'its score in ' .. name(here) .. ' is no time: ' .. here.score,
+    here.state == 'active' and 'its lease begins anew' or 'becomes now') then
+    redis.call('ZADD', here.key, fix, id)
+    wakes = wakes or here.state == 'due'
+  end
+end
+
+-- A job that the sets list, or that has a body: what is wrong with it.
+local function judge(id, listed, aside, line)
+  local f, is_odd = evidence.read(record, line, now)
+  local has_body = redis.call('HEXISTS', jobs, id) == 1
+  local has_notes = redis.call('HEXISTS', notes, id) == 1
+  if #listed == 0 and #aside > 0 then
+    if #aside > 1 and tell('sets', id, 'is in the trash more than once', 'is in it once') then
+      for i = 2, #aside do redis.call('ZREM', aside[i].key, id) end
+    end
+    return
+  end
+  if #aside > 0 and tell('sets', id, 'is in ' .. names(listed) .. ' and in the trash',
+    'is no longer in the trash') then
+    for _, place in ipairs(aside) do redis.call('ZREM', place.key, id) end
+  end
+  local here = listed[1]
+  if not here then
+    local state = f and evidence.state(f) or 'due'
+    here = place_in(state, f)
+    tell('unlisted', id, 'has a body, and no set lists it', becomes(state))
+    move(id, {}, here)
+  elseif #listed > 1 then
+    here = choose(listed, f)
+    local others = {}
+    for _, place in ipairs(listed) do
+      if place ~= here then others[#others + 1] = place end
+    end
+    if tell('sets', id, 'is in ' .. names(listed), 'stays in ' .. name(here) .. ' alone') then
+      for _, place in ipairs(others) do redis.call('ZREM', place.key, id) end
+      has_moved = true
+    end
+  end
+  local places = {here}
+
+  if is_odd and tell('record', id, 'its run record cannot be read',
+    f and 'what can be read of it is kept' or 'is removed') then
+    if f then write(id, f) else redis.call('HDEL', run, id) end
+  end
+  if not f and here.state == 'active' then
+    tell('record', id, 'is active without a run record', becomes('due'))
+    here = move(id, places, place_in('due', nil))
+    places = {here}
+  elseif f and not evidence.allows(f, here.state) then
+    local state = evidence.state(f)
+    tell('outcome', id, 'is ' .. name(here) .. ', but its run record says '
+      .. evidence.stamp(f) .. ', which is ' .. state, becomes(state))
+    here = move(id, places, place_in(state, f))
+    places = {here}
+  end
+  if not f and (here.state == 'completed' or here.state == 'failed' or has_notes) then
+    f = record.unclaimed(10 - evidence.level(nil, here.level), now)
+    if here.state == 'completed' then f.head = record.settled(f.head, 'C') end
+    if here.state == 'failed' then f.head = record.settled(f.head, 'F') end
+    if tell('record', id, 'is ' .. name(here) .. ' and its run record is lost',
+      'has one again, that knows of no attempt') then
+      write(id, f)
+    end
+  end
+  if here.state == 'due' and here.level ~= evidence.level(f, here.level) then
+    local to = place_in('due', f, here.score)
+    tell('level', id, 'is in ' .. name(here) .. ', but belongs in ' .. name(to), 'moves there')
+    here = move(id, places, to)
+    places = {here}
+  end
+  check_score(id, here, f)
+
+  if not has_body then
+    tell('body', id, 'is ' .. name(here) .. ' and its body is lost',
+      here.state == 'due' and 'has failed, with that as its reason' or 'has an empty one')
+    if repair == 1 then redis.call('HSET', jobs, id, '') end
+    if here.state == 'due' then
+      f = f or record.unclaimed(10 - evidence.level(nil, here.level), now)
+      f.head = record.settled(f.head, 'F')
+      here = move(id, places, place_in('failed', f))
+      if repair == 1 then
+        write(id, f)
+        redis.call('HSET', notes, id,
+          noting.add(redis.call('HGET', notes, id), noting.error(f, now, WHY_NO_BODY)))
+      end
+    end
+  elseif not set[1] and redis.call('HSTRLEN', jobs, id) > weigh.LARGE then
+    set[1] = '1'
+    if tell('mark', id, 'its body is large, and the queue is not marked so', 'is marked') then
+      redis.call('HSET', meta, 'large', 1)
+    end
+  end
+  if f and f.ended and not set[2] then
+    set[2] = '1'
+    if tell('mark', id, 'is kept for a time of its own, and the queue is not marked so',
+      'is marked') then
+      redis.call('HSET', meta, 'own', 1)
+    end
+  end
+  if here.state ~= 'completed' and redis.call('HEXISTS', results, id) == 1
+    and tell('result', id, 'has a result, but is ' .. name(here), 'its result is removed') then
+    redis.call('HDEL', results, id)
+  end
+end
+
+-- Someone waits for its end, or wants it.
+local function check_aside(id, state, score)
+  if part == 'asked' and state ~= 'active' then
+    local is_unlisted = not state and redis.call('HEXISTS', jobs, id) == 1 -- which has been told
+    if not is_unlisted and tell('asked', id, 'was asked to end, and does not run', 'is forgotten') then
+      redis.call('ZREM', asked, id)
+    end
+  elseif part == 'waiters' and state and state ~= 'due' and state ~= 'active' then
+    if tell('waiters', id, 'is waited for, and has ended', 'is told, and forgotten') then
+      ended.tell(waiters, now, {id})
+    end
+  elseif not evidence.moment(score, math.min(EARLIEST, now), now + 100 * 366 * DAY) then
+    if tell('score', id, 'its score in ' .. part .. ' is no time: ' .. score,
+      part == 'asked' and 'becomes now' or 'is forgotten') then
+      if part == 'asked' then
+        redis.call('ZADD', asked, now, id)
+      else
+        redis.call('ZREM', waiters, id)
+      end
+    end
+  end
+end
+
+-- What stands in a key beside `jobs`, and has no body.
+local function check_bodiless(id, listed, aside, line)
+  if #listed > 0 then
+    if not stores[part] then judge(id, listed, aside, line) end -- else its set tells of it
+  elseif #aside == 0 or part == 'trash' then
+    if tell('orphan', id, 'is in ' .. part .. ', and there is no such job', 'is removed') then
+      redis.call('ZREM', trash[math.max(level, 1)], id)
+      retain.forget({jobs, run, results, notes}, {id})
+    end
+  end
+end
+
+local function check_notes(id, text)
+  local mended = evidence.notes(text)
+  if mended and tell('notes', id, 'some of its notes cannot be read', 'they are removed') then
+    if mended == '' then
+      redis.call('HDEL', notes, id)
+    else
+      redis.call('HSET', notes, id, noting.add(false, mended))
+    end
+  end
+end
+
+local found, seen = scanned[2], {}
+local ids, values = {}, {}
+for i = 1, #found, 2 do
+  if not seen[found[i]] then
+    seen[found[i]] = true
+    ids[#ids + 1], values[#values + 1] = found[i], found[i + 1]
+  end
+end
+for first = 1, #ids, CHUNK do
+  local some = {unpack(ids, first, math.min(first + CHUNK - 1, #ids))}
+  local listed, aside = find(some)
+  local lines = redis.call('HMGET', run, unpack(some))
+  for i, id in ipairs(some) do
+    local value = values[first + i - 1]
+    if part == 'asked' or part == 'waiters' then
+      check_aside(id, listed[i][1] and listed[i][1].state, value)
+    elseif part == 'jobs' then
+      judge(id, listed[i], aside[i], lines[i])
+    elseif redis.call('HEXISTS', jobs, id) == 0 then
+      check_bodiless(id, listed[i], aside[i], lines[i])
+    elseif part == 'notes' then
+      check_notes(id, value)
+    end
+  end
+end
+if wakes then hint.push(wake, '-') end
+-- Nobody is told of each: whoever listens sees that something is missing, and looks.
+if has_moved and set[4] then redis.pcall('HINCRBY', meta, 'told', 1) end
+return reply

@@ -1,0 +1,228 @@
+-- fsck_queue: look at what a queue holds beside its jobs, and mend it.
+-- @key   meta       looks, removes or sets what cannot be read
+-- @key   due        looks at its type
+-- @key   jobs       looks at its type
+-- @key   run        looks at its type
+-- @key   results    looks at its type
+-- @key   notes      looks at its type
+-- @key   active     looks at its type
+-- @key   completed  looks at its type
+-- @key   failed     looks at its type
+-- @key   cancelled  looks at its type
+-- @key   asked      looks at its type
+-- @key   waiters    looks at its type
+-- @key   wake       cuts
+-- @key   keep       looks, removes
+-- @key   park       looks, removes
+-- @key   claims     looks, removes
+-- @key   events     looks, removes
+-- @key   listeners  looks, removes
+-- @key   trash      looks
+-- @key   aside      receives what is of another type than its key
+-- @arg   part       text     types | meta | hints | events | keep | park | listeners | claims | keys
+-- @arg   cursor     text     where to go on, as the reply before said; 0 to begin
+-- @arg   limit      integer  how many to look at, about
+-- @arg   repair     integer  1 to mend what is found, 0 only to say it
+-- @rest  field form
+-- @reply ok now cursor    where to go on, 0 at the end; then per finding: kind id says fix
+-- @include clock evidence
+
+-- field, form: what `meta` may hold, and the pattern of its value
+local DAY = 86400000000
+local AHEAD = {calm_until = 300000000, drain_until = 30000000, listened = 7 * DAY,
+  clock = 36600 * DAY, rewound_until = 36600 * DAY}
+local SLACK, FAR = 60000000, 100000000000000000
+-- Enough that nothing is removed before somebody says again what is to be kept.
+local KEEP_ALL = '1000000 31536000000000 1000000 31536000000000 1000000 31536000000000'
+
+local now = clock.now(meta)
+local latest = now -- not what `meta` says, while its type is in doubt
+if part ~= 'types' then
+  local set = redis.call('HMGET', meta, 'clock', 'rewound_until')
+  latest = evidence.latest(now, set[1], set[2])
+end
+-- Removes first, because a full server refuses what adds before.
+if repair == 1 and part ~= 'types' then redis.call('HDEL', meta, '') end
+local next_cursor = '0'
+local found = {}
+local function tell(kind, id, says, fix)
+  for _, word in ipairs({kind, id, says, fix}) do found[#found + 1] = word end
+  return repair == 1 and fix ~= ''
+end
+
+local function check_type(where, wanted)
+  local type_of = redis.call('TYPE', where).ok
+  if type_of == 'none' or type_of == wanted then return end
+  local free
+  for i = #aside, 1, -1 do
+    if redis.call('EXISTS', aside[i]) == 0 then free = aside[i] end
+  end
+  local says = 'is a ' .. type_of .. ', where a ' .. wanted .. ' belongs'
+  if not free then
+    tell('type', where, says, '')
+  elseif tell('type', where, says, 'is moved to ' .. free) then
+    redis.call('RENAME', where, free)
+  end
+end
+
+local hashes = {meta, jobs, run, results, notes, claims}
+local zsets = {active, completed, failed, cancelled, asked, waiters, keep, park, listeners}
+for i = 1, #due do zsets[#zsets + 1] = due[i] end
+for i = 1, #trash do zsets[#zsets + 1] = trash[i] end
+
+local function check_types()
+  for _, where in ipairs(hashes) do check_type(where, 'hash') end
+  for _, where in ipairs(zsets) do check_type(where, 'zset') end
+  check_type(wake, 'list')
+  check_type(events, 'stream')
+end
+
+-- What each field of `meta` is without a value that can be read.
+local function mend(field)
+  if field == 'paused' or field == 'own' or field == 'large' or field == 'trash' then
+    if tell('meta', field, 'does not say 1', 'says 1') then redis.call('HSET', meta, field, 1) end
+  elseif field == 'retention' then
+    if tell('meta', field, 'cannot be read', 'keeps all for a year: say again what to keep') then
+      redis.call('HSET', meta, field, KEEP_ALL)
+    end
+  elseif tell('meta', field, 'cannot be read', 'is removed') then
+    redis.call('HDEL', meta, field)
+  end
+end
+
+local function check_meta()
+  local forms = {}
+  for i = rest, #ARGV, 2 do forms[ARGV[i]] = ARGV[i + 1] end
+  local scanned = redis.call('HSCAN', meta, cursor, 'COUNT', limit)
+  next_cursor = scanned[1]
+  for i = 1, #scanned[2], 2 do
+    local field, value = scanned[2][i], scanned[2][i + 1]
+    local at = tonumber(string.match(value, '^%d+'))
+    if not forms[field] then
+      if not string.find(field, '^test_') then
+        tell('unknown', field, 'is a field of meta that this version of bide does not know', '')
+      end
+    elseif not string.find(value, forms[field]) or #value > 200 or (at or 0) > FAR then
+      mend(field)
+    elseif AHEAD[field] and at > latest + AHEAD[field] + SLACK then
+      if tell('meta', field, 'lies too far ahead: ' .. value, 'is removed') then
+        redis.call('HDEL', meta, field)
+      end
+    end
+  end
+  if redis.call('HEXISTS', meta, 'trash') == 0 then
+    for i = 1, #trash do
+      if redis.call('EXISTS', trash[i]) == 1 then
+        if tell('meta', 'trash', 'is not set, and there is a trash', 'is set') then
+          redis.call('HSET', meta, 'trash', 1)
+        end
+        return
+      end
+    end
+  end
+end
+
+local function check_hints()
+  local length = redis.call('LLEN', wake)
+  if length > 1 and tell('wake', '', 'holds ' .. length .. ' hints, where one is enough',
+    'is cut to one') then
+    redis.call('LTRIM', wake, 0, 0)
+  end
+end
+
+-- The stream is there while someone holds it open, and until its time is over.
+local function check_events()
+  local set = redis.call('HMGET', meta, 'listened', 'told')
+  local until_us, opened = string.match(set[1] or '', '^(%d+) (%d+)$')
+  local last = redis.call('XREVRANGE', events, '+', '-', 'COUNT', 1)[1]
+  local is_open = opened and tonumber(until_us) > now
+  local told = evidence.moment(string.match(set[2] or '', '^%d+$'), 0, FAR) or 0
+  local says
+  if is_open and redis.call('EXISTS', listeners) == 0 then
+    says = 'is held open by nobody'
+  elseif last then
+    local last_opened, last_n = string.match(last[1], '^(%d+)-(%d+)$')
+    if opened and (last_opened ~= opened or tonumber(last_n) > told) then
+      says = 'has entries of another program'
+    elseif redis.call('PTTL', events) == -1 then
+      says = 'would never expire'
+    end
+  end
+  if says and tell('events', '', says, 'is removed; who listens sees a gap') then
+    redis.call('DEL', events, listeners)
+    redis.call('HDEL', meta, 'listened', 'told')
+  end
+end
+
+-- Promises of workers, and of listeners: none reaches further than `most` from now.
+local function check_promises(where, most)
+  local scanned = redis.call('ZSCAN', where, cursor, 'COUNT', limit)
+  next_cursor = scanned[1]
+  for i = 1, #scanned[2], 2 do
+    local who, score = scanned[2][i], scanned[2][i + 1]
+    local says
+    if not evidence.moment(score, math.min(0, now), latest + most) then
+      says = 'its score is no time that it could be: ' .. score
+    elseif tonumber(score) < now - 7 * DAY then
+      says = 'was over a week ago'
+    elseif part == 'park' and redis.call('ZSCORE', keep, who) then
+      says = 'also keeps the time'
+    end
+    if says and tell(part, who, says, 'is removed') then redis.call('ZREM', where, who) end
+  end
+end
+
+local function check_claims()
+  local scanned = redis.call('HSCAN', claims, cursor, 'COUNT', limit)
+  next_cursor = scanned[1]
+  for i = 1, #scanned[2], 2 do
+    local who, value = scanned[2][i], scanned[2][i + 1]
+    local at = string.match(value, '^(%d+) %d+ ')
+    local says
+    if not at then
+      says = 'what it took last cannot be read'
+    elseif not evidence.moment(at, 0, latest + DAY) then
+      says = 'it took something at a time that lies too far ahead: ' .. at
+    end
+    if says and tell('claims', who, says, 'is removed') then redis.call('HDEL', claims, who) end
+  end
+end
+
+-- Keys that carry the queue's name, and are none of its keys.
+local function check_keys()
+  local known = {}
+  for _, some in ipairs({hashes, zsets, aside, {wake, events}}) do
+    for _, where in ipairs(some) do known[where] = true end
+  end
+  local begin = string.gsub(meta, '[][*?\\^-]', '\\%0')
+  local scanned = redis.call('SCAN', cursor, 'MATCH', begin .. '*', 'COUNT', limit)
+  next_cursor = scanned[1]
+  for _, where in ipairs(scanned[2]) do
+    if not known[where] then
+      tell('unknown', where, 'is a key that this version of bide does not know', '')
+    end
+  end
+end
+
+if part == 'types' then
+  check_types()
+elseif part == 'meta' then
+  check_meta()
+elseif part == 'hints' then
+  check_hints()
+elseif part == 'events' then
+  check_events()
+elseif part == 'keep' then
+  check_promises(keep, SLACK)
+elseif part == 'park' then
+  check_promises(park, SLACK)
+elseif part == 'listeners' then
+  check_promises(listeners, 7 * DAY)
+elseif part == 'claims' then
+  check_claims()
+elseif part == 'keys' then
+  check_keys()
+else
+  return redis.error_reply('BADARG fsck_queue part')
+end
+return {'ok', now, next_cursor, unpack(found)}

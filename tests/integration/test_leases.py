@@ -1,0 +1,103 @@
+"""Renewing leases: until the time-out and its grace, and whatever goes wrong meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+
+import pytest
+import redis
+
+from bide import sync
+from bide.job import Claimed
+from bide.keys import keys_of
+from bide.ops import consume, produce
+from bide.payload.codec import Body
+from bide.script import SERVER_CLOCK
+from bide.worker.leases import GRACE, Held, Leases
+from bide.worker.station import Station
+
+KEYS = keys_of("mail")
+LEASE = 60.0
+LEASE_US = 60_000_000
+
+
+@dataclass
+class Job:
+    """A job under a lease, claimed a lease ago."""
+
+    claimed: Claimed
+    deadline: float
+    station: Station
+    claimed_at: float
+    ended: bool = False
+    lost: bool = False
+
+
+@pytest.fixture
+def job(one_url: str) -> Job:
+    client = sync.Client(one_url)
+    client.run(produce.enqueue(KEYS, [produce.prepare(Body("app:task"), job_id="a")]))
+    (claimed,) = client.run(consume.claim(KEYS, "w1", 1, 1, LEASE_US, 0)).jobs
+    client.close()
+    now = time.monotonic()
+    return Job(claimed, now + 60, Station(KEYS, "w1", LEASE_US), now - LEASE)
+
+
+@pytest.mark.parametrize(("ago", "renewed"), [(0, True), (GRACE / 2, True), (GRACE + 1, False)])
+def test_a_lease_is_renewed_until_the_time_out_and_its_grace(
+    job: Job, one_url: str, ago: float, renewed: bool
+) -> None:
+    job.deadline = time.monotonic() - ago
+    with redis.Redis.from_url(one_url) as direct:
+        before = direct.zscore(KEYS["active"], "a")
+        leases = Leases(one_url, SERVER_CLOCK, LEASE, lambda: [job], lambda channel, id: None)
+        leases._renew()
+        assert (direct.zscore(KEYS["active"], "a") != before) == renewed
+
+
+def renew(job: Job, url: str) -> list[tuple[str, str]]:
+    """Renew once; what was said of jobs that are to end."""
+    heard: list[tuple[str, str]] = []
+    leases = Leases(url, SERVER_CLOCK, LEASE, lambda: [job], lambda *what: heard.append(what))
+    leases._renew()
+    return heard
+
+
+def test_a_job_that_was_asked_to_end_hears_it_with_its_lease(job: Job, one_url: str) -> None:
+    assert renew(job, one_url) == []
+    with redis.Redis.from_url(one_url) as direct:
+        direct.zadd(KEYS["asked"], {"a": 1})
+    assert renew(job, one_url) == [(KEYS["asked"], "a")]
+
+
+def test_a_lease_that_has_passed_to_another_is_told_of_once(
+    job: Job, one_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    job.claimed = job.claimed._replace(token=job.claimed.token - 1)
+    for _ in range(2):
+        renew(job, one_url)
+    assert job.lost
+    assert caplog.text.count("job a: its lease has passed to another worker") == 1
+
+
+def test_a_renewal_that_fails_is_followed_by_others(
+    one_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[int] = []
+    again = threading.Event()
+
+    def held() -> list[Held]:
+        asked.append(1)
+        if len(asked) == 1:
+            raise RuntimeError("changed size during iteration")
+        again.set()
+        return []
+
+    leases = Leases(one_url, SERVER_CLOCK, 0.04, held, lambda channel, id: None)
+    leases.start()
+    assert again.wait(10)
+    leases.stop()
+    leases.join(10)
+    assert "Leases were not renewed this time" in caplog.text

@@ -1,0 +1,71 @@
+"""Running a mutant: its one test, in a process of its own, against a copy of the package.
+
+The copy stands before the installed package on `PYTHONPATH`, so that workers and other programs
+that the test starts are of it, too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+from tests.mutation.mutant import ROOT, SOURCE, Mutant
+
+LONGEST: Final = 100.0
+"""Seconds that a test may take; less than after what pytest itself ends one that hangs."""
+
+Fate = Literal["killed", "survived", "hung", "broken"]
+
+
+def passes(tests: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run tests against the package as it is."""
+    return _pytest(tests, SOURCE, None)
+
+
+def run(mutant: Mutant) -> Fate:
+    """Run the mutant's test against the mutant.
+
+    Returns:
+        `killed` if the test failed; `survived` if it passed; `hung` if it did not end; `broken` if
+        it could not even be run, which shows nothing.
+
+    Raises:
+        Unapplied: the mutant cannot be made.
+    """
+    with tempfile.TemporaryDirectory(prefix="bide-mutant-") as name:
+        copy = Path(name)
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(SOURCE, copy, ignore=ignored, dirs_exist_ok=True)
+        file = copy / "bide" / mutant.file
+        file.write_text(mutant.apply(file.read_text("utf-8")), "utf-8")
+        try:
+            done = _pytest([mutant.test], copy, LONGEST)
+        except subprocess.TimeoutExpired:
+            return "hung"
+    if done.returncode == 0:
+        return "survived"
+    has_failed = re.search(r"\b\d+ (failed|error)", done.stdout.strip().rpartition("\n")[2])
+    return "killed" if done.returncode == 1 and has_failed else "broken"
+
+
+def _pytest(
+    tests: Sequence[str], source: Path, timeout: float | None
+) -> subprocess.CompletedProcess[str]:
+    plugins = [f"-p{name}" for name in ("no:cacheprovider", "anyio", "_bide_pytest")]
+    command = [sys.executable, "-m", "pytest", "-qx", "--tb=line", *plugins, *tests]
+    env = os.environ | {
+        "PYTHONPATH": str(source),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # to load them all takes longer than most tests
+        "BIDE_TEST_SERVERS": "valkey",  # what one server shows, no other needs to
+    }
+    return subprocess.run(
+        command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=timeout
+    )

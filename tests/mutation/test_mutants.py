@@ -1,0 +1,102 @@
+"""Every mutant can still be made; `make mutants` runs them all, and here is a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from bide import script
+from tests.mutation.mutant import ROOT, SOURCE, Mutant, Unapplied, read_mutants
+from tests.mutation.page import page
+from tests.mutation.run import run
+
+MUTANTS = read_mutants()
+NAMES = [f"{each.file}: {each.guard}" for each in MUTANTS]
+every_mutant = pytest.mark.parametrize("mutant", MUTANTS, ids=NAMES)
+
+
+@pytest.fixture(scope="session")
+def compiler(one_server: object) -> Iterator[redis.Redis]:
+    """A server that says whether it can read a script."""
+    with redis.Redis.from_url(one_server.url) as client:  # type: ignore[attr-defined]
+        yield client
+
+
+@every_mutant
+def test_it_applies_and_can_be_read(
+    mutant: Mutant, compiler: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (SOURCE / "bide" / mutant.file).read_text("utf-8")
+    mutated = mutant.apply(text)
+    assert mutated != text
+    if mutant.file.endswith(".py"):
+        compile(mutated, mutant.file, "exec")
+        return
+    path = mutant.file.removeprefix("lua/")
+    read = script._read
+    monkeypatch.setattr(script, "_read", lambda name: mutated if name == path else read(name))
+    users = [path] if "/" not in path else _users_of(path)
+    for name in users:
+        made = script.load.__wrapped__(name.removesuffix(".lua"))
+        assert compiler.script_load(made.text) == made.sha
+
+
+def _users_of(include: str) -> list[str]:
+    """A script that includes a file."""
+    line = ("include", Path(include).stem)
+    return [
+        next(
+            name
+            for name in script.names()
+            for tag, text in script.load(name).header
+            for word in text.split()
+            if (tag, word) == line
+        )
+    ]
+
+
+@every_mutant
+def test_its_test_is_there(mutant: Mutant) -> None:
+    path, _, name = mutant.test.partition("::")
+    assert f"def {name.partition('[')[0]}(" in (ROOT / path).read_text("utf-8"), mutant.test
+
+
+def test_no_guard_is_written_down_twice() -> None:
+    assert len({(each.file, each.old, each.new) for each in MUTANTS}) == len(MUTANTS)
+    assert len(set(NAMES)) == len(NAMES)
+
+
+def test_the_page_is_what_the_tables_say() -> None:
+    """Run `make mutants`."""
+    assert (ROOT / "docs" / "mutants.md").read_text("utf-8") == page(MUTANTS)
+
+
+SAMPLE = Mutant(
+    guard="nothing is taken before it is due",
+    file="lua/include/when.lua",
+    old="return math.max(us, now)",
+    new="return us",
+    test="tests/conformance/test_enqueue.py::test_a_moment_that_has_passed_means_now",
+)
+
+
+def test_a_mutant_is_killed_where_its_test_fails() -> None:
+    assert run(SAMPLE) == "killed"
+
+
+def test_a_mutant_survives_where_its_test_does_not_look() -> None:
+    harmless = SAMPLE._replace(new="return math.max(now, us)")
+    assert run(harmless) == "survived"
+
+
+def test_a_test_that_cannot_be_run_kills_nothing() -> None:
+    assert run(SAMPLE._replace(test="tests/conformance/test_enqueue.py::test_nothing")) == "broken"
+
+
+@pytest.mark.parametrize(("old", "times"), [("return never", 0), ("return", 4)])
+def test_what_is_not_found_once_is_no_mutant(old: str, times: int) -> None:
+    with pytest.raises(Unapplied, match=f"is found {times} times"):
+        run(SAMPLE._replace(old=old))
