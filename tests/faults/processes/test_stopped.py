@@ -36,10 +36,11 @@ def test_a_stopped_child_loses_its_lease_and_its_outcome_is_refused(
 
 
 def test_a_stopped_child_costs_its_own_slot_and_no_other(stand: Stand) -> None:
-    with stand.at_work(lease=2, concurrency=2):
+    with stand.at_work(lease=2, concurrency=2) as worker:
         stand.queue.enqueue(tasks.held, "gate")
         (stopped,) = stand.wait("begun")
         os.kill(stopped.pid, signal.SIGSTOP)
+        eventually(lambda: any(slot.stopped_at for slot in house(worker).slots))
         for job in [stand.queue.enqueue(hostile.ran) for _ in range(5)]:
             assert job.wait(20) == "ran"
         os.kill(stopped.pid, signal.SIGCONT)
