@@ -231,6 +231,8 @@ class Worker:
             elif text == self.name:
                 self._dismissed()
 
+        if self._stops:
+            self._obey()
         if not await self._open(running):
             return 0
         leases = Leases(client.url, self._clock, self._lease_us / 1e6, running.leased, ask)
