@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
@@ -21,6 +20,7 @@ import pytest
 import redis
 
 from bide.embedded import Server, wheel_server
+from tests.servers.programs import distribution_server
 
 ServerFor = Callable[[str], Server]
 """From a server's name, "valkey" or "redis", to the one that runs for the whole session."""
@@ -28,7 +28,7 @@ ServerFor = Callable[[str], Server]
 
 def _binaries() -> dict[str, str]:
     """The servers to test on: name → program, in the order in which the tests run."""
-    present = {"valkey": wheel_server(), "redis": shutil.which("redis-server")}
+    present = {"valkey": wheel_server(), "redis": distribution_server()}
     wanted = os.environ.get("BIDE_TEST_SERVERS")
     names = [name.strip() for name in wanted.split(",")] if wanted else list(present)
     binaries: dict[str, str] = {}

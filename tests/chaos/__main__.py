@@ -8,7 +8,6 @@ import io
 import os
 import platform
 import random
-import shutil
 import signal
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from tests.chaos import figures, page
 from tests.chaos.books import Account
 from tests.chaos.catalogue import FAULTS
 from tests.chaos.scene import Scene, Verdict
+from tests.servers.programs import distribution_server
 
 SCALE = 2.0
 
@@ -87,7 +87,7 @@ def _options() -> argparse.Namespace:
     options.server = {
         None: wheel_server(),
         "valkey": wheel_server(),
-        "redis": shutil.which("redis-server"),
+        "redis": distribution_server(),
     }.get(options.server, options.server)
     return options
 

@@ -26,8 +26,8 @@ from tests.conformance.probe import Executor, Probe, open_executor
 from tests.conftest import BINARIES, ServerFor
 from tests.faults.ear import Ear
 from tests.servers.cluster import cluster
-from tests.servers.old import old_server
 from tests.servers.plain import client_of
+from tests.servers.programs import old_server
 from tests.servers.sentinel import sentinel
 
 _EVERYWHERE = bool(os.environ.get("BIDE_TEST_EVERYWHERE"))

@@ -67,6 +67,20 @@ def at_work(url: str, seeing: Queue) -> Iterator[None]:
         assert not thread.is_alive()
 
 
+def test_what_several_servers_ask_for_is_told_by_the_url(home: Path) -> None:
+    plain = said(bide(home, "acl", "worker", url="redis://127.0.0.1:1"))
+    assert "+role" not in plain
+    assert "+asking" not in plain
+    assert "+waitaof" not in plain
+    many = said(bide(home, "acl", "worker", url="redis+cluster://127.0.0.1:1"))
+    assert "+asking" in many
+    assert "+cluster|slots" in many
+    watched = said(bide(home, "acl", "worker", url="redis+sentinel://127.0.0.1:1/main"))
+    assert "+role" in watched
+    assert "+waitaof" in said(bide(home, "acl", "producer", "--fsync"))
+    assert "+waitaof" not in said(bide(home, "acl", "viewer", "--fsync"))
+
+
 def test_a_producer_enqueues_waits_and_changes_and_a_worker_works(
     as_user: As, queue: Queue
 ) -> None:

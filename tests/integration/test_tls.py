@@ -12,6 +12,7 @@ from bide import Queue, Worker
 from bide.embedded import Server
 from bide.errors import ServerUnavailable
 from tests.servers.nodes import free_port
+from tests.servers.programs import distribution_server
 from tests.servers.tls import NEEDED, make_certificate, tls_options
 
 pytestmark = NEEDED
@@ -29,7 +30,7 @@ def secured(tmp_path: Path, tmp_server: Callable[..., Server]) -> Secured:
     make_certificate(tmp_path, "DNS:localhost")
     port = free_port()
     tmp_server(
-        binary="redis-server",
+        binary=distribution_server(),
         extra=(
             *("--tls-port", str(port)),
             *tls_options(tmp_path),

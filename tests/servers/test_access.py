@@ -9,26 +9,31 @@ from pathlib import Path
 import pytest
 
 from bide import AccessDenied, AsyncQueue, Queue, ServerUnavailable, Worker
+from bide.cli.acl import rules
+from bide.servers import read_servers
 from tests.servers.cluster import cluster
 from tests.servers.conftest import Servers
 from tests.servers.nodes import listed
+from tests.servers.programs import distribution_server
 from tests.servers.sentinel import Sentinels
 from tests.servers.tls import NEEDED, make_certificate, tls_options
 
 JOB = "tests.integration.jobs:add"
-RIGHTS = ("on", ">secret", "~bide:*", "&bide:*", "+@all", "-@admin", "-@dangerous")
-"""And to ask where to go: `cluster|slots` is of neither kind, ROLE of both."""
 
 
 @pytest.fixture
 def guarded(servers: Servers) -> Iterator[str]:
-    """A URL without user and password, of servers that have a user `app` with few rights."""
+    """A URL without user and password, of servers that have a user `app` with few rights.
+
+    They are those that `bide acl worker` prints.
+    """
+    rights = rules("worker", ["mail"], "bide", read_servers(servers.url).kind)
     for node in servers.nodes:
-        node.client.execute_command("ACL", "SETUSER", "app", "reset", *RIGHTS, "+role")
+        node.client.execute_command("ACL", "SETUSER", "app", "reset", ">secret", *rights)
     watched = servers.sentinels if isinstance(servers, Sentinels) else []
     for one in watched:
-        rights = ("on", ">told", "+sentinel|get-master-addr-by-name", "+ping", "+client|setinfo")
-        one.client.execute_command("ACL", "SETUSER", "asker", "reset", *rights)
+        asks = ("on", ">told", "+sentinel|get-master-addr-by-name", "+ping", "+client|setinfo")
+        one.client.execute_command("ACL", "SETUSER", "asker", "reset", *asks)
     yield servers.url
     for node in servers.nodes:
         node.client.acl_deluser("app")
@@ -80,7 +85,7 @@ def test_a_cluster_over_tls(tmp_path: Path) -> None:
     make_certificate(tmp_path, "IP:127.0.0.1")
     inside = ("--tls-cluster", "yes", "--tls-replication", "yes")
     options = ("--tls-port", "{port}", *inside, *tls_options(tmp_path))
-    with cluster(binary="redis-server", extra=options) as servers:
+    with cluster(binary=distribution_server(), extra=options) as servers:
         ports = [node.client.config_get("tls-port")["tls-port"] for node in servers.nodes]
         url = "rediss+cluster://" + listed([("127.0.0.1", int(port)) for port in ports[:2]])
         works(f"{url}?ssl_ca_certs={tmp_path / 'ca.pem'}")

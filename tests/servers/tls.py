@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers.programs import distribution_server
+
 NEEDED = pytest.mark.skipif(
-    not (shutil.which("redis-server") and shutil.which("openssl")),
+    not (distribution_server() and shutil.which("openssl")),
     reason="needs a redis-server that speaks TLS, and openssl",
 )
 

