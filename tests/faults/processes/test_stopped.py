@@ -35,6 +35,27 @@ def test_a_stopped_child_loses_its_lease_and_its_outcome_is_refused(
     assert len(stand.notes("begun", job.id)) == 2
 
 
+def test_a_stopped_child_costs_its_own_slot_and_no_other(stand: Stand) -> None:
+    with stand.at_work(lease=2, concurrency=2):
+        stand.queue.enqueue(tasks.held, "gate")
+        (stopped,) = stand.wait("begun")
+        os.kill(stopped.pid, signal.SIGSTOP)
+        for job in [stand.queue.enqueue(hostile.ran) for _ in range(5)]:
+            assert job.wait(20) == "ran"
+        os.kill(stopped.pid, signal.SIGCONT)
+        stand.open("gate")
+
+
+def test_one_that_stays_stopped_is_killed_when_its_lease_has_long_passed(stand: Stand) -> None:
+    with stand.at_work(lease=0.4, concurrency=1):
+        job = stand.queue.enqueue(tasks.held, "gate")
+        (stopped,) = stand.wait("begun")
+        os.kill(stopped.pid, signal.SIGSTOP)
+        stand.wait("begun", 2)
+        stand.open("gate")
+        assert job.wait(20) == "held"
+
+
 @PROCESS
 def test_a_job_that_holds_the_gil_keeps_its_lease(stand: Stand) -> None:
     """For several leases, beside a worker that would take it."""

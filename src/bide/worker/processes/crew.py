@@ -97,8 +97,9 @@ class Crew:
         house.hear(self._heard, self._learned, self._able)
 
     def __len__(self) -> int:
-        """How many jobs are held."""
-        return len(self._held)
+        """How many jobs take up what there is for jobs: those of stopped children do not."""
+        slots = self._house.slots
+        return len(self._held) - sum(s.stopped_at > 0 and s.row.job in self._held for s in slots)
 
     @property
     def busy(self) -> int:
@@ -282,7 +283,7 @@ class Crew:
     def _look(self) -> None:
         """See what runs too long, or was asked to end; and take back what waits too long."""
         now = time.monotonic()
-        longest, could, can = 0.0, self.capacity, False
+        longest, could, can = 0.0, self.capacity - len(self), False
         begun = set()
         for slot in self._house.slots:
             slot.look()
@@ -292,11 +293,15 @@ class Crew:
             if run is None:
                 continue
             begun.add(number)
+            if slot.stopped_at:
+                if now - slot.stopped_at > 2 * run.station.lease:
+                    slot.kill()  # another has had its lease since; what it came to would be refused
+                continue
             longest = max(longest, now - slot.row.begun)
             self._bound(slot, number, run, now)
         self._pace.takes(longest)
         self._newest = max([self._newest, *begun])
-        if self.capacity > could:
+        if self.capacity - len(self) > could:
             self._changed()
         if len(self._held) > len(begun) and not can and now - self._moved_at > STALE:
             self._give_back()

@@ -36,6 +36,8 @@ class Slot:
         """The worker has killed the child that is here now."""
         self.able = False
         """There is a child here that takes jobs, or will in a moment."""
+        self.stopped_at = 0.0
+        """Since when the child stands still (`time.monotonic()`); 0 for not."""
         self.failures = 0
         self.spawning: asyncio.TimerHandle | None = None
         """When the next child will be asked for."""
@@ -80,7 +82,9 @@ class Slot:
             if not self.killed and time.monotonic() - self._left_at > CLOSING + GRACE:
                 self._give_up("its resources and tasks to close", CLOSING + GRACE)
             return
-        self.able = (self._is_ready or self.age < BEGINNING) and not kin.is_idle(self.pid)
+        stands = kin.is_idle(self.pid)
+        self.stopped_at = (self.stopped_at or time.monotonic()) if stands else 0.0
+        self.able = (self._is_ready or self.age < BEGINNING) and not stands
         if not self._is_ready and not self.killed and self.age > OPENING:
             self._give_up("its resources to open", OPENING)
 
@@ -113,6 +117,7 @@ class Slot:
         """A child is here now; whether none was before that could take jobs."""
         was_able, self.able = self.able, pid != self._left
         self.pid = pid
+        self.stopped_at = 0.0
         self.killed = False
         self.row.ask(0)
         self._born_at = time.monotonic()
