@@ -18,7 +18,7 @@ BESIDE = [
     ),
     case(
         "a large body without mark",
-        ("HSET", "@jobs", "wait", '{"task":"' + "x" * 20_000 + '"}'),
+        ("HSET", "@jobs", "wait", '{"task":"t","args":["' + "x" * 20_000 + '"]}'),
         finds=("mark", "wait"),
         wait="due",
     ),

@@ -1,0 +1,108 @@
+"""What a worker's loop decides by itself: how much to claim, what goes back, what is sent again."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from bide.errors import ServerUnavailable
+from bide.job import Claimed
+from bide.keys import keys_of
+from bide.ops.consume import Claim, Settle
+from bide.worker.loop import Loop, _Part
+from bide.worker.order import Strict
+from bide.worker.station import Station
+
+pytestmark = pytest.mark.anyio
+
+LEASE = 6.0
+JOB = Claimed("a", b"{}", 1, 1, 0, 1, 1)
+REPLY = Claim(1, 0, 0, False, False, False, [JOB])
+
+
+@dataclass
+class Slots:
+    """Where jobs run, as far as the loop asks."""
+
+    capacity: int = 5
+    busy: int = 0
+    accepted: list[Claimed] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return self.busy
+
+    def accept(self, station: Station, jobs: list[Claimed], sent: float) -> None:
+        self.accepted += jobs
+
+
+class Gone:
+    """A client of a server that does not answer."""
+
+    async def attempt_many(self, commands: list[Any]) -> list[Any]:
+        raise ServerUnavailable("it is gone")
+
+
+@pytest.fixture
+def station() -> Station:
+    return Station(keys_of("mail"), "w1", round(LEASE * 1e6))
+
+
+@pytest.fixture
+def slots() -> Slots:
+    return Slots()
+
+
+@pytest.fixture
+async def loop(station: Station, slots: Slots) -> Loop:
+    loop = Loop(Gone(), [station], Strict(), burst=False)  # type: ignore[arg-type]
+    loop._running = slots  # type: ignore[assignment]
+    return loop
+
+
+def released(station: Station) -> list[str]:
+    return [settle.id for settle in station.settles if settle.outcome == "release"]
+
+
+@pytest.mark.parametrize(("ago", "late"), [(0.0, False), (3.0, False), (5.0, True)])
+async def test_what_came_too_late_to_be_held_goes_back(
+    loop: Loop, station: Station, slots: Slots, ago: float, late: bool
+) -> None:
+    """Another may have it by the time that it runs."""
+    loop._take(station, REPLY, time.monotonic() - ago)
+    assert released(station) == (["a"] if late else [])
+    assert slots.accepted == ([] if late else [JOB])
+
+
+async def test_what_is_taken_while_stopping_goes_back(
+    loop: Loop, station: Station, slots: Slots
+) -> None:
+    loop.stop()
+    loop._take(station, REPLY, time.monotonic())
+    assert (released(station), slots.accepted) == (["a"], [])
+
+
+async def test_half_the_slots_are_claimed_at_a_time(loop: Loop) -> None:
+    """One half runs while the round trip of the other is under way."""
+    assert loop._free() == 5
+    assert loop._shares(time.monotonic(), 5) == [3]
+
+
+async def test_who_drains_for_a_suspect_claims_nothing_until_it_is_idle(
+    loop: Loop, station: Station, slots: Slots
+) -> None:
+    loop._take(station, REPLY._replace(drain=True, jobs=[]), time.monotonic())
+    slots.busy = 1
+    assert loop._free() == 0
+    slots.busy = 0
+    assert loop._free() == 5
+
+
+async def test_outcomes_are_kept_until_the_server_has_them(loop: Loop, station: Station) -> None:
+    first, second = (Settle(id, 1, "complete") for id in "ab")
+    station.settles = [second]
+    await loop._exchange([_Part(0, station, [], [first], None)])
+    assert station.settles == [first, second]
+    assert station.resting
