@@ -224,6 +224,8 @@ def _time_popping(full: Full) -> None:
 
     full.time("pop", popped)
     full.time("repeated pop", lambda: pop(again=True))
+    ids = pop(again=True).ids[: consume.MAX_NOTED]
+    full.time("refuse", lambda: full.client.run(consume.refuse(KEYS, [(id, ERROR) for id in ids])))
 
     def refused() -> None:
         full.stuff(full.ids(KEYS.names["due"][0], 50))

@@ -106,7 +106,7 @@ def _all_run_once(proxy: Proxy, queue: Queue, direct: redis.Redis, crew: Crew) -
     again = [job.id for i, job in enumerate(jobs) if i % 3 == 2]
     assert sorted(runs) == sorted([(job.id, 1) for job in jobs] + [(id, 2) for id in again])
     assert crew.ledger.count("done") == dict.fromkeys((job.id for job in jobs), 1)
-    assert lost > 5
+    assert lost > 2
     for worker in crew.workers:
         worker.terminate()
     assert [worker.wait() for worker in crew.workers] == [0] * len(crew.workers)

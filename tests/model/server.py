@@ -45,7 +45,12 @@ class Server:
     def stored(self) -> dict[str, Any]:
         """Everything, by name; sorted sets as id -> score, in their order."""
         pipe = self.raw.pipeline(transaction=True)
-        names = [(name, key) for name in LAYOUT for key in KEYS.names[name]]
+        names = [
+            (name, key)
+            for name in LAYOUT
+            for key in KEYS.names[name]
+            if LAYOUT[name].type != "any"  # what no verb makes
+        ]
         read: dict[str, Any] = {
             "zset": lambda key: pipe.zrange(key, 0, -1, withscores=True),
             "hash": pipe.hgetall,

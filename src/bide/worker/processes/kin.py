@@ -102,14 +102,25 @@ MARK: Final = "BIDE_NURSERY"
 
 
 def kill_marked(mark: str) -> None:
-    """Kill all that is left of a nursery which could not do so itself."""
+    """Kill all that is left of a nursery which could not do so itself, and see it gone.
+
+    One that is dying may yet take a message from a line, which nobody would hear of.
+    """
     wanted = f"{MARK}={mark}".encode()
-    for pid in _all():
-        with suppress(OSError):
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                marked = wanted in file.read().split(b"\0")
-            if marked:
-                os.kill(pid, signal.SIGKILL)
+    until = time.monotonic() + _DYING
+    while sum(_kill_if_marked(pid, wanted) for pid in _all()) and time.monotonic() < until:
+        time.sleep(0.001)
+
+
+def _kill_if_marked(pid: int, wanted: bytes) -> bool:
+    """Whether it was there to be killed; what is dead has no environment any more."""
+    with suppress(OSError):
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            marked = wanted in file.read().split(b"\0")
+        if marked:
+            os.kill(pid, signal.SIGKILL)
+            return True
+    return False
 
 
 def _all() -> Iterator[int]:
