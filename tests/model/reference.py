@@ -227,8 +227,8 @@ class Queue(Managed):
             if last == seq:
                 popped = [self.jobs[id] for id in ids if id in self.jobs]
                 lost = len(ids) - sum(1 for job in popped if job.run)
-                found = [job.body for job in popped if job.was_popped(consumer, then)]
-                return [b"ok", now, 1, 0, lost, *found]
+                found = [job for job in popped if job.was_popped(consumer, then)]
+                return [b"ok", now, 1, 0, lost, *_told(found)]
         reclaimed = self._reclaim(now, now if now >= calm_until else self.meta["calm_from"])
         if rewound:
             self._clamp(now + longest)
@@ -264,7 +264,7 @@ class Queue(Managed):
         may_be_more = reclaimed == RECLAIMS or full or items == count
         more = len(taken) < count and may_be_more
         word = b"strangers" if astray else b"ok"
-        return [word, now, int(more), len(refused), 0, *(job.body for job in taken)]
+        return [word, now, int(more), len(refused), 0, *_told(taken)]
 
     def _look(self, ripe: list[Job], count: int) -> tuple[list[Job], int, bool]:
         looked: list[Job] = []
@@ -373,3 +373,8 @@ class Queue(Managed):
         elif near() < 2 and (self.park or len(self.keep) > near()):
             self.push(worker)
         return until
+
+
+def _told(jobs: list[Job]) -> Reply:
+    """What a pop says of each: its id and its body."""
+    return [word for job in jobs for word in (job.id.encode(), job.body)]
