@@ -16,6 +16,8 @@ VENV := .venv
 PY   := $(VENV)/bin/python
 PIP  := $(PY) -m pip --disable-pip-version-check --quiet install
 ARGS ?=
+# How many processes run the tests, which mostly wait.
+JOBS ?= 2
 
 # An environment that was left half-made, has lost its Python or came here from another directory
 # is made again. The stamp, written last, holds the directory it was made in.
@@ -34,7 +36,7 @@ demo: $(VENV)/has-embedded  ## See it run, on a server of its own
 	@$(PY) -m bide demo $(ARGS)
 
 test: $(VENV)/has-dev  ## Run the tests (ARGS="-k embedded -x")
-	@$(PY) -m pytest -q $(ARGS)
+	@$(PY) -m pytest -q -n $(JOBS) --dist loadfile $(ARGS)
 
 everywhere: $(VENV)/has-dev  ## Run what concerns servers on all of them, through both executors
 	@BIDE_TEST_EVERYWHERE=1 $(PY) -m pytest -q tests/conformance tests/servers $(ARGS)

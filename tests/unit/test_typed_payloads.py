@@ -359,7 +359,6 @@ def test_there_and_back(hint: Any, value: Any, codec: Codec) -> None:
         (tuple[complex, Path], (1j, Path("a"))),
         (Sequence[int], deque([1])),
     ],
-    ids=str,
 )
 def test_a_pickle_brings_objects_and_they_pass(hint: Any, value: Any) -> None:
     args, _ = travel(asking(hint), [value], codec="pickle")
