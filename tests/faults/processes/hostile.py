@@ -82,16 +82,27 @@ def close_everything() -> None:
 def swap_everything() -> None:
     """Closes all descriptors, and has others under their numbers."""
     note("begun")
-    os.closerange(3, 64)
-    for _ in range(60):
+    last = max(map(int, os.listdir("/proc/self/fd")))
+    os.closerange(3, last + 1)
+    for _ in range(3, last + 1):
         os.open("/dev/null", os.O_RDWR)
+
+
+def close_its_loop() -> None:
+    """Closes what the event loop waits with, as one does that closes a descriptor twice."""
+    note("begun")
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            if "eventpoll" in os.readlink(f"/proc/self/fd/{fd}"):
+                os.close(int(fd))
 
 
 def leak_into(number: int) -> None:
     """What has our lines now says what it likes."""
     note("begun")
-    os.closerange(3, 64)
-    kept.extend(socket.socketpair() for _ in range(20))
+    last = max(map(int, os.listdir("/proc/self/fd")))
+    os.closerange(3, last + 1)
+    kept.extend(socket.socketpair() for _ in range(last // 2))
 
 
 kept: list[tuple[socket.socket, socket.socket]] = []

@@ -11,7 +11,7 @@ import pytest
 
 from bide import JobCancelled, JobFailed, Retry, State
 from tests.faults.processes import hostile
-from tests.integration.processes.stand import HOSTILE, Shared, Stand
+from tests.integration.processes.stand import HOSTILE, PROCESS, Shared, Stand
 
 
 def beside_others(shared: Shared, task: Any, *args: Any, **options: Any) -> Any:
@@ -58,6 +58,19 @@ def test_a_job_that_kills_its_process_fails_with_evidence(
     assert len({note.pid for note in begun}) == len(begun) == 3, "each time in another process"
     if task is hostile.segfault:
         assert [line.text for line in job.logs] == ["about to read address 0"] * 3
+
+
+@PROCESS
+def test_a_job_that_breaks_its_event_loop_answers_for_that_itself(stand: Stand) -> None:
+    """And not the next coroutine, which would find it broken, as would all after that."""
+    with stand.at_work(concurrency=1):
+        assert stand.queue.enqueue(hostile.ran_async).wait(20) == "ran"
+        job = stand.queue.enqueue(hostile.close_its_loop, on_crash="fail")
+        with pytest.raises(JobFailed, match="exited with code 1"):
+            job.wait(20)
+        after = stand.queue.enqueue(hostile.ran_async)
+        assert after.wait(20) == "ran"
+        assert after.refresh().attempts == ()
 
 
 def test_a_job_that_must_not_be_repeated_is_not(shared: Shared) -> None:

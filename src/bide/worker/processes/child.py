@@ -245,7 +245,9 @@ class Child:
         `asyncio.Runner` does the same, and takes as long as a small job for it.
         """
         if self._loop is None:
-            self._loop = eventloop.new_event_loop()
+            with self._lines.keep():
+                self._loop = eventloop.new_event_loop()
+                self._loop.run_until_complete(asyncio.sleep(0))  # it opens some only to run
             asyncio.set_event_loop(self._loop)
         task = self._loop.create_task(coroutine)
         try:

@@ -1,7 +1,8 @@
 """A child's lines to its worker: kept whole, whatever jobs do to descriptors.
 
 A job may leave this process without a descriptor to put a large message into, so one is held back
-for that. It may also close ours: then nothing that is said here could be believed.
+for that. It may also close ours: then nothing that is said here could be believed. The same goes
+for those of the event loop, with which all that comes after would fail.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import errno
 import os
 import socket
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from bide.logs import Log
@@ -37,6 +39,13 @@ class Lines:
     def hold_back(self) -> None:
         """Have a descriptor for the time when there is no other; before there are children."""
         self._spare = os.dup(self._spare_of)
+
+    @contextmanager
+    def keep(self) -> Iterator[None]:
+        """Have what is opened here, and stays open, be known as ours."""
+        before = _open()
+        yield
+        self._known += [known for known in _open() if known not in before]
 
     @property
     def are_whole(self) -> bool:
@@ -76,6 +85,15 @@ class Lines:
             finally:
                 with suppress(OSError):
                     self.hold_back()
+
+
+def _open() -> list[tuple[int, int]]:
+    """The descriptors that are open and what they are of, without that of the listing."""
+    try:
+        known = [(int(fd), _inode(int(fd))) for fd in os.listdir("/dev/fd")]
+    except OSError:  # nothing is mounted there
+        return []
+    return [(fd, inode) for fd, inode in known if inode]
 
 
 def _inode(fd: int) -> int:
