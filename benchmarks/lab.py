@@ -8,7 +8,7 @@ import platform
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,8 @@ class Lab:
         self.chosen = chosen
         self.client: Any = redis.Redis.from_url(server.url, decode_responses=True)
         self.keys = keys_of(QUEUE)
+        self.stack = ExitStack()
+        """What is closed with the lab."""
 
     def queue(self) -> Queue:
         """A producer's view of the queue."""
@@ -57,6 +59,10 @@ class Lab:
             for name, one in named
             if name.split("|")[0] not in _OUR_OWN
         }
+
+    def seconds(self, quick: float, thorough: float) -> float:
+        """How long something may be measured."""
+        return quick if self.quick else thorough
 
     def scripts(self) -> tuple[int, int]:
         """Calls and microseconds of EVALSHA so far; the time includes all that scripts call."""
@@ -134,7 +140,9 @@ def open_lab(quick: bool, chosen: str | None) -> Iterator[Lab]:
             raise SystemExit(f"no {chosen} server was found; give its path to --server")
         binary = next(iter(found.values()))
     with Server.start(binary=binary) as server:
-        yield Lab(server, quick, chosen)
+        lab = Lab(server, quick, chosen)
+        with lab.stack:
+            yield lab
 
 
 def environment(server: Server) -> dict[str, Any]:

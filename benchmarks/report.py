@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from rich.box import SIMPLE_HEAD
@@ -14,6 +14,22 @@ Row = dict[str, float]
 Rows = dict[str, Row]
 
 
+class Aim(NamedTuple):
+    """What a figure is to be, and is."""
+
+    what: str
+    measured: float
+    at_most: float | None = None
+    at_least: float | None = None
+
+    @property
+    def met(self) -> bool:
+        """Whether it is."""
+        if self.at_most is not None and self.measured > self.at_most:
+            return False
+        return self.at_least is None or self.measured >= self.at_least
+
+
 class Report(NamedTuple):
     """One table: a row for each thing measured, a column for each figure."""
 
@@ -21,6 +37,9 @@ class Report(NamedTuple):
     rows: Rows
     first: str = ""
     note: str = ""
+    aims: Sequence[Aim] = ()
+    points: Mapping[str, Sequence[float]] = {}
+    """Of some rows, the values themselves, thinned: for a plot."""
 
 
 def percentiles(values: Iterable[float]) -> Row:
@@ -47,14 +66,38 @@ def difference(one: Row, floor: Row) -> Row:
 
 
 def median(rounds: Sequence[Row]) -> Row:
-    """The median of each figure over rounds."""
-    return {column: statistics.median(r[column] for r in rounds) for column in rounds[0]}
+    """The median of each figure over those rounds that have it."""
+    columns = dict.fromkeys(column for row in rounds for column in row)
+    return {
+        column: statistics.median(row[column] for row in rounds if column in row)
+        for column in columns
+    }
 
 
 def spread(rounds: Sequence[Row], column: str) -> Row:
     """The lowest and highest of one figure over rounds: how far to trust its median."""
     values = [r[column] for r in rounds]
     return {"lowest": min(values), "highest": max(values)}
+
+
+def thinned(values: Iterable[float], most: int = 200) -> list[float]:
+    """Quantiles at even distances from the least to the greatest, for a cumulative plot."""
+    ordered = sorted(values)
+    if len(ordered) <= most:
+        return ordered
+    return [ordered[round(i * (len(ordered) - 1) / (most - 1))] for i in range(most)]
+
+
+def show_aims(console: Console, aims: Sequence[Aim]) -> None:
+    """Print what was to be reached, and whether it was."""
+    table = Table(title="What is to be reached", title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("")
+    for column in ("measured", "to be", ""):
+        table.add_column(column, justify="right", no_wrap=True)
+    for aim in aims:
+        bound = f"≤ {aim.at_most:g}" if aim.at_most is not None else f"≥ {aim.at_least:g}"
+        table.add_row(aim.what, _number(aim.measured), bound, "met" if aim.met else "missed")
+    console.print(table)
 
 
 def show(console: Console, report: Report) -> None:
