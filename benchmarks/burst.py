@@ -3,8 +3,8 @@
 The jobs are delayed, so nothing can be prepared: the worker knows the instant and nothing else.
 Each library says it in its best way: many in one call where that can delay jobs, else one by one.
 Starts are taken by the jobs themselves, as their first statement. A job is out of order if one that
-was enqueued after it has started before. 100,000 jobs are for bide and BullMQ alone: the others
-would need minutes, or hold all of them in a worker's memory.
+was enqueued after it has started before. Those take part that are through with so
+many jobs within seconds.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Size(NamedTuple):
 
 
 SIZES = (
-    Size(10_000, ("bide", "bullmq", "dramatiq", "huey", "saq", "streaq"), 40, 70, 5, 300),
-    Size(100_000, ("bide", "bullmq"), 30, 60, 10, 3_000),
+    Size(10_000, ("bide", "bullmq", "dramatiq", "huey"), 25, 75, 5, 300),
+    Size(100_000, ("bide", "bullmq"), 25, 60, 10, 3_000),
 )
 
 
@@ -61,7 +61,7 @@ def run(lab: Lab) -> list[Report]:
                 Aim(f"{what}drained, ms", row["drained, ms"], at_most=size.drained_ms),
                 Aim(f"{what}jobs out of order", row["out of order"], at_most=0),
             ]
-        note = "ms after due: of the first and last job's first statement; of that: the spread"
+        note = "ms after due, by the first and the last job; lowest, highest: when drained"
         title = f"{size.jobs:,} jobs due at one instant"
         reports.append(Report(title, rows, "worker", note, aims))
     return reports

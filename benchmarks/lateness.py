@@ -40,10 +40,13 @@ from benchmarks.report import Aim, Report, Row, Rows, difference, percentiles, t
 from benchmarks.rounds import company, in_turn
 from benchmarks.tasks import read_log
 
-QUICK_S, THOROUGH_S = 60, 210
+QUICK_S, THOROUGH_S = 60, 240
 RATE = 200
 DELAY_S = 0.5
 AHEAD_S = 1.0
+BRIEFLY = ("rq", "huey", "arq", "saq", "taskiq", "streaq")
+"""Those that look for due jobs at intervals: few jobs show how long."""
+
 FLOOR_KEY = "bench-floor"
 
 Late = dict[str, dict[str, list[float]]]
@@ -58,6 +61,10 @@ class Visit(NamedTuple):
     marks: Marks
     floor: Path | None
     """Where the sleeper notes when it woke: with bide only."""
+
+    def seconds(self, quick: float, thorough: float) -> float:
+        """How long to measure."""
+        return self.lab.seconds(quick, thorough) / (1 + (self.peer.key in BRIEFLY))
 
     def lateness(self, number: int, due_ns: int) -> float:
         """How late a job was that has run, in ms."""
@@ -124,10 +131,12 @@ def _visit(lab: Lab, peer: Peer, late: Late) -> Row:
 def _idle(visit: Visit) -> tuple[str, list[float]]:
     """One job at a time, the enqueuer silent before each is due."""
     late: list[float] = []
-    number, end = 0, time.monotonic() + visit.lab.seconds(3, 8)
+    number = 0
     with ExitStack() as stack:
         floor = visit.floor and stack.enter_context(child("sleep", visit.floor))
-        time.sleep(AHEAD_S)
+        if floor:
+            time.sleep(AHEAD_S)
+        end = time.monotonic() + visit.seconds(4, 6)
         while time.monotonic() < end:
             delay = random.uniform(0.4, 0.7)
             due, due_ns = time.time() + delay, time.monotonic_ns() + round(delay * 1e9)
@@ -145,13 +154,14 @@ def _idle(visit: Visit) -> tuple[str, list[float]]:
 def _immediate(visit: Visit) -> tuple[str, list[float]]:
     """Due at once: from just before the call to the job's first statement."""
     late: list[float] = []
-    number, end = 0, time.monotonic() + visit.lab.seconds(2, 4)
+    number = 0
     client = redis.Redis.from_url(visit.lab.server.url)
     with ExitStack() as stack:
         if visit.floor:
             url = visit.lab.server.url
             stack.enter_context(child("pop", url, FLOOR_KEY, visit.floor))
             time.sleep(AHEAD_S)
+        end = time.monotonic() + visit.seconds(1, 2)
         while time.monotonic() < end:
             called_ns = visit.peer.put(visit.peer.best, number, 1)
             visit.marks.wait(number, 1)
@@ -168,8 +178,8 @@ def _immediate(visit: Visit) -> tuple[str, list[float]]:
 
 def _stream(visit: Visit) -> tuple[str, list[float]]:
     """An even stream from the peer's producer, the sleeper between its due times."""
-    count = round(RATE * visit.lab.seconds(2, 4))
-    start = time.time() + AHEAD_S
+    count = round(RATE * visit.seconds(2, 4))
+    start = time.time() + (AHEAD_S if visit.floor else AHEAD_S / 4)
     with ExitStack() as stack:
         if visit.floor:
             floor = stack.enter_context(child("sleep", visit.floor))

@@ -95,7 +95,7 @@ def show_aims(console: Console, aims: Sequence[Aim]) -> None:
     for column in ("measured", "to be", ""):
         table.add_column(column, justify="right", no_wrap=True)
     for aim in aims:
-        bound = f"≤ {aim.at_most:g}" if aim.at_most is not None else f"≥ {aim.at_least:g}"
+        bound = f"≤ {aim.at_most:.4g}" if aim.at_most is not None else f"≥ {aim.at_least:.4g}"
         table.add_row(aim.what, _number(aim.measured), bound, "met" if aim.met else "missed")
     console.print(table)
 
