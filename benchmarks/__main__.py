@@ -13,7 +13,8 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.lab import environment, open_lab
-from benchmarks.report import Report, show, show_aims
+from benchmarks.report import Report, Rows, show, show_aims
+from benchmarks.rounds import company
 
 SUITE = ("executors", "enqueue", "lateness", "burst", "memory", "idle", "cost")
 """What is measured if nothing is named: bide and its peers, side by side."""
@@ -54,6 +55,8 @@ def main() -> None:
                 show(console, report)
             if options.json:
                 told = {"environment": about, "quick": options.quick, **_told(reports)}
+                if set(SUITE) & set(reports):
+                    told["peers"] = [peer.about for peer in company(lab).peers.values()]
                 options.json.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
     aims = [aim for made in reports.values() for report in made for aim in report.aims]
     if aims:
@@ -64,10 +67,20 @@ def _told(reports: dict[str, list[Report]]) -> dict[str, Any]:
     """The figures as JSON: by benchmark and then by table."""
     every = [report for made in reports.values() for report in made]
     return {
-        "results": {name: {r.title: r.rows for r in made} for name, made in reports.items()},
+        "results": {
+            name: {r.title: _rounded(r.rows) for r in made} for name, made in reports.items()
+        },
         "notes": {report.title: report.note for report in every if report.note},
         "aims": [aim._asdict() | {"met": aim.met} for report in every for aim in report.aims],
         "points": {report.title: report.points for report in every if report.points},
+    }
+
+
+def _rounded(rows: Rows) -> Rows:
+    """Figures with as many digits as mean something."""
+    return {
+        name: {column: float(f"{value:.5g}") for column, value in row.items()}
+        for name, row in rows.items()
     }
 
 

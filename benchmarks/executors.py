@@ -60,8 +60,9 @@ def run(lab: Lab) -> list[Report]:
     rounds = in_turn(lab.seconds(QUICK_S, THOROUGH_S), measures)
     count = max(map(len, rounds.values()))
     note = (
-        "CPU µs: the worker and all its processes, a job; server µs: the server's CPU, a job, and "
-        f"with what it took to enqueue it, many at once where the library can\n{here.told()}"
+        f"medians of {count} rounds; CPU µs: the worker and all its processes, a job; server µs: "
+        "the server's CPU, a job, and with what it took to enqueue it, many at once where the "
+        f"library can\n{here.told()}"
     )
     measured = medians(rounds, "jobs/s")
     rows, aims = ratios(rounds, PAIRS, "jobs/s")
@@ -70,7 +71,7 @@ def run(lab: Lab) -> list[Report]:
         aims.append(Aim("server µs a job, enqueued with many others", cost, at_most=MOST_US))
     return [
         Report(
-            f"Jobs that do nothing, {count} rounds",
+            "Jobs that do nothing",
             measured,
             "worker, jobs at once",
             note,

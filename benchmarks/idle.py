@@ -72,7 +72,7 @@ def _idle(lab: Lab, seconds: int) -> Report:
     note = (
         "a second; clients': what the worker and what belongs to it send; all: scripts' calls too"
     )
-    return Report(f"Commands of one idle worker, over {seconds} s", rows, "worker", note, aims)
+    return Report("Commands of one idle worker", rows, "worker", note, aims)
 
 
 def _monitor(binary: str, name: str, seconds: int) -> tuple[str, Row]:

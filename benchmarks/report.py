@@ -23,6 +23,13 @@ class Aim(NamedTuple):
     at_least: float | None = None
 
     @property
+    def bound(self) -> str:
+        """What it is to be, in print."""
+        if self.at_most is not None:
+            return f"≤ {number(self.at_most)}"
+        return f"≥ {number(self.at_least or 0)}"
+
+    @property
     def met(self) -> bool:
         """Whether it is."""
         if self.at_most is not None and self.measured > self.at_most:
@@ -81,8 +88,8 @@ def spread(rounds: Sequence[Row], column: str) -> Row:
 
 
 def thinned(values: Iterable[float], most: int = 200) -> list[float]:
-    """Quantiles at even distances from the least to the greatest, for a cumulative plot."""
-    ordered = sorted(values)
+    """Quantiles at even distances, to three decimals: for a cumulative plot."""
+    ordered = sorted(round(value, 3) for value in values)
     if len(ordered) <= most:
         return ordered
     return [ordered[round(i * (len(ordered) - 1) / (most - 1))] for i in range(most)]
@@ -95,8 +102,7 @@ def show_aims(console: Console, aims: Sequence[Aim]) -> None:
     for column in ("measured", "to be", ""):
         table.add_column(column, justify="right", no_wrap=True)
     for aim in aims:
-        bound = f"≤ {aim.at_most:.4g}" if aim.at_most is not None else f"≥ {aim.at_least:.4g}"
-        table.add_row(aim.what, _number(aim.measured), bound, "met" if aim.met else "missed")
+        table.add_row(aim.what, number(aim.measured), aim.bound, "met" if aim.met else "missed")
     console.print(table)
 
 
@@ -112,14 +118,15 @@ def show(console: Console, report: Report) -> None:
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     for name, row in report.rows.items():
-        table.add_row(name, *(_number(row[c]) if c in row else "–" for c in columns))
+        table.add_row(name, *(number(row[c]) if c in row else "–" for c in columns))
     console.print(table)
     if report.note:
         console.print(report.note, style="dim", highlight=False)
         console.print()
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """A figure with as many digits as mean something."""
     if isinstance(value, int) or abs(value) >= 1000 or value == int(value):
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}"
