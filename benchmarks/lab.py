@@ -69,10 +69,11 @@ class Lab:
         return self.commands().get("evalsha", (0, 0))
 
     def memory(self) -> int:
-        """`used_memory`, without the buffers of the connection that did the loading."""
+        """`used_memory`, without the buffers of connections."""
         self.client.connection_pool.disconnect()
         time.sleep(0.05)
-        return int(self.client.info("memory")["used_memory"])
+        told = self.client.info("memory")
+        return int(told["used_memory"]) - int(told["mem_clients_normal"])
 
     def last_finish_us(self) -> int:
         """When the server last noted that a job had completed."""

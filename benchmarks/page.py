@@ -1,7 +1,7 @@
 """Fills the tables of `docs/performance.md` with the figures in `docs/performance.json`.
 
 A table stands between a comment that names it, `<!-- figures: TITLE -->`, and
-`<!-- end of figures -->`. `make docs` runs it; a test holds the page to be what this makes.
+`<!-- end: figures -->`. `make docs` runs it; a test holds the page to be what this makes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.report import Aim, Rows, number
 DATA = ROOT / "docs" / "performance.json"
 PAGE = ROOT / "docs" / "performance.md"
 _TABLE = re.compile(
-    r"(?P<begin><!-- figures: (?P<title>.*?) -->\n).*?(?P<end><!-- end of figures -->)", re.DOTALL
+    r"(?P<begin><!-- figures: (?P<title>.*?) -->\n).*?(?P<end><!-- end: figures -->)", re.DOTALL
 )
 
 
@@ -64,9 +64,9 @@ def _figures(rows: Rows) -> str:
 def _aims(aims: Sequence[dict[str, Any]]) -> str:
     rows = []
     for told in aims:
-        met = told.pop("met")
-        aim = Aim(**told)
-        rows.append([aim.what, number(aim.measured), aim.bound, "met" if met else "**missed**"])
+        aim = Aim(**{key: value for key, value in told.items() if key != "met"})
+        met = "met" if told["met"] else "**missed**"
+        rows.append([aim.what, number(aim.measured), aim.bound, met])
     return _markdown(["", "measured", "to be", ""], rows)
 
 

@@ -22,10 +22,17 @@ from benchmarks.lab import ROOT
 STATIC = ROOT / "docs" / "static"
 LEAST_MS = 0.02
 OURS = "#c2410c"
-COLOURS = (
-    *("#1d4ed8", "#047857", "#7e22ce", "#a16207", "#0e7490"),
-    *("#be185d", "#4d7c0f", "#475569", "#0369a1"),
-)
+COLOURS = {
+    "BullMQ": "#047857",
+    "RQ": "#1d4ed8",
+    "Celery": "#65a30d",
+    "Dramatiq": "#7e22ce",
+    "Huey": "#a16207",
+    "arq": "#0ea5e9",
+    "SAQ": "#be185d",
+    "taskiq": "#334155",
+    "streaq": "#0d9488",
+}
 GREY = "#94a3b8"
 
 LATENESS = {
@@ -80,21 +87,22 @@ def save(figure: Figure, name: str) -> None:
 
 def lateness(title: str, points: dict[str, list[float]]) -> Figure:
     """Which share of jobs had started so many milliseconds after they were due."""
-    figure = Figure(figsize=(8, 4.4), layout="constrained")
+    figure = Figure(figsize=(9, 4.6), layout="constrained")
     axes = figure.subplots()
-    colours = iter(COLOURS)
     for name, times in sorted(points.items(), key=lambda one: one[1][len(one[1]) // 2]):
-        shares = [100 * (i + 1) / len(times) for i in range(len(times))]
+        shares = [100 * i / len(times) for i in range(len(times) + 1)]
         ours, floor = name.startswith("bide"), name.startswith("floor")
-        colour = OURS if ours else "black" if floor else next(colours)
+        library = name.replace(",", "").split()[0]
+        early = sum(one < 0 for one in times) / len(times)
         axes.step(
-            [max(LEAST_MS, one) for one in times],
+            [max(LEAST_MS, one) for one in (times[0], *times)],
             shares,
             where="post",
-            label=f"{name} (starts early)" if times[0] < 0 and not floor else name,
-            color=colour,
+            label=f"{name} ({early:.0%} early)" if early >= 0.01 else name,
+            color=OURS if ours else "black" if floor else COLOURS.get(library, GREY),
             linewidth=2.4 if ours else 1.3,
             linestyle="--" if floor else "-",
+            zorder=3 if ours else 2,
         )
     axes.set_xscale("log")
     axes.set_xlim(left=LEAST_MS)
@@ -146,7 +154,9 @@ def bars(titles: dict[str, str], groups: dict[str, Bars]) -> Figure:
     )
     for axes, title in zip(panels, titles, strict=True):
         _panel(axes, title, groups[title])
-    panels[-1].set_xlabel("jobs a second; the thin line: lowest to highest of the rounds")
+    panels[-1].set_xlabel(
+        "jobs a second, medians, and their ratio; the thin line: lowest to highest"
+    )
     return figure
 
 
@@ -160,7 +170,8 @@ def _panel(axes: Axes, title: str, made: Bars) -> None:
         axes.plot([lowest, highest], [at, at], color="black", linewidth=0.9)
         told = f"{value:,.0f}"
         if ours and not is_ours:
-            told += f"   bide: × {ours / value:.2g}" if ours / value < 99 else "   bide: × > 99"
+            times = ours / value
+            told += f"   bide: × {times:.1f}" if times < 10 else f"   bide: × {times:.0f}"
         axes.text(max(value, highest) + most * 0.01, at, told, va="center", fontsize=9)
     axes.set_yticks(range(len(ordered)), [name for name, *_ in ordered])
     axes.tick_params(axis="y", length=0)
