@@ -31,7 +31,7 @@ COLOURS = {
     "arq": "#0ea5e9",
     "SAQ": "#be185d",
     "taskiq": "#334155",
-    "streaq": "#0d9488",
+    "streaq": "#94a3b8",
 }
 GREY = "#94a3b8"
 
