@@ -35,8 +35,8 @@ class Size(NamedTuple):
 
 
 SIZES = (
-    Size(10_000, ("bide", "bullmq", "dramatiq", "huey"), 25, 75, 5, 300),
-    Size(100_000, ("bide", "bullmq"), 25, 60, 10, 3_000),
+    Size(10_000, ("bide", "bullmq", "dramatiq", "huey"), 25, 60, 5, 300),
+    Size(100_000, ("bide", "bullmq"), 25, 70, 10, 3_000),
 )
 
 

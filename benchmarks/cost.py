@@ -14,7 +14,7 @@ from benchmarks.peer import measure
 from benchmarks.report import Aim, Report
 from benchmarks.rounds import company, in_turn, medians
 
-QUICK_S, THOROUGH_S = 30, 60
+QUICK_S, THOROUGH_S = 30, 45
 MOST_US = 18
 
 

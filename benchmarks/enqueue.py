@@ -16,7 +16,7 @@ from benchmarks.peer import Peer, open_peer, server_s
 from benchmarks.report import Aim, Report, Row, Rows
 from benchmarks.rounds import Pair, company, in_turn, medians, ratios
 
-QUICK_S, THOROUGH_S = 30, 70
+QUICK_S, THOROUGH_S = 20, 45
 DELAY_S = 3600.0
 
 

@@ -15,7 +15,7 @@ from benchmarks.peer import measure
 from benchmarks.report import Aim, Report
 from benchmarks.rounds import Pair, company, in_turn, medians, ratios
 
-QUICK_S, THOROUGH_S = 50, 150
+QUICK_S, THOROUGH_S = 50, 120
 MOST_US = 12
 """Processor time of the server for a job that was enqueued with many others."""
 
@@ -60,9 +60,9 @@ def run(lab: Lab) -> list[Report]:
     rounds = in_turn(lab.seconds(QUICK_S, THOROUGH_S), measures)
     count = max(map(len, rounds.values()))
     note = (
-        f"medians of {count} rounds; CPU µs: the worker and all its processes, a job; server µs: "
-        "the server's CPU, a job, and with what it took to enqueue it, many at once where the "
-        f"library can\n{here.told()}"
+        f"medians over rounds ({count}); CPU µs: the worker and all its processes, a job; "
+        "server µs: the server's CPU, a job, and with what it took to enqueue it, many at once "
+        f"where the library can\n{here.told()}"
     )
     measured = medians(rounds, "jobs/s")
     rows, aims = ratios(rounds, PAIRS, "jobs/s")

@@ -24,10 +24,11 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from subprocess import Popen
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
@@ -40,14 +41,12 @@ from benchmarks.report import Aim, Report, Row, Rows, difference, percentiles, t
 from benchmarks.rounds import company, in_turn
 from benchmarks.tasks import read_log
 
-QUICK_S, THOROUGH_S = 60, 240
+QUICK_S, THOROUGH_S = 60, 260
 RATE = 200
 DELAY_S = 0.5
-AHEAD_S = 1.0
-BRIEFLY = ("rq", "huey", "arq", "saq", "taskiq", "streaq")
-"""Those that look for due jobs at intervals: few jobs show how long."""
-
-FLOOR_KEY = "bench-floor"
+AHEAD_S = 0.3
+AT_LENGTH = ("bide", "celery")
+"""Those that are held against one another; the others have a third of their time."""
 
 Late = dict[str, dict[str, list[float]]]
 """Kind → worker or floor → ms."""
@@ -64,7 +63,7 @@ class Visit(NamedTuple):
 
     def seconds(self, quick: float, thorough: float) -> float:
         """How long to measure."""
-        return self.lab.seconds(quick, thorough) / (1 + (self.peer.key in BRIEFLY))
+        return self.lab.seconds(quick, thorough) / (1 if self.peer.key in AT_LENGTH else 3)
 
     def lateness(self, number: int, due_ns: int) -> float:
         """How late a job was that has run, in ms."""
@@ -124,7 +123,8 @@ def _visit(lab: Lab, peer: Peer, late: Late) -> Row:
             floor_name, times = measure(Visit(lab, peer, marks, floor))
             late[kind][peer.best] += times
             if floor is not None:
-                late[kind][f"floor: {floor_name}"] += [note.late_ms for note in read_log(floor)]
+                _, *notes = read_log(floor)  # by the first, it said that it was there
+                late[kind][f"floor: {floor_name}"] += [note.late_ms for note in notes]
     return {}
 
 
@@ -133,10 +133,8 @@ def _idle(visit: Visit) -> tuple[str, list[float]]:
     late: list[float] = []
     number = 0
     with ExitStack() as stack:
-        floor = visit.floor and stack.enter_context(child("sleep", visit.floor))
-        if floor:
-            time.sleep(AHEAD_S)
-        end = time.monotonic() + visit.seconds(4, 6)
+        floor = visit.floor and stack.enter_context(_sleeper(visit.floor))
+        end = time.monotonic() + visit.seconds(5, 9)
         while time.monotonic() < end:
             delay = random.uniform(0.4, 0.7)
             due, due_ns = time.time() + delay, time.monotonic_ns() + round(delay * 1e9)
@@ -160,8 +158,9 @@ def _immediate(visit: Visit) -> tuple[str, list[float]]:
         if visit.floor:
             url = visit.lab.server.url
             stack.enter_context(child("pop", url, FLOOR_KEY, visit.floor))
-            time.sleep(AHEAD_S)
-        end = time.monotonic() + visit.seconds(1, 2)
+            client.lpush(FLOOR_KEY, time.time_ns())
+            _wait_note(visit.floor)
+        end = time.monotonic() + visit.seconds(1, 1.5)
         while time.monotonic() < end:
             called_ns = visit.peer.put(visit.peer.best, number, 1)
             visit.marks.wait(number, 1)
@@ -178,11 +177,11 @@ def _immediate(visit: Visit) -> tuple[str, list[float]]:
 
 def _stream(visit: Visit) -> tuple[str, list[float]]:
     """An even stream from the peer's producer, the sleeper between its due times."""
-    count = round(RATE * visit.seconds(2, 4))
-    start = time.time() + (AHEAD_S if visit.floor else AHEAD_S / 4)
+    count = round(RATE * visit.seconds(2, 3))
     with ExitStack() as stack:
-        if visit.floor:
-            floor = stack.enter_context(child("sleep", visit.floor))
+        floor = visit.floor and stack.enter_context(_sleeper(visit.floor))
+        start = time.time() + AHEAD_S
+        if floor:
             first_ns, step_ns = round((start + DELAY_S) * 1e9), 10**9 // RATE
             for number in range(count):
                 tell(floor, first_ns + number * step_ns + step_ns // 2)
@@ -192,6 +191,23 @@ def _stream(visit: Visit) -> tuple[str, list[float]]:
     ran = visit.marks.times(0, count)
     visit.marks.clear()
     return "time.sleep", [(at - due) / 1e6 for at, due in zip(ran, due, strict=True)]
+
+
+@contextmanager
+def _sleeper(log: Path) -> Iterator[Popen[str]]:
+    """A process that sleeps until each moment it is told; it is there when this is entered."""
+    with child("sleep", log) as process:
+        tell(process, time.time_ns())
+        _wait_note(log)
+        yield process
+
+
+def _wait_note(log: Path) -> None:
+    end = time.monotonic() + LONGEST_S
+    while not (log.exists() and log.stat().st_size):
+        if time.monotonic() > end:
+            raise RuntimeError("the floor's process did not start")
+        time.sleep(0.01)
 
 
 Measure = Callable[[Visit], tuple[str, list[float]]]
