@@ -45,6 +45,7 @@ QUICK_S, THOROUGH_S = 60, 260
 RATE = 200
 DELAY_S = 0.5
 AHEAD_S = 0.3
+FLOOR_KEY = "bench-floor"
 AT_LENGTH = ("bide", "celery")
 """Those that are held against one another; the others have a third of their time."""
 
