@@ -15,6 +15,8 @@ A broken round trip leaves open whether the calls took effect. Every command car
 repeat harmless (a job's id, a claim's number, a token), so it is sent again as it was, with
 growing, jittered pauses, until `patience` seconds have passed. A client that has never reached its
 server does not wait: a wrong URL is an error at once.
+
+A reply that has only a part of what was asked for is no trouble: what is left is sent at once.
 """
 
 from __future__ import annotations
@@ -133,6 +135,7 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
         ServerUnavailable: no answer within the patience.
         AccessDenied: the server does not let this client in.
     """
+    commands = [*commands]
     results: list[Any] = [None] * len(commands)
     pending = list(range(len(commands)))
     reached = situation.reached
@@ -145,6 +148,7 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
         kinds = durability.kinds_of(kind for i in pending for kind in commands[i].confirm)
         outcome = yield _send([commands[i] for i in pending], kinds, situation.clock)
         again: list[int] = []
+        onward: list[int] = []
         if isinstance(outcome, Exception):
             problem = outcome
             if not is_transient(problem):
@@ -174,7 +178,10 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
                     in_doubt.add(i)
                 else:
                     results[i] = _parse(commands[i], reply, situation.where)
-                    if isinstance(results[i], CannotConfirm) and i in in_doubt:
+                    if isinstance(results[i], Command):
+                        commands[i] = results[i]
+                        onward.append(i)
+                    elif isinstance(results[i], CannotConfirm) and i in in_doubt:
                         results[i] = durability.doubtful(results[i])
                     elif short is not None and commands[i].confirm:
                         results[i] = _unconfirmed(results[i], short)
@@ -188,12 +195,15 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
                 again += missing
                 if refusal is None and not loaded_once:
                     loaded_once = True
-                    pending = sorted(again)
+                    pending = sorted([*again, *onward])
                     continue
                 problem = refusal or lib.NoScriptError("it forgets the scripts it is given")
-        if not again:
+        pending = sorted([*again, *onward])
+        if not pending:
             return results
-        pending = sorted(again)
+        if not again:  # the server answers, so patience begins anew
+            started, pause = time.monotonic(), _FIRST_PAUSE
+            continue
         if time.monotonic() - started + pause > situation.patience:
             gone = unavailable(problem, situation.where)
             if len(pending) == len(commands):
@@ -325,9 +335,13 @@ def translate(error: Exception, where: str) -> BideError:
 
 
 def _parse(command: Command[Any], reply: Any, where: str) -> Any:
-    """The result; an error in its place for a reply that another version or program caused."""
+    """The result, or the command that asks for the rest of it.
+
+    An error in its place for a reply that another version or program caused.
+    """
     try:
-        return command.parse(reply)
+        rest = command.rest(reply) if command.rest else None
+        return command.parse(reply) if rest is None else rest
     except BideError as error:  # a refusal that the script has put into words
         return error
     except Exception as error:

@@ -106,12 +106,18 @@ class Full:
 
 
 @pytest.fixture(params=BINARIES)
-def full(request: pytest.FixtureRequest, tmp_server: Callable[..., Server]) -> Iterator[Full]:
+def hollow(request: pytest.FixtureRequest, tmp_server: Callable[..., Server]) -> Iterator[Full]:
+    """Before it is filled."""
     server = tmp_server(binary=BINARIES[request.param])
     full = Full(server.url)
-    fill(full.direct, KEYS, DUE, HISTORY, WORKERS)
     yield full
     full.close()
+
+
+@pytest.fixture
+def full(hollow: Full) -> Full:
+    fill(hollow.direct, KEYS, DUE, HISTORY, WORKERS)
+    return hollow
 
 
 def some(count: int = produce.CHUNK) -> list[produce.Prepared]:
@@ -285,8 +291,16 @@ def _time_large_bodies(full: Full) -> None:
         assert len(jobs) == 1
         full.settle(jobs, "complete")
 
-    for _ in range(LARGE):
-        full.enqueue([produce.Prepared(new_id(), "+0", 9, body)])
+    ids = [new_id() for _ in range(LARGE)]
+    for id in ids:
+        full.enqueue([produce.Prepared(id, "+0", 9, body)])
+        full.direct.hset(KEYS["results"], id, body)
+
+    def fetch() -> None:
+        found = full.client.run(inspect.fetch(KEYS, ids[: inspect.CHUNK]))
+        assert [job and job.raw_result for job in found] == [body] * inspect.CHUNK
+
+    full.time("fetch large jobs", fetch)
     full.time("claim of large bodies", claim)
     full.time("pop of large bodies", pop)
     full.time("check large bodies", lambda: full.client.run(_look_at("jobs", 0, fsck.BEGIN)))

@@ -121,6 +121,37 @@ def test_replies_are_read_by_their_commands_in_order() -> None:
     assert answer(steps, [[b"a"], [b"b"]]) == [("first", [b"a"]), ("second", [b"b"])]
 
 
+def test_what_a_reply_has_left_is_asked_for_at_once_and_alone() -> None:
+    """As often as there is some left; what was read already is in the result."""
+
+    def counting(before: int) -> Command[Any]:
+        return command("counts")._replace(
+            parse=lambda reply: before + reply[1],
+            rest=lambda reply: counting(before + reply[1]) if reply[0] == b"more" else None,
+        )
+
+    steps = talk(command("pause", 7), counting(0))
+    next(steps)
+    step = steps.send([[b"ok"], [b"more", 1]])
+    assert scripts(step) == ["counts"]
+    assert scripts(steps.send([[b"more", 2]])) == ["counts"]
+    with pytest.raises(StopIteration) as end:
+        steps.send([[b"ok", 4]])
+    assert end.value.value == [(7, [b"ok"]), 7]
+
+
+def test_what_is_left_goes_along_with_what_met_trouble() -> None:
+    left = command("resume", "both")
+    steps = talk(command("counts")._replace(rest=lambda reply: left), command("pause", "late"))
+    next(steps)
+    step = steps.send([[b"more"], lib.TryAgainError("Multiple keys request")])
+    assert isinstance(step, Sleep)
+    assert scripts(next(steps)) == ["resume", "pause"]
+    with pytest.raises(StopIteration) as end:
+        steps.send([[b"a"], [b"b"]])
+    assert end.value.value == [("both", [b"a"]), ("late", [b"b"])]
+
+
 # -- scripts that are not there
 
 

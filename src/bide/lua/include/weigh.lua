@@ -21,4 +21,11 @@ function weigh.cut(room, jobs, ids)
   return false
 end
 
+-- Counts what was read; false is nothing.
+function weigh.add(room, ...)
+  for _, value in ipairs({...}) do
+    room.left = room.left - #(value or '')
+  end
+end
+
 return weigh
