@@ -36,6 +36,7 @@ from bide.errors import (
     AccessDenied,
     BideError,
     CannotConfirm,
+    CannotSave,
     ScriptBug,
     ServerFull,
     ServerRefused,
@@ -289,6 +290,8 @@ def unavailable(error: Exception, where: str) -> ServerUnavailable:
 _IN_SCRIPT: Final = ("The user executing the script can't", "ACL failure in script")
 """What servers say, the older ones first, of a right that only a command of the script lacks."""
 
+_LACKS: Final = re.compile(r"unknown (redis )?command|syntax error|number of arg", re.IGNORECASE)
+
 
 def translate(error: Exception, where: str) -> BideError:
     """The error of bide's that stands for one of the client library's."""
@@ -303,6 +306,11 @@ def translate(error: Exception, where: str) -> BideError:
         return ServerFull(
             f"The server at {where} has reached its maxmemory and refused to take more; raise "
             "maxmemory or let workers drain the backlog, then repeat the call."
+        )
+    if text.startswith("MISCONF"):
+        return CannotSave(
+            f"The server at {where} cannot write to its disk, and refuses each change until it can "
+            "(MISCONF); make room there, or see in its log what it lacks."
         )
     is_refused = isinstance(
         error, lib.AuthenticationError | lib.AuthorizationError | lib.NoPermissionError
@@ -328,17 +336,12 @@ def translate(error: Exception, where: str) -> BideError:
             f"Another program uses keys of this name at {where} (WRONGTYPE); give bide another "
             "prefix, with prefix= or $BIDE_PREFIX, or a database of its own."
         )
-    return ServerRefused(
-        f"The server at {where} refused a command: {text.rstrip('.')}; bide needs Redis 6.2 or "
-        "later, or Valkey."
-    )
+    fix = "bide needs Redis 6.2 or later, or Valkey" if _LACKS.search(text) else "see its log"
+    return ServerRefused(f"The server at {where} refused a command: {text.rstrip('.')}; {fix}.")
 
 
 def _parse(command: Command[Any], reply: Any, where: str) -> Any:
-    """The result, or the command that asks for the rest of it.
-
-    An error in its place for a reply that another version or program caused.
-    """
+    """The result, or what asks for its rest; an error for a reply that another program caused."""
     try:
         rest = command.rest(reply) if command.rest else None
         return command.parse(reply) if rest is None else rest

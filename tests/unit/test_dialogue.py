@@ -22,10 +22,12 @@ from bide.dialogue import (
     dialogue,
     is_transient,
     translate,
+    unwrapped,
 )
 from bide.errors import (
     AccessDenied,
     BideError,
+    CannotSave,
     ScriptBug,
     ServerFull,
     ServerRefused,
@@ -315,7 +317,14 @@ def test_one_that_has_answered_meanwhile_was_reached() -> None:
         (lib.NoPermissionError("this user has no permissions"), AccessDenied, "user, password"),
         (lib.ResponseError("BADARG settle rest"), ScriptBug, "its header forbids"),
         (lib.ResponseError("WRONGTYPE Operation against a key"), ServerRefused, "WRONGTYPE"),
-        (lib.ResponseError("ERR unknown command"), ServerRefused, "unknown command"),
+        (lib.ResponseError("ERR unknown command"), ServerRefused, "bide needs Redis 6.2"),
+        (
+            lib.ResponseError("Unknown Redis command called from script"),
+            ServerRefused,
+            "bide needs Redis 6.2",
+        ),
+        (lib.ResponseError("ERR of a new kind"), ServerRefused, "ERR of a new kind; see its log."),
+        (lib.ResponseError("MISCONF Redis is configured to"), CannotSave, "write to its disk"),
     ],
 )
 def test_an_error_takes_the_place_of_its_result_and_of_no_other(
@@ -325,6 +334,13 @@ def test_an_error_takes_the_place_of_its_result_and_of_no_other(
     assert type(failed) is kind
     assert says in str(failed)
     assert passed == ("done", [b"ok"])
+
+
+def test_an_old_server_wraps_what_a_script_met() -> None:
+    wrapped = (
+        "Error running script (call to f_0): @user_script:9: -MISCONF Errors writing to the AOF"
+    )
+    assert isinstance(translate(unwrapped(lib.ResponseError(wrapped)), WHERE), CannotSave)
 
 
 def test_a_reply_that_cannot_be_read_is_an_error_in_its_place() -> None:
