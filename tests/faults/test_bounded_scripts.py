@@ -305,7 +305,6 @@ def _time_checking(full: Full) -> None:
         )
     full.time("check jobs", jobs)
     full.time("check queues", lambda: walk(lambda c: fsck.look_at_queues(everywhere, c, True)))
-    full.time("look for queues", lambda: walk(lambda c: fsck.look_for_queues(everywhere, c)))
     full.time("check workers", lambda: walk(lambda c: fsck.look_at_workers(everywhere, c, True)))
 
 
