@@ -83,7 +83,10 @@ def missing(kinds: Kinds, replies: Sequence[Any]) -> Exception | None:
 def cannot(lack: str) -> CannotConfirm:
     """The error for what the script has found that the server cannot do."""
     right = lack.partition(":")[2]
-    why = f"its user may not use {right}; allow +{right.lower()}" if right else _LACKS[lack]
+    acl = "`bide acl --fsync`" if right == "WAITAOF" else "`bide acl`"
+    why = (
+        f"its user lacks the right +{right.lower()}, which {acl} prints" if right else _LACKS[lack]
+    )
     return CannotConfirm(
         f"The durability asked for cannot be had: {why}, or ask for less. Nothing was added."
     )

@@ -152,7 +152,7 @@ def _escaped(name: str) -> str:
 # -- where one is missing
 
 _LEAST: Final[tuple[Role, ...]] = ("viewer", "operator", "producer", "worker")
-"""The roles in the order in which one is proposed."""
+"""The roles in the order in which they are proposed."""
 
 _NAMED: Final = re.compile(r"run the '(\S+)' command")
 _LINE: Final = re.compile(r"@user_script: ?(\d+)")
@@ -184,8 +184,8 @@ def missing(said: str, command: Command[Any] | None, clock: str) -> str:
     if not lacks or " key" in said:
         root = f"~{prefix}:{{{queue}}}"
         lacks = f"the rights {root} and {root}:*" if queue else f"the right ~{command.keys[0]}"
-    role = next(role for role in _LEAST if command.script in SCRIPTS[role])
-    words = ["bide", "acl", role]
+    roles = [role for role in _LEAST if command.script in SCRIPTS[role]]
+    words = ["bide", "acl", *(roles if len(roles) < len(ROLES) else [])]
     words += ["-q", queue] if queue else []
     words += ["--prefix", prefix] if prefix != PREFIX else []
     return f"its user lacks {lacks}; `{shlex.join(words)}` prints the rights that this needs"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -40,6 +41,21 @@ def test_who_works_can_do_all_that_who_produces_can() -> None:
     assert {*producer} < {*worker}
 
 
+def test_a_viewer_has_no_command_that_writes() -> None:
+    given = {rule for rule in rules("viewer", [], "bide") if rule[0] == "+"}
+    writes = ("h(set|del|incr)", "z(add|rem|pop)", "x(add|del|trim)", "[lr](push|pop|trim)")
+    pattern = "|".join((*writes, "del", "rename", "set", "p?expire", "publish"))
+    assert not [rule for rule in given if re.match(rf"\+({pattern})", rule)]
+
+
+def test_a_name_that_is_a_pattern_fits_no_other() -> None:
+    assert r"~bide:{a\*\?\[b\]\^}:*" in rules("producer", ["a*?[b]^"], "bide")
+
+
+def test_what_a_user_had_before_is_taken_away() -> None:
+    assert rules("viewer", [], "bide")[:4] == ["on", "resetkeys", "resetchannels", "-@all"]
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_no_role_has_what_is_for_administrators(role: str) -> None:
     given = rules(role, [], "bide", "cluster", fsync=True)  # type: ignore[arg-type]
@@ -56,26 +72,26 @@ def test_no_role_has_what_is_for_administrators(role: str) -> None:
 def test_a_command_of_a_script_is_named_whatever_the_servers_age(said: str, clock: str) -> None:
     line = line_of("cancel", "redis.call('ZREM'", clock)
     assert missing(said.format(line), cancel(), clock) == (
-        "its user lacks the right +zrem; `bide acl operator -q mail` prints the rights that this "
-        "needs"
+        "its user lacks the right +zrem; `bide acl operator producer worker -q mail` prints the "
+        "rights that this needs"
     )
 
 
 @pytest.mark.parametrize(
     ("command", "lacks", "needs"),
     [
-        (cancel(), "rights ~bide:{mail} and ~bide:{mail}:*", "operator -q mail"),
+        (cancel(), "rights ~bide:{mail} and ~bide:{mail}:*", "operator producer worker -q mail"),
         (
             cancel(keys_of("später;x", "shop:eu")),
             "rights ~shop:eu:{später;x} and ~shop:eu:{später;x}:*",
-            "operator -q 'später;x' --prefix shop:eu",
+            "operator producer worker -q 'später;x' --prefix shop:eu",
         ),
         (
             produce.enqueue(MAIL, [Prepared("a", "+0", 5, encode_body(Body("a:b")))]),
             "rights ~bide:{mail} and ~bide:{mail}:*",
-            "producer -q mail",
+            "producer worker -q mail",
         ),
-        (registry.queues(keys_of(None)), "right ~bide:queues", "viewer"),
+        (registry.queues(keys_of(None)), "right ~bide:queues", ""),
         (fsck.look_at_workers(keys_of(None), "0", False), "right ~bide:workers", "operator"),
     ],
 )
@@ -87,7 +103,8 @@ def test_keys_are_named_with_who_may_reach_them(
     said: str, command: Command[Any], lacks: str, needs: str
 ) -> None:
     assert missing(said, command, SERVER_CLOCK) == (
-        f"its user lacks the {lacks}; `bide acl {needs}` prints the rights that this needs"
+        f"its user lacks the {lacks}; `{f'bide acl {needs}'.strip()}` prints the rights that this "
+        "needs"
     )
 
 
@@ -102,4 +119,4 @@ def test_what_is_no_scripts_is_said_as_the_server_says_it() -> None:
 def test_a_line_that_is_not_there_is_no_error_of_its_own() -> None:
     """Another program may have given the server a script."""
     said = missing(f"{OLDER} @user_script:99999.", cancel(), SERVER_CLOCK)
-    assert "`bide acl operator -q mail`" in said
+    assert "`bide acl operator producer worker -q mail`" in said
