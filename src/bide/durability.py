@@ -34,7 +34,7 @@ _LACKS: Final = {
     "replica": "no replica is connected to the server; connect one",
     "appendonly": "the server keeps no append-only file; set `appendonly yes`",
     "WAITAOF": "the server has no WAITAOF; use Valkey, or Redis 7.2 or later",
-    "INFO": "its user may not ask what the server can do; allow +info",
+    "INFO": "its user lacks the right +info, which `bide acl` prints",
 }
 
 _MISSING: Final[dict[Durability, str]] = {
