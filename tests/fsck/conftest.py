@@ -121,12 +121,6 @@ assert LAYOUT["due"].fan == DUE_SETS
 
 
 @pytest.fixture
-def direct(one_url: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(one_url) as client:
-        yield client
-
-
-@pytest.fixture
 def full(one_url: str, direct: redis.Redis) -> Iterator[Full]:
     full = Full(one_url, direct)
     full.fill()
