@@ -15,8 +15,6 @@ A broken round trip leaves open whether the calls took effect. Every command car
 repeat harmless (a job's id, a claim's number, a token), so it is sent again as it was, with
 growing, jittered pauses, until `patience` seconds have passed. A client that has never reached its
 server does not wait: a wrong URL is an error at once.
-
-A reply that has only a part of what was asked for is no trouble: what is left is sent at once.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from typing import Any, Final, NamedTuple
 
 from redis import exceptions as lib
 
-from bide import durability
+from bide import durability, rights
 from bide.command import Command
 from bide.durability import Kinds
 from bide.errors import (
@@ -46,7 +44,7 @@ from bide.errors import (
     UsageError,
 )
 from bide.keys import SCHEMA
-from bide.script import load
+from bide.script import SERVER_CLOCK, load
 from bide.version import VERSION
 
 PATIENCE: Final = 10.0
@@ -172,7 +170,7 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
                         again.append(i)
                         in_doubt.add(i)
                     else:
-                        results[i] = translate(reply, situation.where)
+                        results[i] = translate(reply, situation.where, commands[i], situation.clock)
                 elif short is not None and commands[i].confirm and is_transient(short):
                     problem = short
                     again.append(i)
@@ -202,7 +200,7 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
         pending = sorted([*again, *onward])
         if not pending:
             return results
-        if not again:  # the server answers, so patience begins anew
+        if not again:  # only the rest of what was read: no trouble, and patience begins anew
             started, pause = time.monotonic(), _FIRST_PAUSE
             continue
         if time.monotonic() - started + pause > situation.patience:
@@ -289,12 +287,16 @@ def unavailable(error: Exception, where: str) -> ServerUnavailable:
 
 _IN_SCRIPT: Final = ("The user executing the script can't", "ACL failure in script")
 """What servers say, the older ones first, of a right that only a command of the script lacks."""
-
 _LACKS: Final = re.compile(r"unknown (redis )?command|syntax error|number of arg", re.IGNORECASE)
 
 
-def translate(error: Exception, where: str) -> BideError:
-    """The error of bide's that stands for one of the client library's."""
+def translate(
+    error: Exception, where: str, command: Command[Any] | None = None, clock: str = SERVER_CLOCK
+) -> BideError:
+    """The error of bide's that stands for one of the client library's.
+
+    `where` is the server's URL, fit to be printed; `command` is what was refused, if it is known.
+    """
     if isinstance(error, BideError):
         return error
     text = str(error)
@@ -312,12 +314,13 @@ def translate(error: Exception, where: str) -> BideError:
             f"The server at {where} cannot write to its disk, and refuses each change until it can "
             "(MISCONF); make room there, or see in its log what it lacks."
         )
-    is_refused = isinstance(
-        error, lib.AuthenticationError | lib.AuthorizationError | lib.NoPermissionError
-    )
-    if is_refused or any(words in text for words in _IN_SCRIPT):
+    if isinstance(error, lib.AuthenticationError | lib.AuthorizationError):
         return AccessDenied(
             f"The server at {where} refuses access ({text}); check user, password and rights."
+        )
+    if isinstance(error, lib.NoPermissionError) or any(words in text for words in _IN_SCRIPT):
+        return AccessDenied(
+            f"The server at {where} refuses access: {rights.missing(text, command, clock)}."
         )
     if text.startswith("DB index"):
         return UsageError(f"The server at {where} has no such database; most have 0 to 15.")
@@ -343,8 +346,7 @@ def translate(error: Exception, where: str) -> BideError:
 def _parse(command: Command[Any], reply: Any, where: str) -> Any:
     """The result, or what asks for its rest; an error for a reply that another program caused."""
     try:
-        rest = command.rest(reply) if command.rest else None
-        return command.parse(reply) if rest is None else rest
+        return (command.rest and command.rest(reply)) or command.parse(reply)
     except BideError as error:  # a refusal that the script has put into words
         return error
     except Exception as error:
