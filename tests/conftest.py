@@ -2,6 +2,7 @@
 
 - ``server``: runs the test once on each server; ``url`` is its address, emptied before the test.
 - ``one_server``, ``one_url``: the same on one server only, for what no server can change.
+- ``direct``: the client library itself, on that one; ``proxy``: a line to it that can fail.
 - ``tmp_server``: starts servers that the test may kill and restart.
 
 The servers are the wheel's Valkey ("valkey") and, where PATH has it, redis-server ("redis").
@@ -11,6 +12,7 @@ The servers are the wheel's Valkey ("valkey") and, where PATH has it, redis-serv
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -18,8 +20,11 @@ from typing import Any
 
 import pytest
 import redis
+from anyio.from_thread import start_blocking_portal
 
+from bide import logs
 from bide.embedded import Server, wheel_server
+from tests.faults.proxy import Proxy
 from tests.servers.programs import distribution_server
 
 ServerFor = Callable[[str], Server]
@@ -79,6 +84,33 @@ def one_url(one_server: Server) -> str:
 
 
 @pytest.fixture
+def direct(one_url: str) -> Iterator[redis.Redis]:
+    """The client library itself, past any proxy: to see what stands there, or to spoil it."""
+    with redis.Redis.from_url(one_url) as client:
+        yield client
+
+
+@pytest.fixture
+def proxy(one_url: str) -> Iterator[Proxy]:
+    with Proxy(one_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def portal() -> Iterator[Any]:
+    """An event loop in a thread, for what is awaited."""
+    with start_blocking_portal("asyncio") as portal:
+        yield portal
+
+
+@pytest.fixture(params=["sync", "aio"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Which of the two kinds: what blocks, or what is awaited."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
 def signing(monkeypatch: pytest.MonkeyPatch) -> str:
     """A key of this process, and of those that it starts."""
     monkeypatch.setenv("BIDE_SIGNING_KEYS", keys := f"one:{'1' * 32}")
@@ -109,3 +141,14 @@ def _emptied(server: Server) -> str:
     with redis.Redis.from_url(server.url) as client:
         client.flushall()
     return server.url
+
+
+@pytest.fixture
+def own_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever a test sets up to log with is gone after it."""
+    root, ours = logging.getLogger(), logging.getLogger("bide")
+    before = root.handlers[:], root.level, ours.level
+    monkeypatch.setattr(logs, "_settings", None)
+    yield
+    root.handlers[:], root.level = before[0], before[1]
+    ours.setLevel(before[2])

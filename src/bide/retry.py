@@ -23,6 +23,8 @@ from typing import Any, Final, cast, final
 from bide.clock import Duration, to_us
 from bide.errors import JobTimeout, UsageError
 
+# Not a `Log`: that is a floor above. What is logged here is one line without it, a function's name
+# and an exception's repr.
 log = logging.getLogger("bide.retry")
 
 BackoffFunction = Callable[[int, BaseException], Duration | None]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -80,18 +79,6 @@ def test_each_fault_says_what_it_is() -> None:
 def raw(url: str, patience: float = 5.0) -> redis.Redis:
     """A client that repeats nothing."""
     return redis.Redis.from_url(url, **options(url, Retry, patience))
-
-
-@pytest.fixture
-def proxy(one_url: str) -> Iterator[Proxy]:
-    with Proxy(one_url) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def direct(one_url: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(one_url) as client:
-        yield client
 
 
 @pytest.mark.parametrize("way", ["requests", "replies"])

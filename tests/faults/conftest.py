@@ -1,4 +1,4 @@
-"""Fixtures of the fault tests: a bad line to a server, both executors, a crew of workers.
+"""Fixtures of the fault tests: both executors, a crew of workers.
 
 Many of these tests have the form "for every n, lose the n-th reply": `each_loss` counts until the
 operation completes without there having been an n-th.
@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import pytest
-import redis
 from anyio.from_thread import start_blocking_portal
 
 from bide import aio, sync
 from bide.command import Command
 from tests.faults.crew import Crew
-from tests.faults.proxy import Proxy
 
 T = TypeVar("T")
 
@@ -74,19 +72,6 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
         finally:
             for client in clients:
                 client.close()
-
-
-@pytest.fixture
-def proxy(one_url: str) -> Iterator[Proxy]:
-    with Proxy(one_url) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def direct(one_url: str) -> Iterator[redis.Redis]:
-    """The server itself, past the proxy."""
-    with redis.Redis.from_url(one_url) as client:
-        yield client
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import redis
-from anyio.from_thread import start_blocking_portal
 
 from bide import AsyncDelayQueue, DelayQueue, ServerUnavailable, State
 from bide.keys import keys_of
@@ -21,26 +20,8 @@ from tests.integration.piles import open_pile
 KEYS = keys_of("orders")
 
 
-@pytest.fixture(scope="module")
-def portal() -> Iterator[Any]:
-    with start_blocking_portal("asyncio") as portal:
-        yield portal
-
-
 @pytest.fixture
-def raw(one_url: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(one_url) as client:
-        yield client
-
-
-@pytest.fixture(params=["sync", "aio"])
-def kind(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
-
-
-@pytest.fixture
-def pile(portal: Any, kind: str, one_url: str, raw: redis.Redis) -> Iterator[Any]:
+def pile(portal: Any, kind: str, one_url: str) -> Iterator[Any]:
     with open_pile(portal, kind, one_url) as pile:
         yield pile
 
@@ -73,7 +54,7 @@ def test_after_an_exception_the_item_is_given_back_with_it(pile: Any) -> None:
     assert (seen.data, seen.attempt, seen.error.type) == ("a", 1, "ZeroDivisionError")
 
 
-def test_an_interrupt_in_the_block_counts_as_nothing(one_url: str, raw: redis.Redis) -> None:
+def test_an_interrupt_in_the_block_counts_as_nothing(one_url: str, direct: redis.Redis) -> None:
     pile = DelayQueue("orders", url=one_url)
     pile.push("a")
     with pile.take() as items:
@@ -103,7 +84,7 @@ def go_past(portal: Any, pile: Any, **options: Any) -> list[Any]:
 
 @pytest.mark.parametrize("num", [1, 2])
 def test_what_each_passes_over_comes_later_and_later_with_a_warning(
-    portal: Any, pile: Any, num: int, caplog: pytest.LogCaptureFixture, raw: redis.Redis
+    portal: Any, pile: Any, num: int, caplog: pytest.LogCaptureFixture, direct: redis.Redis
 ) -> None:
     pushed = pile.push_many(["a", "b"])
     assert go_past(portal, pile, num=num) == ["a", "b"], "once each, and no hot loop"
@@ -119,7 +100,7 @@ def test_what_each_passes_over_comes_later_and_later_with_a_warning(
         assert first.due.timestamp() - time.time() > n - 1
 
 
-def test_whoever_breaks_off_has_passed_nothing_over(one_url: str, raw: redis.Redis) -> None:
+def test_whoever_breaks_off_has_passed_nothing_over(one_url: str, direct: redis.Redis) -> None:
     pile = DelayQueue("orders", url=one_url)
     pile.push_many(["a", "b"])
     for _ in pile.each(num=2):
@@ -151,7 +132,7 @@ def in_child(do: Any) -> bytes:
 
 
 def test_a_child_has_nothing_that_its_parent_popped(
-    proxy: Proxy, one_url: str, raw: redis.Redis
+    proxy: Proxy, one_url: str, direct: redis.Redis
 ) -> None:
     DelayQueue("orders", url=one_url).push_many(range(5))
     pile = DelayQueue("orders", url=proxy.url, patience=0)
@@ -166,7 +147,7 @@ def test_a_child_has_nothing_that_its_parent_popped(
 
 
 def test_a_child_holds_nothing_and_gives_nothing_back_of_its_parents(
-    one_url: str, raw: redis.Redis
+    one_url: str, direct: redis.Redis
 ) -> None:
     pile = DelayQueue("orders", url=one_url)
     pile.push("a")
@@ -189,7 +170,7 @@ def test_a_child_holds_nothing_and_gives_nothing_back_of_its_parents(
 
 @pytest.mark.parametrize("how", ["take", "each"])
 def test_close_ends_those_who_wait_in_other_threads(
-    one_url: str, raw: redis.Redis, how: str
+    one_url: str, direct: redis.Redis, how: str
 ) -> None:
     pile = DelayQueue("orders", url=one_url)
     came: list[Any] = []
@@ -207,20 +188,20 @@ def test_close_ends_those_who_wait_in_other_threads(
     thread = threading.Thread(target=consume, daemon=True)
     thread.start()
     deadline = time.monotonic() + 10
-    while not (pile._hearing and raw.info("clients")["blocked_clients"]):
+    while not (pile._hearing and direct.info("clients")["blocked_clients"]):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     pile.close()
     thread.join(5)
     assert not thread.is_alive()
     assert came == ([0] if how == "take" else [])
-    assert raw.zcard(KEYS["keep"]) == raw.zcard(KEYS["park"]) == 0
+    assert direct.zcard(KEYS["keep"]) == direct.zcard(KEYS["park"]) == 0
     pile.push("second")
     assert pile.pop() == ["second"], "it can be used again"
     pile.close()
 
 
-def test_each_ends_by_close_however_much_there_is(one_url: str, raw: redis.Redis) -> None:
+def test_each_ends_by_close_however_much_there_is(one_url: str, direct: redis.Redis) -> None:
     pile = DelayQueue("orders", url=one_url)
     pile.push_many(range(10))
     seen = []
@@ -256,7 +237,7 @@ def test_a_pop_that_is_repeated_too_late_says_so(
     kind: str,
     proxy: Proxy,
     one_url: str,
-    raw: redis.Redis,
+    direct: redis.Redis,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     good = DelayQueue("orders", url=one_url)
@@ -266,10 +247,10 @@ def test_a_pop_that_is_repeated_too_late_says_so(
         proxy.lose_reply(1)
         with pytest.raises(ServerUnavailable):
             pile.pop(num=2)
-        taken: Any = raw.zrange(KEYS["completed"], 0, -1)
-        raw.delete(KEYS["completed"])  # as retention does after 15 s
+        taken: Any = direct.zrange(KEYS["completed"], 0, -1)
+        direct.delete(KEYS["completed"])  # as retention does after 15 s
         for stored in ("jobs", "run"):
-            raw.hdel(KEYS[stored], *taken)
+            direct.hdel(KEYS[stored], *taken)
         with caplog.at_level(logging.ERROR):
             assert pile.pop(num=2) == [3, 4]
         assert "2 items are lost" in caplog.text

@@ -6,6 +6,8 @@ first does not, and all others sleep.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import redis
 
@@ -38,8 +40,10 @@ def idle(one_url: str, crew: Crew, direct: redis.Redis) -> list[WorkerProcess]:
 
 
 @pytest.fixture
-def queue(one_url: str) -> Queue:
-    return Queue("mail", url=one_url)
+def queue(one_url: str) -> Iterator[Queue]:
+    queue = Queue("mail", url=one_url)
+    yield queue
+    queue.close()
 
 
 def keepers_of(direct: redis.Redis, crew: Crew, due_us: int) -> list[WorkerProcess]:
@@ -63,18 +67,21 @@ def run_of(crew: Crew, id: str) -> Line:
     return eventually(lambda: crew.ledger.lines("begun", id))[0]
 
 
-def all_ran_once(crew: Crew, direct: redis.Redis, count: int) -> None:
-    """Also after everyone who was frozen has woken up."""
+def all_ran_in_time(crew: Crew, direct: redis.Redis, lates: list[int], limit_us: int) -> None:
+    """Never early, not too late, and once, also after everyone who was frozen has woken up."""
+    print(f"{', '.join(f'{late / 1e3:.1f}' for late in lates)} ms late")
+    assert min(lates) >= 0
+    assert max(lates) <= limit_us
     for worker in crew.workers:
         if not worker.ended:
             worker.thaw()
-    eventually(lambda: len(assert_legal(direct, "mail").sets["completed"]) == count)
+    eventually(lambda: len(assert_legal(direct, "mail").sets["completed"]) == len(lates))
     alive = [worker for worker in crew.workers if not worker.ended]
     for worker in alive:
         worker.terminate()
     assert [worker.wait() for worker in alive] == [0] * len(alive)
     assert set(crew.ledger.count("begun").values()) == {1}
-    assert len(crew.ledger.lines("begun")) == count
+    assert len(crew.ledger.lines("begun")) == len(lates)
 
 
 @pytest.mark.usefixtures("idle")
@@ -87,11 +94,8 @@ def test_a_keeper_that_is_gone_has_a_backup(
     getattr(keeper, fate)()
     line = run_of(crew, "job")
     late = line.token - due_us
-    print(f"{fate}: {late / 1e3:.1f} ms late")
     assert line.pid == backup.pid or late > 100_000
-    assert 0 <= late <= ONE_GONE_US
-    queue.close()
-    all_ran_once(crew, direct, 1)
+    all_ran_in_time(crew, direct, [late], ONE_GONE_US)
 
 
 @pytest.mark.usefixtures("idle")
@@ -103,10 +107,7 @@ def test_both_keepers_gone_at_once_strand_nothing(
     for keeper in keepers_of(direct, crew, due_us):
         getattr(keeper, fate)()
     late = run_of(crew, "job").token - due_us
-    print(f"{fate}: {late / 1e3:.1f} ms late")
-    assert 0 <= late <= TWO_GONE_US
-    queue.close()
-    all_ran_once(crew, direct, 1)
+    all_ran_in_time(crew, direct, [late], TWO_GONE_US)
 
 
 @pytest.mark.usefixtures("idle")
@@ -119,11 +120,7 @@ def test_one_keeper_after_another_killed_until_one_worker_is_left(
         keeper, _ = keepers_of(direct, crew, due_us)
         keeper.kill()
         lates.append(run_of(crew, f"job-{i}").token - due_us)
-    print(f"{', '.join(f'{late / 1e3:.1f}' for late in lates)} ms late")
-    assert min(lates) >= 0
-    assert max(lates) <= ONE_GONE_US
-    queue.close()
-    all_ran_once(crew, direct, 3)
+    all_ran_in_time(crew, direct, lates, ONE_GONE_US)
 
 
 @pytest.mark.usefixtures("idle")
@@ -139,11 +136,7 @@ def test_one_keeper_after_another_frozen_until_one_worker_is_left(
         crew.by_name(keeper).freeze()
         awake.remove(keeper)
         lates.append(run_of(crew, f"job-{i}").token - due_us)
-    print(f"{', '.join(f'{late / 1e3:.1f}' for late in lates)} ms late")
-    assert min(lates) >= 0
-    assert max(lates) <= TWO_GONE_US
-    queue.close()
-    all_ran_once(crew, direct, 3)
+    all_ran_in_time(crew, direct, lates, TWO_GONE_US)
 
 
 @pytest.mark.usefixtures("idle")
@@ -157,7 +150,4 @@ def test_a_hint_that_a_frozen_sleeper_swallows_costs_a_bounded_wait(
         worker.freeze()
     job = queue.enqueue(f"{JOBS}:quick", job_id="job")
     late = run_of(crew, "job").token - round(job.due.timestamp() * 1e6)
-    print(f"{late / 1e3:.1f} ms late")
-    assert 0 <= late <= TWO_GONE_US
-    queue.close()
-    all_ran_once(crew, direct, 1)
+    all_ran_in_time(crew, direct, [late], TWO_GONE_US)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import redis
-from anyio.from_thread import start_blocking_portal
 
 from bide import Queue
 from bide.keys import keys_of
@@ -47,20 +46,6 @@ def raw(url: str) -> Iterator[redis.Redis]:
     """The client library itself, on each server: to see what stands there, or to spoil it."""
     with redis.Redis.from_url(url) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def portal() -> Iterator[Any]:
-    """An event loop in a thread, for what is awaited."""
-    with start_blocking_portal("asyncio") as portal:
-        yield portal
-
-
-@pytest.fixture(params=["sync", "aio"])
-def kind(request: pytest.FixtureRequest) -> str:
-    """Which of the two kinds of delay queue."""
-    name: str = request.param
-    return name
 
 
 @pytest.fixture

@@ -28,42 +28,36 @@ def work(one_url: str, signing: str) -> Iterator[Queue]:
     queue.close()
 
 
-@pytest.fixture
-def raw(one_url: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(one_url) as client:
-        yield client
-
-
 def run(queue: Queue, **options: Any) -> int:
     return Worker(queue, modules=MODULES, **options).work(burst=True)
 
 
-def put(raw: redis.Redis, queue: str, id: str, body: bytes) -> None:
+def put(direct: redis.Redis, queue: str, id: str, body: bytes) -> None:
     """As whoever can write to the server does."""
     script, keys = load("enqueue"), keys_of(queue)
     names = keys.of(script.keys)
-    raw.eval(script.text, len(names), *names, id, "+0", 5, body)
+    direct.eval(script.text, len(names), *names, id, "+0", 5, body)
 
 
-def body_of(raw: redis.Redis, id: str, queue: str = "work") -> bytes:
-    body: Any = raw.hget(keys_of(queue)["jobs"], id)
+def body_of(direct: redis.Redis, id: str, queue: str = "work") -> bytes:
+    body: Any = direct.hget(keys_of(queue)["jobs"], id)
     return bytes(body)
 
 
-def test_what_is_signed_runs(work: Queue, raw: redis.Redis) -> None:
+def test_what_is_signed_runs(work: Queue, direct: redis.Redis) -> None:
     job = work.enqueue(jobs.add, 2, 3)
-    assert is_signed(body_of(raw, job.id))
+    assert is_signed(body_of(direct, job.id))
     assert run(work) == 1
     assert job.refresh().result == 5
     assert job.args == (2, 3)
 
 
 def test_what_is_not_signed_fails_undecoded_and_keeps_its_bytes(
-    work: Queue, raw: redis.Redis
+    work: Queue, direct: redis.Redis
 ) -> None:
     work.pause()
     good = work.enqueue(jobs.add, 1)
-    body = body_of(raw, good.id)
+    body = body_of(direct, good.id)
     plain = body.partition(b"\n")[0]
     forged = {
         "unsigned": plain,
@@ -73,32 +67,32 @@ def test_what_is_not_signed_fails_undecoded_and_keeps_its_bytes(
         "stranger": Seal(Keyring(TWO), work.keys).sign("job", "stranger", plain),
     }
     for id, data in forged.items():
-        put(raw, "work", id, data)
+        put(direct, "work", id, data)
     other = Queue("other", url=work.url)
     moved = other.enqueue(jobs.add, 2)
-    put(raw, "work", moved.id, body_of(raw, moved.id, "other"))
+    put(direct, "work", moved.id, body_of(direct, moved.id, "other"))
     other.close()
     work.resume()
     run(work)
     assert jobs.seen == [("add", 1, 0)], "a neighbour is not held up"
     assert good.refresh().status is State.COMPLETED
-    for id, data in [*forged.items(), (moved.id, body_of(raw, moved.id))]:
+    for id, data in [*forged.items(), (moved.id, body_of(direct, moved.id))]:
         seen = work.fetch(id)
         assert seen.status is State.FAILED
         assert seen.error is not None
         assert seen.error.type == "bide.BadSignature", seen.error
         assert "not one of bide's" not in seen.error.message, "nobody has tried to read it"
-        assert body_of(raw, id) == data
+        assert body_of(direct, id) == data
 
 
 @pytest.mark.parametrize("executor", ["process", "fork"])
 def test_so_it_is_in_processes(
-    work: Queue, raw: redis.Redis, executor: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    work: Queue, direct: redis.Redis, executor: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Also where the worker's program has hidden the keys from what it starts."""
     monkeypatch.setenv(tasks.NOTES, str(tmp_path / "notes"))
     good = work.enqueue(tasks.add, 1, 2)
-    put(raw, "work", "forged", body_of(raw, good.id))
+    put(direct, "work", "forged", body_of(direct, good.id))
     worker = Worker(work, modules=[tasks.__name__], executor=executor, concurrency=1)
     monkeypatch.delenv("BIDE_SIGNING_KEYS")
     worker.work(burst=True)
@@ -133,13 +127,18 @@ def test_reschedule_promote_and_retries_keep_the_signature(work: Queue) -> None:
 
 
 def test_a_change_over_takes_what_is_old_and_no_forgery(
-    work: Queue, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    work: Queue, direct: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("BIDE_SIGNING_KEYS")
     with_no_key = Queue("work", url=work.url)
     old = with_no_key.enqueue(jobs.add, 1)
     with_no_key.close()
-    put(raw, "work", "forged", Seal(Keyring(ONE), work.keys).sign("job", "x", body_of(raw, old.id)))
+    put(
+        direct,
+        "work",
+        "forged",
+        Seal(Keyring(ONE), work.keys).sign("job", "x", body_of(direct, old.id)),
+    )
     monkeypatch.setenv("BIDE_SIGNING_KEYS", f"{ONE},unsigned")
     run(work)
     assert old.refresh().status is State.COMPLETED
@@ -168,12 +167,12 @@ def pile(one_url: str, signing: str) -> Iterator[DelayQueue]:
 
 @pytest.mark.parametrize("how", ["pop", "take"])
 def test_data_that_are_not_signed_fail_and_stay_as_they_are(
-    pile: DelayQueue, raw: redis.Redis, how: str, monkeypatch: pytest.MonkeyPatch
+    pile: DelayQueue, direct: redis.Redis, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pile.push({"user": 1}, id="a")
-    body = body_of(raw, "a", "orders")
-    put(raw, "orders", "b", body)
-    put(raw, "orders", "c", b'\x03{"user":3}')
+    body = body_of(direct, "a", "orders")
+    put(direct, "orders", "b", body)
+    put(direct, "orders", "c", b'\x03{"user":3}')
     events = pile.queue.events(kinds="failed", timeout=0.5)
     with events:
         if how == "pop":
@@ -192,13 +191,13 @@ def test_data_that_are_not_signed_fail_and_stay_as_they_are(
         assert seen.status is State.FAILED
         assert seen.error is not None
         assert seen.error.type == "bide.BadSignature"
-        assert body_of(raw, id, "orders") == data
+        assert body_of(direct, id, "orders") == data
     monkeypatch.delenv("BIDE_SIGNING_KEYS")
     assert pile.retry(["c"]) == ["ok"]
     assert pile.pop(num=5) == [{"user": 3}], "nothing is lost by it"
 
 
-def test_a_refusal_that_is_repeated_changes_nothing(pile: DelayQueue, raw: redis.Redis) -> None:
+def test_a_refusal_that_is_repeated_changes_nothing(pile: DelayQueue, direct: redis.Redis) -> None:
     from bide import sync
     from bide.ops import consume
 
@@ -242,13 +241,13 @@ def _go_off() -> int:
     return 0
 
 
-def test_no_pickle_is_read_that_was_not_signed(work: Queue, raw: redis.Redis) -> None:
+def test_no_pickle_is_read_that_was_not_signed(work: Queue, direct: redis.Redis) -> None:
     """Neither arguments nor results, in no process, not during a change-over either."""
     from bide.payload.codec import Body, encode_body, encode_result
 
     pickling = Queue("work", url=work.url, serializer="pickle")
     put(
-        raw,
+        direct,
         "work",
         "bomb",
         encode_body(Body("tests.integration.jobs:add", (Bomb(),), codec="pickle")),
@@ -259,9 +258,9 @@ def test_no_pickle_is_read_that_was_not_signed(work: Queue, raw: redis.Redis) ->
     assert job.refresh().result == 1
     assert job.args == (1,)
     bomb = encode_result("t", Bomb(), "pickle")
-    good: Any = raw.hget(work.keys["results"], job.id)
+    good: Any = direct.hget(work.keys["results"], job.id)
     for forged in (bomb, bomb + good[good.index(b"\n\x04") :]):
-        raw.hset(work.keys["results"], job.id, forged)
+        direct.hset(work.keys["results"], job.id, forged)
         with pytest.raises(BadSignature):
             _ = pickling.fetch(job.id).result
     with pytest.raises(BadSignature):
@@ -271,13 +270,13 @@ def test_no_pickle_is_read_that_was_not_signed(work: Queue, raw: redis.Redis) ->
 
 
 def test_a_change_over_reads_no_unsigned_pickle(
-    work: Queue, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    work: Queue, direct: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from bide.payload.codec import Body, encode_body
 
     monkeypatch.setenv("BIDE_SIGNING_KEYS", f"{ONE},unsigned")
     put(
-        raw,
+        direct,
         "work",
         "bomb",
         encode_body(Body("tests.integration.jobs:add", (Bomb(),), codec="pickle")),

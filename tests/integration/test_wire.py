@@ -41,12 +41,6 @@ def home(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def raw(one_url: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(one_url) as client:
-        yield client
-
-
-@pytest.fixture
 def queue(one_url: str) -> Iterator[Queue]:
     queue = Queue("mail", url=one_url)
     yield queue
@@ -58,11 +52,11 @@ def work(home: Path, url: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def send(raw: redis.Redis, *argv: Any) -> Any:
+def send(direct: redis.Redis, *argv: Any) -> Any:
     """As a program does that knows nothing but the text and the keys."""
     script = load("enqueue")
     keys = keys_of("mail").of(script.keys)
-    return raw.eval(script.text, len(keys), *keys, *argv)
+    return direct.eval(script.text, len(keys), *keys, *argv)
 
 
 # -- what other programs need
@@ -159,14 +153,14 @@ def _tools(home: Path, url: str) -> Path:
 
 @needs_node
 def test_node_enqueues_without_a_package(
-    home: Path, one_url: str, raw: redis.Redis, queue: Queue
+    home: Path, one_url: str, direct: redis.Redis, queue: Queue
 ) -> None:
     (home / "enqueue.json").write_text(
         said(bide(home, "script", "enqueue", "--json", "-q", "mail"))
     )
-    raw.script_flush()
+    direct.script_flush()
     told = [_node(home, one_url, "ann@example.org"), _node(home, one_url, "größe", "2")]
-    assert raw.script_exists(load("enqueue").sha) == [True], "the first call was an EVAL"
+    assert direct.script_exists(load("enqueue").sha) == [True], "the first call was an EVAL"
     work(home, one_url)
     assert [queue.fetch(one["id"]).result for one in told] == [
         "hello to ann@example.org",
@@ -212,11 +206,13 @@ def _node(home: Path, url: str, *args: str) -> Any:
 # -- the call
 
 
-def test_the_reply_says_which_are_new_and_when_they_are_due(raw: redis.Redis) -> None:
+def test_the_reply_says_which_are_new_and_when_they_are_due(direct: redis.Redis) -> None:
     body = '{"task":"send_email","args":["ann"]}'
-    word, now, *jobs = send(raw, "a", "+0", 5, body, "b", "+1000000", 9, body, "a", "+5", 5, body)
+    word, now, *jobs = send(
+        direct, "a", "+0", 5, body, "b", "+1000000", 9, body, "a", "+5", 5, body
+    )
     assert (word, jobs) == (b"ok", [b"new", now, b"new", now + 1_000_000, b"exists", 0])
-    assert send(raw, "a", "+0", 5, body)[2:] == [b"exists", 0], "its repeat"
+    assert send(direct, "a", "+0", 5, body)[2:] == [b"exists", 0], "its repeat"
 
 
 @pytest.mark.parametrize(
@@ -242,14 +238,14 @@ def test_the_reply_says_which_are_new_and_when_they_are_due(raw: redis.Redis) ->
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_all_of_its_call(
-    raw: redis.Redis, bad: tuple[Any, ...]
+    direct: redis.Redis, bad: tuple[Any, ...]
 ) -> None:
     body = '{"task":"send_email","args":["ann"]}'
     with pytest.raises(redis.ResponseError, match="BADARG enqueue"):
-        send(raw, "good", "+0", 5, body, *bad, body)
+        send(direct, "good", "+0", 5, body, *bad, body)
     with pytest.raises(redis.ResponseError, match="BADARG enqueue"):
-        send(raw, "good", "+0", 5)
-    assert not raw.keys("*")
+        send(direct, "good", "+0", 5)
+    assert not direct.keys("*")
 
 
 GOOD = '{"task":"send_email","args":["ann"]}'
@@ -299,10 +295,10 @@ GOOD = '{"task":"send_email","args":["ann"]}'
     ids=lambda value: repr(value)[:40],
 )
 def test_a_bad_body_ends_its_own_job_with_a_clear_error_and_no_other(
-    home: Path, one_url: str, raw: redis.Redis, queue: Queue, body: Any, type: str, message: str
+    home: Path, one_url: str, direct: redis.Redis, queue: Queue, body: Any, type: str, message: str
 ) -> None:
-    send(raw, "bad", "+0", 9, body)
-    send(raw, "good", "+0", 5, GOOD)
+    send(direct, "bad", "+0", 9, body)
+    send(direct, "good", "+0", 5, GOOD)
     _burst(one_url)
     job = queue.fetch("bad")
     # What nobody serves may be of a deployment under way: it waits, and is not run either.
@@ -346,11 +342,11 @@ def _burst(url: str) -> None:
     "id", [b"\xff\xfe", b"ok-\xc3", "ü-\udc80".encode("utf-8", "surrogatepass")]
 )
 def test_an_id_that_is_no_text_ends_its_own_job_and_can_be_seen_and_deleted(
-    home: Path, one_url: str, raw: redis.Redis, queue: Queue, id: bytes
+    home: Path, one_url: str, direct: redis.Redis, queue: Queue, id: bytes
 ) -> None:
     """A reply that cannot be read would be asked for again and again, and hold up the queue."""
-    send(raw, id, "+0", 9, GOOD)
-    send(raw, "good", "+0", 5, GOOD)
+    send(direct, id, "+0", 9, GOOD)
+    send(direct, "good", "+0", 5, GOOD)
     assert len(json.loads(said(bide(home, "upcoming", "--json", url=one_url)))["jobs"]) == 0
     work(home, one_url)
     assert queue.fetch("good").result == "hello to ann"
@@ -361,15 +357,15 @@ def test_an_id_that_is_no_text_ends_its_own_job_and_can_be_seen_and_deleted(
     gone = bide(home, "jobs", "delete", "-q", "mail", "-s", "failed", "--yes", url=one_url)
     assert gone.returncode == 0, gone.stderr
     assert queue.counts().failed == 0
-    assert not raw.hexists(queue.keys["jobs"], id)
+    assert not direct.hexists(queue.keys["jobs"], id)
 
 
 def test_an_id_that_python_would_not_take_is_refused_or_fails_and_harms_no_other(
-    home: Path, one_url: str, raw: redis.Redis, queue: Queue
+    home: Path, one_url: str, direct: redis.Redis, queue: Queue
 ) -> None:
     with pytest.raises(redis.ResponseError, match="BADARG enqueue"):
-        send(raw, "x" * 129, "+0", 5, GOOD)
-    send(raw, "a\u00a0b", "+0", 5, GOOD, "x" * 128, "+0", 5, GOOD)
+        send(direct, "x" * 129, "+0", 5, GOOD)
+    send(direct, "a\u00a0b", "+0", 5, GOOD, "x" * 128, "+0", 5, GOOD)
     work(home, one_url)
     assert [job.result for job in queue.jobs("completed")] == ["hello to ann"]
     (failed,) = queue.jobs("failed")
@@ -377,10 +373,10 @@ def test_an_id_that_python_would_not_take_is_refused_or_fails_and_harms_no_other
 
 
 def test_a_queue_that_no_worker_has_served_can_be_made_known(
-    home: Path, one_url: str, raw: redis.Redis
+    home: Path, one_url: str, direct: redis.Redis
 ) -> None:
-    send(raw, "a", "+0", 5, GOOD)
+    send(direct, "a", "+0", 5, GOOD)
     assert not json.loads(said(bide(home, "queues", "ls", "--json", url=one_url)))["queues"]
-    raw.hsetnx("bide:queues", "mail", "0")
+    direct.hsetnx("bide:queues", "mail", "0")
     listed = json.loads(said(bide(home, "queues", "ls", "--json", url=one_url)))["queues"]
     assert listed["mail"]["waiting"] == 1

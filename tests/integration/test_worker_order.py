@@ -46,12 +46,6 @@ def low(queue_of: Callable[[str], Queue]) -> Queue:
 
 
 @pytest.fixture
-def raw(one_url: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(one_url) as client:
-        yield client
-
-
-@pytest.fixture
 def nothing_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs are claimed for slots that are free, and no more though they are quick."""
     monkeypatch.setattr(running, "ENOUGH", 0)
@@ -61,14 +55,14 @@ def fill(queue: Queue, count: int, task: Callable[[], Any] = ordered.mark) -> No
     queue.enqueue_many([queue.prepare(task) for _ in range(count)])
 
 
-def claims(raw: redis.Redis, queue: Queue) -> int:
+def claims(direct: redis.Redis, queue: Queue) -> int:
     """How many claims the workers that are there have made of a queue."""
-    told: Any = raw.hvals(queue.keys["claims"])
+    told: Any = direct.hvals(queue.keys["claims"])
     return sum(int(claim.split()[1]) for claim in told)
 
 
-def commands(raw: redis.Redis) -> int:
-    stats: Any = raw.info("stats")
+def commands(direct: redis.Redis) -> int:
+    stats: Any = direct.info("stats")
     return int(stats["total_commands_processed"])
 
 
@@ -237,33 +231,33 @@ def test_what_a_queue_did_not_use_while_it_was_empty_is_not_made_up_for(
 @pytest.mark.parametrize("order", ["strict", "fair", {"high": 6, "low": 1}])
 @pytest.mark.parametrize("concurrency", [1, 10])
 def test_an_idle_queue_costs_no_round_trip_per_claim_of_another(
-    high: Queue, low: Queue, raw: redis.Redis, order: Any, concurrency: int
+    high: Queue, low: Queue, direct: redis.Redis, order: Any, concurrency: int
 ) -> None:
     with at_work(high, low, modules=MODULES, order=order, concurrency=concurrency):
-        eventually(lambda: claims(raw, high) and claims(raw, low))
-        begun, before = time.monotonic(), claims(raw, high)
+        eventually(lambda: claims(direct, high) and claims(direct, low))
+        begun, before = time.monotonic(), claims(direct, high)
         for i in range(1, 11):
             fill(low, 100)
             jobs.wait_seen(100 * i)
-        made, took = claims(raw, high) - before, time.monotonic() - begun
-        print(f"{made} claims of the idle queue, {claims(raw, low)} of the other, {took:.2f} s")
-        assert claims(raw, low) >= 10
+        made, took = claims(direct, high) - before, time.monotonic() - begun
+        print(f"{made} claims of the idle queue, {claims(direct, low)} of the other, {took:.2f} s")
+        assert claims(direct, low) >= 10
         assert made <= 4 + 4 * took / HORIZON
 
 
-def test_a_worker_with_work_makes_one_claim_for_each_batch(low: Queue, raw: redis.Redis) -> None:
+def test_a_worker_with_work_makes_one_claim_for_each_batch(low: Queue, direct: redis.Redis) -> None:
     """It does not hear, and pass on, the hints of a queue that it knows to have work."""
     fill(low, 1000)
     with at_work(low, modules=MODULES, concurrency=1):
         jobs.wait_seen(1000, 30)
-        made = claims(raw, low)
+        made = claims(direct, low)
     print(f"{made} claims")
     assert 1000 <= made <= 1050
 
 
 @pytest.mark.parametrize("order", ["strict", "fair"])
 def test_a_full_worker_asks_nobody_for_nothing(
-    high: Queue, low: Queue, raw: redis.Redis, order: Any
+    high: Queue, low: Queue, direct: redis.Redis, order: Any
 ) -> None:
     """Both queues have work, and hints, and none of its slots is free."""
     with at_work(high, low, modules=MODULES, order=order, concurrency=1):
@@ -271,11 +265,11 @@ def test_a_full_worker_asks_nobody_for_nothing(
         jobs.wait_seen(1)
         fill(high, 50)
         fill(low, 50)
-        begun, before = time.monotonic(), commands(raw)
+        begun, before = time.monotonic(), commands(direct)
         while time.monotonic() < begun + 2.5:
             fill(high, 1)
             time.sleep(0.1)
-        made = commands(raw) - before
+        made = commands(direct) - before
         print(f"{made} commands")
         assert made < 500, "a loop that does not wait sends thousands"
         jobs.gate.set()
@@ -300,13 +294,13 @@ def test_a_full_worker_passes_a_hint_on_to_one_that_is_idle(high: Queue, low: Qu
 
 @pytest.mark.parametrize("delay", [0, 0.4])
 def test_and_a_promise_that_it_cannot_keep(
-    high: Queue, low: Queue, raw: redis.Redis, delay: float
+    high: Queue, low: Queue, direct: redis.Redis, delay: float
 ) -> None:
     """Two workers promised to look when the job is due, and then were filled by the other queue."""
     job = high.enqueue(ordered.mark, delay=1.5)
     by = job.due.timestamp() + 0.1
     with at_work_many(2, high, low, concurrency=1):
-        eventually(lambda: raw.zcount(high.keys["keep"], "-inf", by * 1e6) == 2)
+        eventually(lambda: direct.zcount(high.keys["keep"], "-inf", by * 1e6) == 2)
         low.enqueue(ordered.hold, delay=delay)
         low.enqueue(ordered.hold, delay=delay)
         jobs.wait_seen(2)
@@ -333,12 +327,12 @@ def test_a_queue_whose_turn_it_is_not_is_left_to_others(high: Queue, low: Queue)
 
 @pytest.mark.parametrize("order", ["strict", "fair"])
 def test_beside_a_suspect_nothing_is_claimed_from_another_queue(
-    high: Queue, low: Queue, raw: redis.Redis, order: Any
+    high: Queue, low: Queue, direct: redis.Redis, order: Any
 ) -> None:
     suspect = high.enqueue(ordered.alone)
     due = high.keys.names["due"]
-    raw.zadd(due[-1], {suspect.id: raw.zscore(due[4], suspect.id) or 0})
-    raw.zrem(due[4], suspect.id)
+    direct.zadd(due[-1], {suspect.id: direct.zscore(due[4], suspect.id) or 0})
+    direct.zrem(due[4], suspect.id)
     fill(low, 10)
     assert burst(high, low, modules=MODULES, order=order) == 11
     assert jobs.seen == ["alone", "over"] + ["low"] * 10

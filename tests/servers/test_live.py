@@ -7,7 +7,7 @@ is asked to fail over, and a slot that moves, lose nothing at all, and run nothi
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from bide.keys import keys_of
 from tests.faults.crew import Crew
@@ -27,11 +27,12 @@ WORKER = ("-q", "mail", "-q", "other", "--lease", "5s", "-c", "20")
 Start = Callable[..., Producers]
 
 
-def all_done(crew: Crew, ids: set[str]) -> None:
-    eventually(lambda: ids <= crew.ledger.count("done").keys())
-
-
-def is_legal(servers: Servers) -> None:
+def ends_well(servers: Servers, crew: Crew, load: Producers, lost: Set[str] = frozenset()) -> None:
+    """After some more load: nobody saw an error, all jobs ran but some that may be lost."""
+    load.go_on()
+    acknowledged = load.stop()
+    assert load.errors == []
+    eventually(lambda: acknowledged - lost <= crew.ledger.count("done").keys())
     with contextlib.closing(client_of(servers.url)) as client:
         for name in QUEUES:
             assert_legal(client, name)
@@ -68,12 +69,8 @@ def test_slots_move_under_load(nodes: Cluster, crew: Crew, producers: Start) -> 
             here = masters.index(nodes.owner(key))
             move = nodes.migrate_whole if i % 3 == 2 else nodes.migrate_slot
             move(key, to=masters[(here + 1 + i % 2) % len(masters)])
-    load.go_on()
-    acknowledged = load.stop()
-    assert load.errors == []
-    all_done(crew, acknowledged)
+    ends_well(nodes, crew, load)
     assert set(crew.ledger.count("begun").values()) == {1}
-    is_legal(nodes)
 
 
 def test_a_cluster_that_is_asked_to_fail_over_loses_nothing(
@@ -84,12 +81,8 @@ def test_a_cluster_that_is_asked_to_fail_over_loses_nothing(
     for _ in range(3):
         load.go_on()
         nodes.fail_over(master_of(nodes, "mail"))
-    load.go_on()
-    acknowledged = load.stop()
-    assert load.errors == []
-    all_done(crew, acknowledged)
+    ends_well(nodes, crew, load)
     assert set(crew.ledger.count("begun").values()) == {1}
-    is_legal(nodes)
 
 
 def test_sentinels_that_are_asked_to_fail_over(
@@ -103,12 +96,7 @@ def test_sentinels_that_are_asked_to_fail_over(
     passed_on(trio.master)
     trio.fail_over()
     load.go_on()
-    after = set(load.acknowledged)
-    load.go_on()
-    late = load.stop() - after
-    assert load.errors == []
-    all_done(crew, before | late)
-    is_legal(trio)
+    ends_well(trio, crew, load, lost=set(load.acknowledged) - before)
 
 
 def test_a_master_is_killed(servers: Servers, crew: Crew, producers: Start) -> None:
@@ -120,10 +108,5 @@ def test_a_master_is_killed(servers: Servers, crew: Crew, producers: Start) -> N
     passed_on(master)
     servers.kill(master)
     servers.fail_over(master) if isinstance(servers, Cluster) else servers.fail_over()
-    after = set(load.acknowledged)
-    load.go_on()
-    late = load.stop() - after
-    assert load.errors == []
-    all_done(crew, before | late)
-    is_legal(servers)
+    ends_well(servers, crew, load, lost=set(load.acknowledged) - before)
     servers.restart(master)

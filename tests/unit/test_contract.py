@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect as introspection
 import re
-from collections.abc import Iterator
 from importlib import resources
 from types import ModuleType
 from typing import Any
@@ -324,15 +323,9 @@ def test_an_operation_sends_what_the_header_asks_for(repeats: int, command: Comm
         assert (type(value) is int) == (kind == "integer"), (value, kind)
 
 
-@pytest.fixture
-def raw(one_url: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(one_url) as client:
-        yield client
-
-
 @pytest.mark.parametrize(("repeats", "command"), COMMANDS)
 def test_an_argument_of_the_wrong_kind_is_refused_before_anything_is_written(
-    repeats: int, command: Command[Any], one_url: str, raw: redis.Redis
+    repeats: int, command: Command[Any], one_url: str, direct: redis.Redis
 ) -> None:
     script = load(command.script)
     client = sync.Client(one_url)
@@ -348,15 +341,17 @@ def test_an_argument_of_the_wrong_kind_is_refused_before_anything_is_written(
     for args in wrong:
         with pytest.raises(ScriptBug, match=f"BADARG {script.name}"):
             client.run(command._replace(args=args))
-    assert raw.keys() == []
+    assert direct.keys() == []
     client.close()
 
 
 @pytest.mark.parametrize("clock", [SERVER_CLOCK, TEST_CLOCK, SHARED_CLOCK])
-def test_the_server_knows_each_script_by_the_sha_that_we_send(clock: str, raw: redis.Redis) -> None:
+def test_the_server_knows_each_script_by_the_sha_that_we_send(
+    clock: str, direct: redis.Redis
+) -> None:
     for name in names():
         script = load(name, clock)
-        assert raw.script_load(script.text) == script.sha
+        assert direct.script_load(script.text) == script.sha
 
 
 @every_script

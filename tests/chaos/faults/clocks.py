@@ -8,6 +8,7 @@ from bide.config import override
 from bide.keys import keys_of
 from bide.script import TEST_CLOCK
 from tests.chaos.fault import Fault, Role
+from tests.chaos.faults.workers import Killed
 from tests.chaos.jobs import QUEUE
 from tests.chaos.load import now_us
 from tests.chaos.plan import Injection
@@ -20,11 +21,15 @@ JUMPS = (HOUR, -HOUR, 20.0, -20.0, 45.0)
 META = keys_of(QUEUE)["meta"]
 
 
-class ClientClocks(Fault):
-    """Nothing is injected but the clocks themselves; that of producers is in `tests/faults`."""
+class ClientClocks(Killed):
+    """What a worker with a wrong clock held is taken when its lease ends, no sooner.
+
+    Nothing else is injected but the clocks themselves; that of producers is in `tests/faults`.
+    """
 
     name = "client-clocks"
     title = "Workers whose clocks are an hour slow, right, and an hour fast"
+    allows = "nothing; one of them is killed, and what ran there runs once more"
     roles = (
         Role(("-c", "8"), -HOUR),
         Role(("-x", "process", "-c", "2"), HOUR),
@@ -32,19 +37,6 @@ class ClientClocks(Fault):
     )
     jobs = 200
     injections = 1
-
-    @staticmethod
-    def draw(dice: random.Random) -> dict[str, float]:
-        return {"worker": dice.randrange(3)}
-
-    def inject(self, scene: Scene, injection: Injection) -> None:
-        """What a worker with a wrong clock held is taken when its lease ends, no sooner."""
-        worker = scene.victim(injection.drawn["worker"])
-        happened = scene.hit([worker])
-        worker.kill()
-        scene.over(happened)
-
-    allows = "nothing; one of them is killed, and what ran there runs once more"
 
 
 class ServerClock(Fault):

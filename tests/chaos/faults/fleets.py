@@ -21,20 +21,30 @@ LAG_US = 500_000
 """How far a replica may be behind on a machine at work."""
 
 
-class SlotsMove(Fault):
+class _OfSeveral(Fault):
+    """All on one machine, so that there are fewer workers and jobs than with one server."""
+
+    descriptors = 24  # each of its clients keeps a connection to each server that it has met
+    roles = (AUTO, PROCESS)
+    jobs = 250
+    rate = 80.0
+
+
+class _OfSentinels(_OfSeveral):
+    several = staticmethod(sentinel)
+    back_off = 5.0
+
+
+class SlotsMove(_OfSeveral):
     """What a cluster does in earnest, every day; nobody is to notice."""
 
     name = "cluster-moves"
     title = "A cluster moves the queue's slot, key by key, and has replicas take over by command"
     allows = "nothing but time; no error reaches the producer"
-    descriptors = 24  # each of its clients keeps a connection to each server that it has met
     several = staticmethod(cluster)
-    roles = (AUTO, PROCESS)
     lease = 10.0
     leases_end = False
     injections = 3
-    jobs = 250
-    rate = 80.0
 
     @staticmethod
     def draw(dice: random.Random) -> dict[str, float]:
@@ -57,17 +67,13 @@ class SlotsMove(Fault):
             yield f"the producer was told {scene.load.refusals}"
 
 
-class OwnerKilled(Fault):
+class OwnerKilled(_OfSeveral):
     name = "cluster-owner-killed"
     title = "The cluster's node that has the queue is killed; its replica takes over"
     allows = "what the replica had not had, until the producer repeats it, with the same ids"
-    descriptors = 24  # each of its clients keeps a connection to each server that it has met
     several = staticmethod(cluster)
-    roles = (AUTO, PROCESS)
     injections = 1
     back_off = 5.0
-    jobs = 250
-    rate = 80.0
 
     def inject(self, scene: Scene, injection: Injection) -> None:
         owner = scene.stage.owner
@@ -81,19 +87,13 @@ class OwnerKilled(Fault):
         scene.stage.several.restart(owner)
 
 
-class Confirmed(Fault):
+class Confirmed(_OfSentinels):
     """The old master is dead, so that the replicas alone decide: what one of them has stays."""
 
     name = "failover-confirmed"
     title = 'Sentinels\' master is killed; jobs were enqueued with `durability="replica"`'
     allows = "no job; outcomes that no replica had, so that what ran runs once more"
-    descriptors = 24  # each of its clients keeps a connection to each server that it has met
-    several = staticmethod(sentinel)
-    roles = (AUTO, PROCESS)
     injections = 1
-    back_off = 5.0
-    jobs = 250
-    rate = 80.0
 
     def load(self, scene: Scene, count: int) -> Iterator[Given]:
         for job in usual(scene.queue, scene.dice, count):
@@ -110,19 +110,13 @@ class Confirmed(Fault):
         scene.stage.several.restart(master)
 
 
-class MasterKilled(Fault):
+class MasterKilled(_OfSentinels):
     """Every other time by command: the old master takes writes for a moment longer."""
 
     name = "sentinel-failover"
     title = "Sentinels have a replica take over: by command, or because the master is killed"
     allows = "what the replica had not had, until the producer repeats it, with the same ids"
-    descriptors = 24  # each of its clients keeps a connection to each server that it has met
-    several = staticmethod(sentinel)
-    roles = (AUTO, PROCESS)
     injections = 2
-    back_off = 5.0
-    jobs = 250
-    rate = 80.0
 
     def inject(self, scene: Scene, injection: Injection) -> None:
         master = scene.stage.several.master

@@ -14,15 +14,19 @@ from tests.chaos.plan import Injection
 from tests.chaos.scene import Scene
 
 
-class Killed(Fault):
-    name = "worker-killed"
-    title = "A worker is killed (SIGKILL)"
-    allows = "what ran there runs once more"
-    injections = 4
+class _OfOne(Fault):
+    """One worker of the three is hit, whichever the dice say."""
 
     @staticmethod
     def draw(dice: random.Random) -> dict[str, float]:
         return {"worker": dice.randrange(3)}
+
+
+class Killed(_OfOne):
+    name = "worker-killed"
+    title = "A worker is killed (SIGKILL)"
+    allows = "what ran there runs once more"
+    injections = 4
 
     def inject(self, scene: Scene, injection: Injection) -> None:
         worker = scene.victim(injection.drawn["worker"])
@@ -31,17 +35,13 @@ class Killed(Fault):
         scene.over(happened)
 
 
-class Stopped(Fault):
+class Stopped(_OfOne):
     """The first signal lets jobs finish, and so explains nothing; the second gives them back."""
 
     name = "worker-stopped"
     title = "A worker is stopped (SIGTERM; every other time twice)"
     allows = "what the second signal interrupts runs once more, in the same attempt"
     injections = 4
-
-    @staticmethod
-    def draw(dice: random.Random) -> dict[str, float]:
-        return {"worker": dice.randrange(3)}
 
     def inject(self, scene: Scene, injection: Injection) -> None:
         twice = injection.number % 2 == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import io
 import os
 import resource
 import signal
@@ -106,6 +107,24 @@ def leak_into(number: int) -> None:
 
 
 kept: list[tuple[socket.socket, socket.socket]] = []
+
+
+class _Stuck(io.StringIO):
+    """Prints nothing; its last words take for ever."""
+
+    flushed = 0
+
+    def flush(self) -> None:
+        self.flushed += 1
+        if self.flushed > 1:
+            time.sleep(60)
+
+
+def end_slowly() -> str:
+    """Its child needs long to end after all is said about the job."""
+    note("begun")
+    sys.stdout = _Stuck()
+    return "ended"
 
 
 # -- those that do not end

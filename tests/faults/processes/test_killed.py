@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bide import JobFailed, State
+from bide import Job, JobFailed, State
 from bide.worker.processes import kin
 from tests.faults.processes import hostile
 from tests.integration.processes import tasks
@@ -110,17 +110,22 @@ def test_a_job_that_kills_the_nursery_each_time(stand: Stand) -> None:
     assert len(stand.notes("begun", job.id)) == 3
 
 
+def taken_by_nobody(stand: Stand, worker: Any) -> tuple[Job[Any], int, int]:
+    """A job that the test itself took off the line, between two children that stand still."""
+    one, two = children(worker)
+    eventually(lambda: not worker._running._looking)
+    for pid in (one, two):
+        os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: kin.is_idle(one) and kin.is_idle(two))
+    job = stand.queue.enqueue(hostile.ran)
+    eventually(house(worker).take_back)
+    return job, one, two
+
+
 @PROCESS
 def test_a_child_that_took_a_job_and_could_not_say_so(stand: Stand) -> None:
-    """Here the test itself takes the job off the line, between two children that stand still."""
     with stand.at_work() as worker:
-        one, two = children(worker)
-        eventually(lambda: not worker._running._looking)  # type: ignore[union-attr]
-        for pid in (one, two):
-            os.kill(pid, signal.SIGSTOP)
-        eventually(lambda: kin.is_idle(one) and kin.is_idle(two))
-        job = stand.queue.enqueue(hostile.ran)
-        eventually(house(worker).take_back)
+        job, one, two = taken_by_nobody(stand, worker)
         os.kill(one, signal.SIGKILL)
         os.kill(two, signal.SIGCONT)
         assert job.wait(20) == "ran"
@@ -131,13 +136,7 @@ def test_a_child_that_took_a_job_and_could_not_say_so(stand: Stand) -> None:
 @PROCESS
 def test_a_child_that_took_a_job_and_stands_still(stand: Stand) -> None:
     with stand.at_work() as worker:
-        one, two = children(worker)
-        eventually(lambda: not worker._running._looking)  # type: ignore[union-attr]
-        for pid in (one, two):
-            os.kill(pid, signal.SIGSTOP)
-        eventually(lambda: kin.is_idle(one) and kin.is_idle(two))
-        job = stand.queue.enqueue(hostile.ran)
-        eventually(house(worker).take_back)
+        job, one, two = taken_by_nobody(stand, worker)
         with stand.at_work():
             assert job.wait(20) == "ran"
         for pid in (one, two):

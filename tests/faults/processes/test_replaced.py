@@ -44,6 +44,20 @@ def test_a_nursery_makes_one_child_a_slot_however_often_it_is_told(stand: Stand)
         assert [successor(worker, child)] == of_nursery(worker)
 
 
+def test_a_child_that_is_slow_to_end_holds_up_nobody_and_is_killed(
+    stand: Stand, caplog: pytest.LogCaptureFixture
+) -> None:
+    limit = {"max_jobs": 1} if stand.executor == "process" else {}
+    with stand.at_work(concurrency=1, **limit):
+        job = stand.queue.enqueue(hostile.end_slowly)
+        after = stand.queue.enqueue(hostile.ran)
+        assert job.wait(20) == "ended"
+        assert after.wait(20) == "ran"
+        (note,) = stand.notes("begun", job.id)
+        eventually(lambda: not os.path.exists(f"/proc/{note.pid}"), 20)
+    assert "to close" not in caplog.text, "its place was waited for"
+
+
 @PROCESS
 def test_a_nursery_that_dies_again_and_again(stand: Stand) -> None:
     with stand.at_work(concurrency=1) as worker:

@@ -95,10 +95,15 @@ class Child:
     """One process that runs jobs."""
 
     def __init__(
-        self, orders: socket.socket, replies: socket.socket, served: Served, setting: Setting
+        self,
+        orders: socket.socket,
+        replies: socket.socket,
+        hand_over: int,
+        served: Served,
+        setting: Setting,
     ) -> None:
         """Set up, in the nursery: all children are made of this one."""
-        self._lines = Lines(orders, replies)
+        self._lines = Lines(orders, replies, hand_over)
         self._interrupts = Interrupts()
         self._served = served
         self._setting = setting
@@ -121,18 +126,24 @@ class Child:
                 os._exit(1)
         self.tell(Ready(self._slot, self._pid))
         try:
-            while not self._has_had_enough():
-                message = self._lines.orders.read()
-                if message is None:
-                    return ENDED
-                self.serve(decode_order(message))
-            return RETIRED
+            how = self._serve_all()
         finally:
             if self._loop is not None:
                 self.tell(Leaving(self._slot, self._pid))
                 self._wait(self._lifespan.close())
                 with contextlib.suppress(Exception):
                     eventloop.end(self._loop)
+        if how == RETIRED:
+            self._lines.hand_over()
+        return how
+
+    def _serve_all(self) -> int:
+        while not self._has_had_enough():
+            message = self._lines.orders.read()
+            if message is None:
+                return ENDED
+            self.serve(decode_order(message))
+        return RETIRED
 
     def tell(self, reply: Reply) -> bool:
         """Say something to the worker; whether the system had the means."""

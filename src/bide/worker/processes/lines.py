@@ -23,18 +23,23 @@ log = Log("bide.worker")
 PATIENCE: Final = 2.0
 """Seconds in which a message is tried again that the system has no means for."""
 
+PID: Final = 4
+"""Bytes of the number of a process that hands its slot over."""
+
 _PAUSE: Final = 0.02
 
 
 class Lines:
     """Where jobs come from, and where what becomes of them goes to."""
 
-    def __init__(self, orders: socket.socket, replies: socket.socket) -> None:
+    def __init__(self, orders: socket.socket, replies: socket.socket, handing: int) -> None:
         self.orders: Final = Reader(orders)
         self._replies = replies
+        self._handing = handing
         self._spare_of = orders.fileno()
         self._spare = -1
-        self._known = [(line.fileno(), _inode(line.fileno())) for line in (orders, replies)]
+        fds = (orders.fileno(), replies.fileno(), handing)
+        self._known = [(fd, _inode(fd)) for fd in fds]
 
     def hold_back(self) -> None:
         """Have a descriptor for the time when there is no other; before there are children."""
@@ -72,6 +77,11 @@ class Lines:
                     log.error("%d bytes cannot be handed to the worker: %s", len(message), error)
                     return False
                 time.sleep(_PAUSE)
+
+    def hand_over(self) -> None:
+        """Let the nursery have another child in the slot: this one has nothing left but to end."""
+        with suppress(OSError):  # then it hears of this one's end
+            os.write(self._handing, os.getpid().to_bytes(PID))
 
     def _send(self, message: bytes) -> None:
         try:

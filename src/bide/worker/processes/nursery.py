@@ -1,10 +1,11 @@
 """The nursery: a clean process, of one thread and no connections, that forks children.
 
 It is started afresh, imports what is served once, and from then on only forks, reaps and reports.
-A child that has had its jobs is replaced at once; after one that died, the worker says when. With
-one job a child, those that come next are forked while others run (`spare`). When the worker is
-gone, the line to it ends, and everything here is killed: children, what they started, and what that
-left behind, for orphans of theirs become children of the nursery.
+A child that has had its jobs is replaced as soon as nothing is left to it but to end, which takes
+the system as long as a short job takes Python; after one that died, the worker says when. With one
+job a child, those that come next are forked while others run (`spare`). When the worker is gone,
+the line to it ends, and everything here is killed: children, what they started, and what that left
+behind, for orphans of theirs become children of the nursery.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from bide.task import Served, import_module
 from bide.worker import eventloop
 from bide.worker.processes import imported, kin
 from bide.worker.processes.child import RETIRED, Child, be, flush, settle_in
+from bide.worker.processes.lines import PID
 from bide.worker.processes.memory import use_large_pages
 from bide.worker.processes.rehearsal import rehearse
 from bide.worker.processes.spare import Spare, fork, wait_at
@@ -65,6 +67,8 @@ class Nursery:
         self._control = control
         self._table = Table(table)
         self._slots: dict[int, int] = {}
+        self._ending: set[int] = set()
+        """Children that have handed their slots over, and have not died yet."""
         self._spares: deque[Spare] = deque()
         self._enough_spares = self._table.rows if setting.executor == "fork" else 0
         self._short = False
@@ -78,7 +82,8 @@ class Nursery:
         served.find_all()
         imported.warn({line.fileno() for line in (control, orders, replies)})
         self._of_imports = set(kin.children())
-        self._child = Child(orders, replies, served, setting)
+        self._handed, hand_over = os.pipe()
+        self._child = Child(orders, replies, hand_over, served, setting)
 
     def keep(self) -> None:
         """Go on until the worker has gone."""
@@ -107,9 +112,13 @@ class Nursery:
                 if self._sweep_at:
                     wait = max(0.0, self._sweep_at - time.monotonic())
                 lacks = len(self._spares) < self._enough_spares and not self._short
-                ready, _, _ = select.select([line, reader], [], [], 0 if lacks else wait)
+                ready, _, _ = select.select(
+                    [line, reader, self._handed], [], [], 0 if lacks else wait
+                )
                 if lacks and not ready:
                     self._make_spare()
+                if self._handed in ready:
+                    self._take_over()
                 if reader in ready:
                     with contextlib.suppress(BlockingIOError):
                         os.read(reader, 4096)
@@ -138,6 +147,14 @@ class Nursery:
         self._tell(Born(slot, spare.pid))
         spare.begin(slot)
 
+    def _take_over(self) -> None:
+        """Have a child in the place of one that is about to end."""
+        pid = int.from_bytes(os.read(self._handed, PID))
+        if pid in self._slots and len(self._ending) < self._table.rows:
+            self._ending.add(pid)
+            self._sweep_at = self._sweep_at or time.monotonic() + SWEEP_AFTER
+            self._spawn(self._slots.pop(pid))
+
     def _make_spare(self) -> None:
         try:
             self._spares.append(self._fork())
@@ -155,7 +172,7 @@ class Nursery:
         if pid:
             return Spare(pid, gate)
         self._control.close()
-        for fd in (*self._bell, *(spare.gate for spare in self._spares)):
+        for fd in (*self._bell, self._handed, *(spare.gate for spare in self._spares)):
             os.close(fd)
         settle_in(me)
         slot = wait_at(gate)
@@ -174,11 +191,13 @@ class Nursery:
                 os.killpg(pid, signal.SIGKILL)  # while it is not reaped, the number is its own
             _, status, usage = os.wait4(pid, 0)
             slot = self._slots.pop(pid, None)
-            if slot is None:  # an orphan, or a spare
+            if slot is None and pid not in self._ending:  # an orphan, or a spare
                 self._forget(pid)
                 continue
             self._sweep_at = self._sweep_at or time.monotonic() + SWEEP_AFTER
-            if os.waitstatus_to_exitcode(status) == RETIRED and not self._table.row(slot).job:
+            if slot is None:
+                self._ending.remove(pid)
+            elif os.waitstatus_to_exitcode(status) == RETIRED and not self._table.row(slot).job:
                 self._spawn(slot)
             else:
                 self._tell(Died(slot, pid, status, usage.ru_maxrss * 1024))
@@ -201,7 +220,7 @@ class Nursery:
                 self._sweep_at = time.monotonic() + SWEEP_AFTER
 
     def _kill_all(self) -> None:
-        for pid in (*self._slots, *(spare.pid for spare in self._spares)):
+        for pid in (*self._slots, *self._ending, *(spare.pid for spare in self._spares)):
             kin.kill_session(pid)
         self._slots.clear()
         kin.kill_children()

@@ -38,7 +38,7 @@ def rehearse(setting: Setting) -> None:
     for number in range(1, TIMES + 1):
         (orders, orders_in), (replies, replies_in) = pair(), pair()
         with orders, orders_in, replies, replies_in:
-            child = Child(orders, replies_in, Served([__name__]), setting)
+            child = Child(orders, replies_in, replies_in.fileno(), Served([__name__]), setting)
             claimed = Claimed(new_id(), body, 1, 1, 0, 1, 1)
             send(orders_in, encode(Order(number, "rehearsal", claimed, time.monotonic())))
             child.live(0, row)
