@@ -176,6 +176,7 @@ def test_ask_is_followed_once_behind_asking(cluster: Driven) -> None:
     assert cluster.deliver(ask, [("X",), ("Y",)], [LOW, LOW]) == [C, (A, "Y")]
     assert cluster.trips[-1] == Trip(C, [("ASKING",), ("X",)])
     assert cluster.deliver(echo, [("X",)], [LOW]) == [(A, "X")]
+    assert cluster.asked("CLUSTER") == []
 
 
 def test_what_goes_with_a_call_goes_on_with_it(cluster: Driven) -> None:

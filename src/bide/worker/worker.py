@@ -10,7 +10,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from types import FrameType
 from typing import Any, Final
@@ -256,7 +256,8 @@ class Worker:
             duties.append(asyncio.create_task(idleness.watch(running, self._max_idle, loop.stop)))
         if self._has_process:
             duties.append(asyncio.create_task(title.keep(self.queues, running.doing)))
-        log.info("worker %s serves %s, %d at once", self.name, _list(self.queues), self.concurrency)
+        names = ", ".join(self.queues)
+        log.info("worker %s serves %s, %d at once", self.name, names, self.concurrency)
         try:
             await loop.run(running)
         except BaseException:
@@ -392,9 +393,6 @@ class Worker:
             doing=doing[:MOST_DOING],
             rss=running.rss(),
             schema=SCHEMA,
+            unserved=running.unserved.names(),
             skew=skew,
         )
-
-
-def _list(names: Sequence[str]) -> str:
-    return ", ".join(names)
