@@ -70,9 +70,11 @@ class Node:
     def freeze(self) -> None:
         """Stop it where it stands: connections stay open, and nothing is answered."""
         os.kill(self.server.pid, signal.SIGSTOP)
+        self.is_alive = False
 
     def thaw(self) -> None:
         os.kill(self.server.pid, signal.SIGCONT)
+        self.is_alive = True
 
 
 def free_port() -> int:

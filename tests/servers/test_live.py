@@ -1,4 +1,4 @@
-"""Slots move, masters change and die under load: no error reaches the user, no job is lost.
+"""Slots move, masters change, die and hang under load: no error reaches the user, no job is lost.
 
 What a failover may lose is what was acknowledged and not yet passed on to a replica. A Cluster that
 is asked to fail over, and a slot that moves, lose nothing at all, and run nothing twice.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Set
+
+import pytest
 
 from bide.keys import keys_of
 from tests.faults.crew import Crew
@@ -99,14 +101,29 @@ def test_sentinels_that_are_asked_to_fail_over(
     ends_well(trio, crew, load, lost=set(load.acknowledged) - before)
 
 
-def test_a_master_is_killed(servers: Servers, crew: Crew, producers: Start) -> None:
+@pytest.mark.parametrize(
+    ("lose", "regain"),
+    [(Node.kill, Node.restart), (Node.freeze, Node.thaw)],
+    ids=["killed", "frozen"],
+)
+def test_a_master_is_lost(
+    servers: Servers,
+    crew: Crew,
+    producers: Start,
+    lose: Callable[[Node], None],
+    regain: Callable[[Node], None],
+) -> None:
+    """Of one that is frozen, connections stay open, and time-outs are all that is heard."""
     crew.workers_at_work(2, servers.url, *WORKER)
     load = producers(servers.url, *QUEUES)
     load.go_on()
     before = set(load.acknowledged)
     master = master_of(servers, "mail")
     passed_on(master)
-    servers.kill(master)
-    servers.fail_over(master) if isinstance(servers, Cluster) else servers.fail_over()
-    ends_well(servers, crew, load, lost=set(load.acknowledged) - before)
-    servers.restart(master)
+    lose(master)
+    try:
+        servers.fail_over(master) if isinstance(servers, Cluster) else servers.fail_over()
+        ends_well(servers, crew, load, lost=set(load.acknowledged) - before)
+    finally:
+        regain(master)
+    servers.settled()

@@ -75,7 +75,7 @@ def but(**others: Any) -> Any:
         for call, usual in zip(calls, echo(node, calls), strict=True):
             other = others.get(str(call[0]))
             reply = usual if other is None else other(node)
-            if isinstance(reply, OSError | lib.ConnectionError):
+            if isinstance(reply, OSError | lib.ConnectionError | lib.TimeoutError):
                 return reply
             replies.append(reply)
         return replies
@@ -198,7 +198,13 @@ def test_a_node_that_names_no_host_means_itself(cluster: Driven) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [lib.ClusterDownError("down"), lib.ReadOnlyError("a replica"), OSError("gone")]
+    "error",
+    [
+        lib.ClusterDownError("down"),
+        lib.ReadOnlyError("a replica"),
+        lib.TimeoutError("it hangs"),
+        OSError("gone"),
+    ],
 )
 def test_a_sign_of_change_has_the_map_asked_for_anew(cluster: Driven, error: Exception) -> None:
     replies = cluster.deliver(but(X=on(A, error)), [("X",), ("X",)], [LOW, HIGH])
@@ -244,7 +250,15 @@ def test_the_master_is_asked_for_once(sentinels: Driven) -> None:
     assert not sentinels.routes.must_be_master("redis://s:1")
 
 
-@pytest.mark.parametrize("error", [OSError("gone"), lib.ReadOnlyError("a replica now")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError("gone"),
+        lib.ConnectionError("gone"),
+        lib.TimeoutError("it hangs"),
+        lib.ReadOnlyError("a replica now"),
+    ],
+)
 def test_and_again_when_it_has_gone_or_is_one_no_more(sentinels: Driven, error: Exception) -> None:
     told = but(SENTINEL=lambda _: MASTER, X=on(A, error))
     assert sentinels.deliver(told, [("X",)], [LOW]) == [error], "for a repeat to cure"

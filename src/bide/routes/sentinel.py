@@ -17,7 +17,14 @@ from bide.errors import UsageError
 from bide.routes.trip import Delivery, Finding, Surveying, Trip
 from bide.servers import Servers
 
-_DEMOTED: Final = (lib.ReadOnlyError, lib.MasterDownError)
+_DOUBTS: Final = (
+    lib.ReadOnlyError,
+    lib.MasterDownError,
+    lib.ConnectionError,
+    lib.TimeoutError,  # all that is heard of a master that hangs; no `ConnectionError`
+    OSError,
+)
+"""What comes of calls to one that may be the master no more."""
 
 
 class _Told(NamedTuple):
@@ -48,7 +55,7 @@ class Sentinel:
         if isinstance(answer, Exception):
             # A Sentinel did answer, so this is no wrong URL: it is for a repeat to cure.
             answer = [answer] * len(calls)
-        if any(isinstance(reply, (*_DEMOTED, OSError, lib.ConnectionError)) for reply in answer):
+        if any(isinstance(reply, _DOUBTS) for reply in answer):
             self.doubt()
         return answer
 
