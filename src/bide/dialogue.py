@@ -78,9 +78,16 @@ class At(NamedTuple):
     """Its URL; empty for the one server there is."""
 
 
-Route = str | At | None
-"""The key whose node a call is for; or that node; or None, to go right behind the call before it,
-and again with that if it has to be sent elsewhere."""
+class Behind(NamedTuple):
+    """Right behind the call before it, and again with that if it has to be sent elsewhere."""
+
+    counts: tuple[int, ...]
+    """Places of calls whose writes it is to count. It counts those of its own connection: where one
+    of these went over another, routes have that call repeated."""
+
+
+Route = str | At | Behind
+"""The key whose node a call is for; or that node; or behind another."""
 
 
 class NoScript(lib.NoScriptError):
@@ -347,12 +354,16 @@ def _unconfirmed(result: Any, short: Exception) -> Any:
 
 
 def _send(commands: Sequence[Command[Any]], kinds: Kinds, clock: str) -> Send:
-    """The calls of commands; what waits for all of them stands behind the last that asks for it."""
+    """The calls of commands; what waits for all of them stands behind the last that asks for it.
+
+    One wait for each of them would have every call wait for the disk's next turn.
+    """
     calls = [_evalsha(command, clock) for command in commands]
     routes: list[Route] = [command.keys[0] for command in commands]
     at = _waits_at(commands)
     calls[at:at] = durability.waits(kinds)
-    routes[at:at] = [None] * len(kinds)
+    asking = tuple(i for i, command in enumerate(commands) if command.confirm)
+    routes[at:at] = [Behind(asking)] * len(kinds)
     return Send(calls, routes)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis import exceptions as lib
 
-from bide.dialogue import At, Call, NoScript, Route, unwrapped
+from bide.dialogue import At, Behind, Call, NoScript, Route, unwrapped
 from bide.errors import UsageError
 from bide.routes import Routes, Trip, routes_for
 from bide.routes.cluster import HOPS
@@ -93,7 +93,7 @@ def on(where: str, error: Exception) -> Any:
 
 def test_to_one_server_all_goes_in_one_round_trip() -> None:
     one = Driven("redis://a:1/2")
-    assert one.deliver(echo, [("X",), ("Y",)], ["k", None]) == [
+    assert one.deliver(echo, [("X",), ("Y",)], ["k", Behind((0,))]) == [
         ("redis://a:1/2", "X"),
         ("redis://a:1/2", "Y"),
     ]
@@ -181,8 +181,47 @@ def test_ask_is_followed_once_behind_asking(cluster: Driven) -> None:
 def test_what_goes_with_a_call_goes_on_with_it(cluster: Driven) -> None:
     moved = but(X=on(A, lib.MovedError("4998 c:3")))
     calls: list[Call] = [("X",), ("WAIT",), ("Y",)]
-    assert cluster.deliver(moved, calls, [LOW, None, LOW]) == [C, (C, "WAIT"), (A, "Y")]
+    assert cluster.deliver(moved, calls, [LOW, Behind((0,)), LOW]) == [C, (C, "WAIT"), (A, "Y")]
     assert cluster.trips[-1].calls == [("X",), ("WAIT",)]
+
+
+def test_what_was_written_elsewhere_than_counted_is_to_be_repeated(cluster: Driven) -> None:
+    """A slot moves between two calls of a round trip; the second, and its WAIT, follow it."""
+    moved = but(Y=on(A, lib.MovedError("4998 c:3")))
+    calls: list[Call] = [("X",), ("V",), ("Y",), ("WAIT",), ("Z",)]
+    first, *others = cluster.deliver(moved, calls, [LOW, LOW, LOW, Behind((0, 2)), LOW])
+    assert isinstance(first, lib.TryAgainError)
+    assert others == [(A, "V"), C, (C, "WAIT"), (A, "Z")]
+
+
+def test_though_it_was_the_same_node_over_another_connection(cluster: Driven) -> None:
+    back = iter([lib.MovedError("4998 c:3"), lib.MovedError("4998 a:1"), "told"])
+    moved = but(Y=lambda node: next(back))
+    calls: list[Call] = [("X",), ("Y",), ("WAIT",)]
+    first, *others = cluster.deliver(moved, calls, [LOW, LOW, Behind((0, 1))])
+    assert isinstance(first, lib.TryAgainError)
+    assert others == ["told", (A, "WAIT")]
+
+
+def test_but_an_error_stands(cluster: Driven) -> None:
+    full = lib.OutOfMemoryError("full")
+    moved = but(X=lambda _: full, Y=on(A, lib.MovedError("4998 c:3")))
+    calls: list[Call] = [("X",), ("Y",), ("WAIT",)]
+    replies = cluster.deliver(moved, calls, [LOW, LOW, Behind((0, 1))])
+    assert replies == [full, C, (C, "WAIT")]
+
+
+def test_calls_that_several_nodes_redirect_keep_their_order(cluster: Driven) -> None:
+    """A WAIT counts what went before it, and would not count what has come to stand behind it."""
+    away = {LOW: "4998 c:3", HIGH: "9189 c:3"}
+    moved = but(
+        X=on(A, lib.MovedError(away[LOW])),
+        Y=on(B, lib.MovedError(away[HIGH])),
+        Z=on(A, lib.MovedError(away[LOW])),
+    )
+    calls: list[Call] = [("X",), ("Y",), ("Z",), ("WAIT",)]
+    assert cluster.deliver(moved, calls, [LOW, HIGH, LOW, Behind((0, 1, 2))])[3] == (C, "WAIT")
+    assert cluster.trips[-1] == Trip(C, calls)
 
 
 def test_nodes_that_redirect_in_a_circle_are_left_alone(cluster: Driven) -> None:
@@ -244,6 +283,7 @@ def test_the_master_is_asked_for_once(sentinels: Driven) -> None:
     told = but(SENTINEL=lambda _: MASTER)
     assert sentinels.deliver(told, [("X",), ("Y",)], [LOW, HIGH]) == [(A, "X"), (A, "Y")]
     assert len(sentinels.asked("SENTINEL")) == 1
+    assert len(sentinels.trips) == 2, "all in one, so that a WAIT is of the master that wrote"
     sentinels.deliver(told, [("X",)], [LOW])
     assert sentinels.asked("SENTINEL") == []
     assert sentinels.routes.must_be_master(A)
