@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import redis
 from redis.retry import Retry
 
+from bide.calls import Answer, Late, is_late
 from bide.command import Command
 from bide.connection import (
     GOODBYE,
@@ -25,7 +26,6 @@ from bide.connection import (
 )
 from bide.dialogue import (
     PATIENCE,
-    Answer,
     Entries,
     Send,
     Situation,
@@ -111,7 +111,8 @@ class Client:
         try:
             while True:
                 if isinstance(step, Send):
-                    step = steps.send(self._drive(self._routes.deliver(*step)))
+                    delivery = self._routes.deliver(step.calls, step.routes)
+                    step = steps.send(self._drive(delivery, step.until))
                 else:
                     time.sleep(step.seconds)
                     step = next(steps)
@@ -162,16 +163,18 @@ class Client:
             found = self._nodes.setdefault(node, made)
         return found
 
-    def _drive(self, steps: Delivery | Finding | Surveying) -> Any:
-        """Make the round trips that the routes ask for; what they come to."""
+    def _drive(self, steps: Delivery | Finding | Surveying, until: float | None = None) -> Any:
+        """Make the round trips that the routes ask for, up to a time; what they come to."""
         try:
             trips = next(steps)
             while True:
-                trips = steps.send([self._talk(trip) for trip in trips])
+                trips = steps.send([self._talk(trip, until) for trip in trips])
         except StopIteration as end:
             return end.value
 
-    def _talk(self, trip: Trip) -> Answer:
+    def _talk(self, trip: Trip, until: float | None) -> Answer:
+        if is_late(until):
+            return Late()
         node: redis.Redis | None = None
         try:
             node = self._at(trip.node)

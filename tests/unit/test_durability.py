@@ -8,7 +8,8 @@ import pytest
 from redis import exceptions as lib
 from redis.crc import key_slot
 
-from bide.dialogue import Behind, Dialogue, Send, Situation, Sleep, dialogue
+from bide.calls import Behind
+from bide.dialogue import Dialogue, Send, Situation, Sleep, dialogue
 from bide.durability import CONFIRM_MS, Kinds, check_durability
 from bide.errors import CannotConfirm, ServerFull, ServerUnavailable, Unconfirmed, UsageError
 from bide.keys import keys_of

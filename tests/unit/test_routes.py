@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from redis import exceptions as lib
 
-from bide.dialogue import At, Behind, Call, NoScript, Route, unwrapped
+from bide.calls import At, Behind, Call, NoScript, Route
+from bide.dialogue import unwrapped
 from bide.errors import UsageError
 from bide.routes import Routes, Trip, routes_for
 from bide.routes.cluster import HOPS
@@ -30,6 +31,8 @@ class Driven:
     def __init__(self, url: str) -> None:
         self.routes: Routes = routes_for(url)
         self.trips: list[Trip] = []
+        self.rounds: list[list[str]] = []
+        """The nodes of trips that were made at a time."""
 
     def deliver(self, answers: Any, calls: Sequence[Call], routes: Sequence[Route]) -> Any:
         return self._drive(self.routes.deliver(calls, routes), answers)
@@ -42,11 +45,12 @@ class Driven:
         return [trip.node for trip in self.trips for call in trip.calls if call[0] == what]
 
     def _drive(self, steps: Any, answers: Any) -> Any:
-        self.trips = []
+        self.trips, self.rounds = [], []
         try:
             trips = next(steps)
             while True:
                 self.trips += trips
+                self.rounds.append([trip.node for trip in trips])
                 trips = steps.send([answers(trip.node, trip.calls) for trip in trips])
         except StopIteration as end:
             return end.value
@@ -131,6 +135,19 @@ def test_a_node_that_does_not_answer_is_asked_for_the_map_last(cluster: Driven) 
         cluster.routes.doubt()
         assert cluster.deliver(silent, [("X",)], [HIGH]) == [(B, "X")]
         assert A not in cluster.asked("CLUSTER")
+
+
+def test_nodes_that_may_all_hang_are_asked_together(cluster: Driven) -> None:
+    """First one, then the others, those that were silent before last: so few time-outs in a row."""
+    cluster.deliver(echo, [("X",)], [LOW])
+    cluster.deliver(but(X=on(B, lib.TimeoutError("it hangs"))), [("X",)], [HIGH])
+    cluster.deliver(lambda *_: lib.TimeoutError("they hang"), [("X",)], [LOW])
+    one, other, silent, _ = cluster.rounds
+    assert {*one, *other} == {A, C}
+    assert silent == [B]
+    cluster.deliver(lambda *_: lib.TimeoutError("they hang"), [("X",)], [LOW])
+    all_of_them, _ = cluster.rounds
+    assert sorted(all_of_them) == [A, B, C]
 
 
 def test_if_none_answers_nothing_can_be_sent(cluster: Driven) -> None:
@@ -313,6 +330,12 @@ def test_a_sentinel_that_does_not_answer_is_passed_over(sentinels: Driven) -> No
     for _ in range(2):
         sentinels.routes.doubt()
         assert sentinels.deliver(told, [("X",)], [LOW]) == [(A, "X")]
+
+
+def test_sentinels_that_may_hang_are_asked_together() -> None:
+    three = Driven("redis+sentinel://s:1,t:2,u:3/shop")
+    three.deliver(lambda *_: lib.TimeoutError("they hang"), [("X",)], [LOW])
+    assert [len(nodes) for nodes in three.rounds] == [1, 2]
 
 
 def test_if_no_sentinel_answers_nothing_can_be_sent(sentinels: Driven) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from redis import exceptions as lib
 from redis.crc import key_slot
 
-from bide.dialogue import Answer, At, Behind, Call, NoScript, Route
+from bide.calls import Answer, At, Behind, Call, NoScript, Route
 from bide.errors import UsageError
 from bide.routes.trip import Delivery, Finding, Surveying, Trip
 from bide.servers import Servers
@@ -165,19 +165,24 @@ class Cluster:
             return None
         self._doubted = False  # whoever comes meanwhile goes by what was known
         known = random.sample(self._nodes, len(self._nodes))
-        nodes = dict.fromkeys([*known, *self._servers.named])
+        nodes = [*dict.fromkeys([*known, *self._servers.named])]
+        heard = [node for node in nodes if node not in self._silent]
+        silent = [node for node in nodes if node in self._silent]
         problem: Exception = lib.ConnectionError("no node was asked")
-        for node in sorted(nodes, key=self._silent.__contains__):
-            (answer,) = yield [Trip(node, [("CLUSTER", "SLOTS")], is_question=True)]
-            self._note(node, answer)
-            reply: Any = answer if isinstance(answer, Exception) else answer[0]
-            if isinstance(reply, Exception):
-                problem = _explained(reply)
-            elif reply:
-                self._take(node, reply)
-                return None
-            else:
-                problem = lib.ClusterDownError("no slot is served by any node")
+        for some in filter(None, (heard[:1], heard[1:], silent)):  # together: many may hang
+            questions = [Trip(node, [("CLUSTER", "SLOTS")], is_question=True) for node in some]
+            answers = yield questions
+            for node, answer in zip(some, answers, strict=True):
+                self._note(node, answer)
+            for node, answer in zip(some, answers, strict=True):
+                reply: Any = answer if isinstance(answer, Exception) else answer[0]
+                if isinstance(reply, Exception):
+                    problem = _explained(reply)
+                elif reply:
+                    self._take(node, reply)
+                    return None
+                else:
+                    problem = lib.ClusterDownError("no slot is served by any node")
         self._doubted = True
         return None if self._owners else problem
 
