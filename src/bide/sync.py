@@ -5,7 +5,9 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import repeat
 from typing import Any, TypeVar
 
 import redis
@@ -168,9 +170,17 @@ class Client:
         try:
             trips = next(steps)
             while True:
-                trips = steps.send([self._talk(trip, until) for trip in trips])
+                trips = steps.send(self._make(trips, until))
         except StopIteration as end:
             return end.value
+
+    def _make(self, trips: list[Trip], until: float | None) -> list[Answer]:
+        """Make round trips, all at the same time: a node that hangs delays no other's calls."""
+        if len(trips) > 1:
+            with suppress(RuntimeError), ThreadPoolExecutor(len(trips)) as pool:
+                return [*pool.map(self._talk, trips, repeat(until))]
+        # Also where the interpreter ends, and begins no thread any more: once more does no harm.
+        return [self._talk(trip, until) for trip in trips]
 
     def _talk(self, trip: Trip, until: float | None) -> Answer:
         if is_late(until):
@@ -183,7 +193,8 @@ class Client:
                 pipe.execute_command(*call)  # type: ignore[no-untyped-call]
             replies = pipe.execute(raise_on_error=False)
         except (redis.RedisError, OSError) as error:
-            self.answers = False
+            if not trip.is_question:
+                self.answers = False
             if node and trip.node != self.url and not isinstance(error, redis.TimeoutError):
                 # It may be gone for good, and what is open to it would never be looked at again.
                 node.connection_pool.disconnect(inuse_connections=False)

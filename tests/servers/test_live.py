@@ -7,13 +7,16 @@ is asked to fail over, and a slot that moves, lose nothing at all, and run nothi
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Set
 
 import pytest
 
 from bide.keys import keys_of
+from bide.ops import manage
+from bide.sync import Client
 from tests.faults.crew import Crew
-from tests.faults.eventually import eventually
+from tests.faults.eventually import PATIENCE, eventually
 from tests.faults.legal import assert_legal
 from tests.servers.cluster import Cluster
 from tests.servers.conftest import Servers
@@ -127,3 +130,26 @@ def test_a_master_is_lost(
     finally:
         regain(master)
     servers.settled()
+
+
+def test_a_node_that_hangs_delays_no_call_to_another(nodes: Cluster) -> None:
+    client = Client(nodes.url, reply_timeout=2 * PATIENCE)
+    hangs = master_of(nodes, "mail")
+    other = next(q for q in map(str, range(100)) if master_of(nodes, q) is not hangs)
+    keys = [keys_of("mail"), keys_of(other)]
+    client.run_many([verb(each) for verb in (manage.pause, manage.resume) for each in keys])
+    watch = master_of(nodes, other).client
+    for node in nodes.nodes:  # none is to count as dead meanwhile
+        node.client.config_set("cluster-node-timeout", 60_000)
+    hangs.freeze()
+    calls = threading.Thread(target=client.attempt_many, args=([manage.pause(k) for k in keys],))
+    calls.start()
+    try:
+        eventually(lambda: watch.hget(keys[1]["meta"], "paused"))
+    finally:
+        hangs.thaw()
+        calls.join()
+        client.close()
+        for node in nodes.nodes:
+            node.client.config_set("cluster-node-timeout", 1000)
+    nodes.settled()

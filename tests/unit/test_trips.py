@@ -1,4 +1,4 @@
-"""A repeat that comes too late is not sent, however the time was spent; by both executors."""
+"""Round trips as the executors make them: what is late is not sent; what a broken one means."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_the_blocking_one(now: list[float]) -> None:
+def test_a_repeat_that_is_late_is_not_sent_by_the_blocking_one(now: list[float]) -> None:
     client: Any = sync.Client(NOBODY)
     client._reached = True
     client._routes = Slow(now, 8, 1, 2)
@@ -64,7 +64,7 @@ def test_the_blocking_one(now: list[float]) -> None:
 
 
 @pytest.mark.anyio
-async def test_the_awaited_one(now: list[float]) -> None:
+async def test_nor_by_the_awaited_one(now: list[float]) -> None:
     client: Any = aio.Client(NOBODY)
     client.answered = 1.0
     client._routes = Slow(now, 8, 1, 2)
@@ -77,7 +77,7 @@ async def test_the_awaited_one(now: list[float]) -> None:
 
 
 @pytest.mark.anyio
-async def test_nor_one_that_has_waited_for_its_turn(now: list[float]) -> None:
+async def test_nor_what_has_waited_for_its_turn(now: list[float]) -> None:
     client: Any = aio.Client(NOBODY)
     steps = client._routes.deliver([("PING",)], ["key"])
     slots = client._open.here.slots
@@ -88,3 +88,18 @@ async def test_nor_one_that_has_waited_for_its_turn(now: list[float]) -> None:
     now.append(now[-1] + 11)
     slots.release()
     assert isinstance(await waiting, Late)
+
+
+@pytest.mark.parametrize("is_question", [True, False])
+def test_that_jobs_are_not_served_a_question_does_not_show(is_question: bool) -> None:
+    client: Any = sync.Client(NOBODY)
+    client._talk(Trip(NOBODY, [("PING",)], is_question), None)
+    assert client.answers is is_question
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("is_question", [True, False])
+async def test_by_neither_executor(is_question: bool) -> None:
+    client: Any = aio.Client(NOBODY)
+    await client._visit(Trip(NOBODY, [("PING",)], is_question), 0, None)
+    assert client.answers is is_question
