@@ -23,6 +23,8 @@ class Command(NamedTuple, Generic[T]):
     parse: Callable[[Any], T]
     confirm: Kinds = ()
     """What is to be waited for behind it, in the same round trip."""
+    aside: bool = False
+    """Of use, and not worth a repeat: it is sent again along with others, or not at all."""
 
 
 def command(

@@ -175,7 +175,8 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
         if not again:
             return results
         pending = sorted(again)
-        if time.monotonic() - started + pause > situation.patience:
+        is_over = time.monotonic() - started + pause > situation.patience
+        if is_over or all(commands[i].aside for i in pending):
             gone = unavailable(problem, situation.where)
             if len(pending) == len(commands):
                 raise gone

@@ -274,6 +274,25 @@ def test_of_one_that_was_not_sent_what_came_before_is_told(time_passes: list[flo
         insist(talk(command(), patience=10), late, time_passes)
 
 
+def test_what_is_not_worth_a_repeat_causes_none() -> None:
+    aside = command("counts", "aside")._replace(aside=True)
+    done, left = answer(talk(command("pause", "worth it"), aside), [[b"ok"], GONE])
+    assert done == ("worth it", [b"ok"])
+    assert isinstance(left, ServerUnavailable)
+
+
+def test_but_goes_along_with_one() -> None:
+    aside = command("counts", "aside")._replace(aside=True)
+    steps = talk(command("pause", "worth it"), aside)
+    assert scripts(answer(steps, GONE)) == ["pause", "counts"]
+
+
+def test_nor_is_a_script_that_it_lacks_too_much(time_passes: list[float]) -> None:
+    aside = command("counts", "aside")._replace(aside=True)
+    steps = talk(command("pause"), aside)
+    assert scripts(answer(steps, [[b"ok"], NO_SCRIPT], [b"sha"])) == ["counts"]
+
+
 def test_without_patience_the_first_trouble_is_the_last() -> None:
     steps = talk(command(), patience=0)
     next(steps)
