@@ -16,8 +16,8 @@ VENV := .venv
 PY   := $(VENV)/bin/python
 PIP  := $(PY) -m pip --disable-pip-version-check --quiet install
 ARGS ?=
-# How many processes run the tests, which mostly wait; 0: the one that was started.
-JOBS ?= 0
+# How many processes run the tests, which mostly wait; 0: all in the one that was started.
+JOBS ?= 2
 
 # An environment that was left half-made, has lost its Python or came here from another directory
 # is made again. The stamp, written last, holds the directory it was made in.

@@ -12,6 +12,7 @@ The servers are the wheel's Valkey ("valkey") and, where PATH has it, redis-serv
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -21,6 +22,7 @@ import pytest
 import redis
 from anyio.from_thread import start_blocking_portal
 
+from bide import logs
 from bide.embedded import Server, wheel_server
 from tests.faults.proxy import Proxy
 from tests.servers.programs import distribution_server
@@ -139,3 +141,14 @@ def _emptied(server: Server) -> str:
     with redis.Redis.from_url(server.url) as client:
         client.flushall()
     return server.url
+
+
+@pytest.fixture
+def own_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever a test sets up to log with is gone after it."""
+    root, ours = logging.getLogger(), logging.getLogger("bide")
+    before = root.handlers[:], root.level, ours.level
+    monkeypatch.setattr(logs, "_settings", None)
+    yield
+    root.handlers[:], root.level = before[0], before[1]
+    ours.setLevel(before[2])

@@ -29,7 +29,7 @@ from typing import Any, Final, NamedTuple
 
 from redis import exceptions as lib
 
-from bide import durability
+from bide import durability, rights
 from bide.calls import At, Behind, Call, Late, Route
 from bide.command import Command
 from bide.durability import Kinds
@@ -46,7 +46,7 @@ from bide.errors import (
     UsageError,
 )
 from bide.keys import SCHEMA
-from bide.script import load
+from bide.script import SERVER_CLOCK, load
 from bide.version import VERSION
 
 PATIENCE: Final = 10.0
@@ -148,7 +148,7 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
                         again.append(i)
                         in_doubt.add(i)
                     else:
-                        results[i] = translate(reply, situation.where)
+                        results[i] = translate(reply, situation.where, commands[i], situation.clock)
                 elif short is not None and commands[i].confirm and is_transient(short):
                     problem = short
                     again.append(i)
@@ -262,8 +262,17 @@ _IN_SCRIPT: Final = ("The user executing the script can't", "ACL failure in scri
 """What servers say, the older ones first, of a right that only a command of the script lacks."""
 
 
-def translate(error: Exception, where: str) -> BideError:
-    """The error of bide's that stands for one of the client library's."""
+def translate(
+    error: Exception, where: str, command: Command[Any] | None = None, clock: str = SERVER_CLOCK
+) -> BideError:
+    """The error of bide's that stands for one of the client library's.
+
+    Args:
+        error: the error.
+        where: the server's URL, fit to be printed.
+        command: what was refused, if it is known.
+        clock: the one that its script was built for.
+    """
     if isinstance(error, BideError):
         return error
     text = str(error)
@@ -276,12 +285,13 @@ def translate(error: Exception, where: str) -> BideError:
             f"The server at {where} has reached its maxmemory and refused to take more; raise "
             "maxmemory or let workers drain the backlog, then repeat the call."
         )
-    is_refused = isinstance(
-        error, lib.AuthenticationError | lib.AuthorizationError | lib.NoPermissionError
-    )
-    if is_refused or any(words in text for words in _IN_SCRIPT):
+    if isinstance(error, lib.AuthenticationError | lib.AuthorizationError):
         return AccessDenied(
             f"The server at {where} refuses access ({text}); check user, password and rights."
+        )
+    if isinstance(error, lib.NoPermissionError) or any(words in text for words in _IN_SCRIPT):
+        return AccessDenied(
+            f"The server at {where} refuses access: {rights.missing(text, command, clock)}."
         )
     if text.startswith("DB index"):
         return UsageError(f"The server at {where} has no such database; most have 0 to 15.")

@@ -70,7 +70,7 @@ class Log(logging.LoggerAdapter[logging.Logger]):
 
 def _indent_exception(record: logging.LogRecord) -> bool:
     """Write an exception down for other handlers as our own does it: indented and escaped."""
-    if _settings is None and record.exc_info and not record.exc_text:
+    if record.exc_info and not record.exc_text:
         text = logging.Formatter().formatException(record.exc_info)
         record.exc_text = "\n".join("    " + printable(line) for line in text.splitlines())
     return True

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from bide import BideError, DelayQueue, Queue, Worker, config
+from bide import BideError, DelayQueue, Queue, Worker, config, logs
 from bide.keys import keys_of
 from bide.logs import Log
 from bide.payload.codec import Body, encode_body
@@ -60,9 +60,13 @@ BODIES = {
 }
 
 
+@pytest.mark.usefixtures("own_logging")
+@pytest.mark.parametrize("beside_ours", [False, True])
 def test_logs_of_a_program_with_a_form_of_its_own_cannot_be_forged(
-    one_url: str, written: io.StringIO
+    one_url: str, written: io.StringIO, beside_ours: bool
 ) -> None:
+    if beside_ours:
+        logs.setup("json", stream=io.StringIO())
     queue = Queue("work", url=one_url)
     with redis.Redis.from_url(one_url) as raw:
         for id, body in BODIES.items():

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from tests.model.managing import Managed, Reply
 from tests.model.store import FINISHED, LEVELS, STAMPS, Job, Run
 
-GRACE, HORIZON, LONGEST = 50_000, 2_000_000, 10_000_000
+GRACE, HORIZON, ALONE, LONGEST = 50_000, 2_000_000, 5_000_000, 10_000_000
 RECLAIMS, CRASHES, MANY_STRIKES = 10, 3, 10
 PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10_000_000, 60_000_000, 30_000_000
 SWEEP = TRIM = 100
@@ -350,9 +350,10 @@ class Queue(Managed):
         self, now: int, worker: str, free: bool, stays: bool, deadline: int | None, left: bool
     ) -> int:
         """Who keeps the time, who sleeps; until when this worker waits, 0 for not at all."""
-        due_by = min(deadline or now + HORIZON, now + HORIZON)
         self.keep = {w: until for w, until in self.keep.items() if until >= now - GRACE}
         self.park = {w: until for w, until in self.park.items() if until > now}
+        latest = now + (HORIZON if self.keep or self.park else ALONE)
+        due_by = min(deadline or latest, latest)
 
         def near() -> int:
             return sum(until <= due_by + GRACE for until in self.keep.values())

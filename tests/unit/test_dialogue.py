@@ -329,7 +329,7 @@ def test_one_that_has_answered_meanwhile_was_reached() -> None:
         ),
         (lib.ResponseError("OOM command not allowed when used memory"), ServerFull, "maxmemory"),
         (lib.ResponseError("user_script:5: OOM command not allowed"), ServerFull, "maxmemory"),
-        (lib.NoPermissionError("this user has no permissions"), AccessDenied, "user, password"),
+        (lib.NoPermissionError("this user has no permissions"), AccessDenied, "`bide acl "),
         (lib.ResponseError("BADARG settle rest"), ScriptBug, "its header forbids"),
         (lib.ResponseError("WRONGTYPE Operation against a key"), ServerRefused, "WRONGTYPE"),
         (lib.ResponseError("ERR unknown command"), ServerRefused, "unknown command"),

@@ -8,7 +8,7 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import copy_context
 from datetime import datetime
 from typing import Any
@@ -27,13 +27,7 @@ FORGED = "paid\r\n2026-01-01 00:00:00 ERROR forged\x1b[2J\x9b1m\u202egnp.exe\u20
 KINDS = [TextFormatter(), TextFormatter(colour=True), KeyValueFormatter(), JsonFormatter()]
 
 
-@pytest.fixture(autouse=True)
-def as_it_was() -> Iterator[None]:
-    root, ours = logging.getLogger(), logging.getLogger("bide")
-    before = root.handlers[:], root.level, ours.level
-    yield
-    root.handlers[:], root.level = before[0], before[1]
-    ours.setLevel(before[2])
+pytestmark = pytest.mark.usefixtures("own_logging")
 
 
 class Deaf:

@@ -1,11 +1,11 @@
 """The nursery: a clean process, of one thread and no connections, that forks children.
 
 It is started afresh, imports what is served once, and from then on only forks, reaps and reports.
-A child that has had its jobs is replaced at once: as soon as nothing is left to it but to end, which
-takes the system as long as a short job takes Python. After one that died, the worker says when. With
-one job a child, those that come next are forked while others run (`spare`). When the worker is
-gone, the line to it ends, and everything here is killed: children, what they started, and what that
-left behind, for orphans of theirs become children of the nursery.
+A child that has had its jobs is replaced as soon as nothing is left to it but to end, which takes
+the system as long as a short job takes Python; after one that died, the worker says when. With one
+job a child, those that come next are forked while others run (`spare`). When the worker is gone,
+the line to it ends, and everything here is killed: children, what they started, and what that left
+behind, for orphans of theirs become children of the nursery.
 """
 
 from __future__ import annotations

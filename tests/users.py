@@ -1,0 +1,16 @@
+"""Users of a server who have the rights that `bide acl` prints for a role, and no others."""
+
+from __future__ import annotations
+
+import redis
+
+from bide.rights import Role, rules
+
+
+def as_role(url: str, client: redis.Redis, role: Role, *queues: str) -> str:
+    """Make such a user on one server, through a client that may; the server's URL with it."""
+    made: str = client.execute_command(  # type: ignore[no-untyped-call]
+        "ACL", "SETUSER", role, "reset", ">secret", *rules(role, queues, "bide")
+    )
+    assert made
+    return f"{url}{'&' if '?' in url else '?'}username={role}&password=secret"
