@@ -262,6 +262,8 @@ class Hints:
         self._connection: Any = None
         self._asks = False
         """Whether a call is outstanding."""
+        self._answer_by = 0.0
+        """When that has an answer at the latest, unless the server hangs (`time.monotonic()`)."""
         self._is_cut = False
 
     def hear(self, until: float) -> str | None:
@@ -275,8 +277,11 @@ class Hints:
                     self._ask()
                 if self._is_cut:
                     return None
-                if not self._connection.can_read(timeout=max(0.0, until - time.monotonic())):
-                    return None
+                by = min(until, self._answer_by)
+                if not self._connection.can_read(timeout=max(0.0, by - time.monotonic())):
+                    if by == until:
+                        return None
+                    raise redis.TimeoutError("no answer to BLPOP")
                 hint = self._read()
             except (redis.RedisError, OSError):
                 self._client._routes.doubt()
@@ -309,6 +314,7 @@ class Hints:
             self._connection = pool.connection_class(**pool.connection_kwargs)
             self._connection.connect()
         self._connection.send_command("BLPOP", self._key, HINT_WAIT)
+        self._answer_by = time.monotonic() + HINT_WAIT + REPLY_TIMEOUT
         self._asks = True
 
     def _read(self) -> str | None:
