@@ -143,7 +143,14 @@ ROWS = (
         ("bad-payloads",),
         ("tests/unit/test_codec.py", "tests/unit/test_typed_payloads.py"),
     ),
-    Row("Functions that are missing after a deploy", ("function-missing",)),
+    Row(
+        "Functions that are missing after a deploy",
+        ("function-missing",),
+        (
+            "tests/integration/test_missing_tasks.py",
+            "tests/integration/processes/test_missing_tasks.py",
+        ),
+    ),
     Row("Old and new workers on one queue", (), ("tests/faults/test_deploys.py",)),
     Row(
         "The renewal of leases is starved",
