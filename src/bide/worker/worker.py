@@ -314,7 +314,7 @@ class Worker:
             )
         held = config.overridden()
         setting = Setting(
-            executor=limits.executor,
+            executor="fork" if limits.executor == "fork" else "process",
             worker=self.name,
             modules=self._modules,
             also=sorted(registering_modules() - set(self._modules)),
