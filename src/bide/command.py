@@ -26,6 +26,8 @@ class Command(NamedTuple, Generic[T]):
     rest: Callable[[Any], Command[T] | None] | None = None
     """Of a reply that has only a part of what was asked for: the command that asks for what is
     left, and has the result of both; else None."""
+    aside: bool = False
+    """Of use, and not worth a repeat: it is sent again along with others, or not at all."""
 
 
 def command(

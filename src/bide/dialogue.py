@@ -2,10 +2,11 @@
 
 `bide.sync` and `bide.aio` drive it and do nothing but what it yields, so that both behave alike:
 
-    Send(calls, routes)  send these calls, each to where its route leads; answer with the list of
-                         replies, in which an error reply is an exception, or with the exception
-                         for which nothing could be sent
-    Sleep(seconds)       wait
+    Send(calls, routes, until)  send these calls, each to where its route leads, but none of them
+                                after `until`; answer with the list of replies, in which an error
+                                reply is an exception, or with the exception for which nothing
+                                could be sent
+    Sleep(seconds)              wait
 
 Routes are `bide.routes`' to follow: with one server, all lead there.
 
@@ -13,8 +14,9 @@ Behind commands that ask for a durability, what waits for it is sent along (`bid
 
 A broken round trip leaves open whether the calls took effect. Every command carries what makes its
 repeat harmless (a job's id, a claim's number, a token), so it is sent again as it was, with
-growing, jittered pauses, until `patience` seconds have passed. A client that has never reached its
-server does not wait: a wrong URL is an error at once.
+growing, jittered pauses, until `patience` seconds have passed. To find out where to send it may
+take long, too: so what may have taken effect is not sent after that time, however it was spent. A
+client that has never reached its server does not wait: a wrong URL is an error at once.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from typing import Any, Final, NamedTuple
 from redis import exceptions as lib
 
 from bide import durability, rights
+from bide.calls import At, Behind, Call, Late, Route
 from bide.command import Command
 from bide.durability import Kinds
 from bide.errors import (
@@ -67,31 +70,6 @@ _SCHEMA: Final = re.compile(r"SCHEMA (\S+) (\S+)")
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
 
-Call = tuple[Any, ...]
-Answer = list[Any] | Exception
-"""Replies, in which an error reply is an exception; or what broke the round trip."""
-
-
-class At(NamedTuple):
-    """To a node that has answered before."""
-
-    node: str
-    """Its URL; empty for the one server there is."""
-
-
-Route = str | At | None
-"""The key whose node a call is for; or that node; or None, to go right behind the call before it,
-and again with that if it has to be sent elsewhere."""
-
-
-class NoScript(lib.NoScriptError):
-    """A node does not know a script."""
-
-    def __init__(self, text: str, node: str) -> None:
-        super().__init__(text)
-        self.node = node
-
-
 Entries = list[tuple[str, bytes]]
 """Entries of a stream of events: id and line."""
 
@@ -104,6 +82,8 @@ class Send(NamedTuple):
 
     calls: list[Call]
     routes: list[Route]
+    until: float | None = None
+    """When it is too late (`time.monotonic()`): a trip that begins then is answered with `Late`."""
 
 
 class Sleep(NamedTuple):
@@ -145,11 +125,12 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
     in_doubt: set[int] = set()
     while True:
         kinds = durability.kinds_of(kind for i in pending for kind in commands[i].confirm)
-        outcome = yield _send([commands[i] for i in pending], kinds, situation.clock)
+        until = None if in_doubt.isdisjoint(pending) else started + situation.patience
+        outcome = yield _send([commands[i] for i in pending], kinds, situation.clock, until)
         again: list[int] = []
         onward: list[int] = []
         if isinstance(outcome, Exception):
-            problem = outcome
+            problem = _why(outcome, problem)
             if not is_transient(problem):
                 raise translate(problem, situation.where)
             if not reached:
@@ -166,7 +147,7 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
                     missing[i] = At(getattr(reply, "node", ""))
                 elif isinstance(reply, Exception):
                     if is_transient(reply):
-                        problem = reply
+                        problem = _why(reply, problem)
                         again.append(i)
                         in_doubt.add(i)
                     else:
@@ -203,7 +184,8 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
         if not again:  # only the rest of what was read: no trouble, and patience begins anew
             started, pause = time.monotonic(), _FIRST_PAUSE
             continue
-        if time.monotonic() - started + pause > situation.patience:
+        is_over = time.monotonic() - started + pause > situation.patience
+        if is_over or all(commands[i].aside for i in pending):
             gone = unavailable(problem, situation.where)
             if len(pending) == len(commands):
                 raise gone
@@ -365,14 +347,23 @@ def _unconfirmed(result: Any, short: Exception) -> Any:
     return Unconfirmed(f"The job was added, but the server did not confirm it ({short}).")
 
 
-def _send(commands: Sequence[Command[Any]], kinds: Kinds, clock: str) -> Send:
-    """The calls of commands; what waits for all of them stands behind the last that asks for it."""
+def _why(error: Exception, before: Exception) -> Exception:
+    """What to tell of; what came before it, of a call that was not sent again for lack of time."""
+    return before if isinstance(error, Late) else error
+
+
+def _send(commands: Sequence[Command[Any]], kinds: Kinds, clock: str, until: float | None) -> Send:
+    """The calls of commands; what waits for all of them stands behind the last that asks for it.
+
+    One wait for each of them would have every call wait for the disk's next turn.
+    """
     calls = [_evalsha(command, clock) for command in commands]
     routes: list[Route] = [command.keys[0] for command in commands]
     at = _waits_at(commands)
     calls[at:at] = durability.waits(kinds)
-    routes[at:at] = [None] * len(kinds)
-    return Send(calls, routes)
+    asking = tuple(i for i, command in enumerate(commands) if command.confirm)
+    routes[at:at] = [Behind(asking)] * len(kinds)
+    return Send(calls, routes, until)
 
 
 def _parted(

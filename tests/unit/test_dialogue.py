@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from redis import exceptions as lib
 
+from bide.calls import At, Late, NoScript
 from bide.command import Command
 from bide.dialogue import (
     PATIENCE,
-    At,
     Dialogue,
-    NoScript,
     Send,
     Situation,
     Sleep,
@@ -233,7 +232,9 @@ def test_a_broken_round_trip_is_repeated_as_it_was(error: Exception) -> None:
     first = next(steps)
     pause = steps.send(error)
     assert isinstance(pause, Sleep)
-    assert next(steps) == first
+    again = next(steps)
+    assert isinstance(again, Send)
+    assert again._replace(until=None) == first
 
 
 @pytest.mark.parametrize(
@@ -276,6 +277,53 @@ def test_patience_ends(time_passes: list[float]) -> None:
     with pytest.raises(ServerUnavailable, match=r"redis://host:6379/0 \(Connection closed by"):
         insist(talk(command(), patience=10), lambda step: GONE, time_passes)
     assert 8 < time_passes[-1] <= 10
+
+
+def test_a_repeat_is_not_to_be_sent_after_the_patience(time_passes: list[float]) -> None:
+    """Where to, is asked in between, and may take long."""
+    time_passes.append(7.0)
+    steps = talk(command("pause"), command("counts"), patience=10)
+    first = next(steps)
+    assert isinstance(first, Send)
+    assert first.until is None, "it was never sent, so that no harm is done by sending it late"
+    steps.send([NO_SCRIPT, [b"ok"]])
+    once = steps.send([b"sha"])
+    assert isinstance(once, Send)
+    assert once.until is None, "what met no script has done nothing"
+    steps.send(GONE)
+    again = next(steps)
+    assert isinstance(again, Send)
+    assert again.until == 17.0
+
+
+def test_of_one_that_was_not_sent_what_came_before_is_told(time_passes: list[float]) -> None:
+    def late(step: Send) -> Any:
+        if step.until is None:
+            return GONE
+        time_passes.append(20.0)
+        return Late()
+
+    with pytest.raises(ServerUnavailable, match="Connection closed by server"):
+        insist(talk(command(), patience=10), late, time_passes)
+
+
+def test_what_is_not_worth_a_repeat_causes_none() -> None:
+    aside = command("counts", "aside")._replace(aside=True)
+    done, left = answer(talk(command("pause", "worth it"), aside), [[b"ok"], GONE])
+    assert done == ("worth it", [b"ok"])
+    assert isinstance(left, ServerUnavailable)
+
+
+def test_but_goes_along_with_one() -> None:
+    aside = command("counts", "aside")._replace(aside=True)
+    steps = talk(command("pause", "worth it"), aside)
+    assert scripts(answer(steps, GONE)) == ["pause", "counts"]
+
+
+def test_nor_is_a_script_that_it_lacks_too_much(time_passes: list[float]) -> None:
+    aside = command("counts", "aside")._replace(aside=True)
+    steps = talk(command("pause"), aside)
+    assert scripts(answer(steps, [[b"ok"], NO_SCRIPT], [b"sha"])) == ["counts"]
 
 
 def test_without_patience_the_first_trouble_is_the_last() -> None:
