@@ -34,7 +34,7 @@ _LACKS: Final = {
     "replica": "no replica is connected to the server; connect one",
     "appendonly": "the server keeps no append-only file; set `appendonly yes`",
     "WAITAOF": "the server has no WAITAOF; use Valkey, or Redis 7.2 or later",
-    "INFO": "its user may not ask what the server can do; allow +info",
+    "INFO": "its user lacks the right +info, which `bide acl` prints",
 }
 
 _MISSING: Final[dict[Durability, str]] = {
@@ -83,7 +83,10 @@ def missing(kinds: Kinds, replies: Sequence[Any]) -> Exception | None:
 def cannot(lack: str) -> CannotConfirm:
     """The error for what the script has found that the server cannot do."""
     right = lack.partition(":")[2]
-    why = f"its user may not use {right}; allow +{right.lower()}" if right else _LACKS[lack]
+    acl = "`bide acl --fsync`" if right == "WAITAOF" else "`bide acl`"
+    why = (
+        f"its user lacks the right +{right.lower()}, which {acl} prints" if right else _LACKS[lack]
+    )
     return CannotConfirm(
         f"The durability asked for cannot be had: {why}, or ask for less. Nothing was added."
     )

@@ -30,6 +30,8 @@ class Claimed(NamedTuple):
     due_us: int
     crashes: int = 0
     """How many of those leases ended while the job was the only suspect."""
+    missing_us: int = 0
+    """Since when no worker that claimed it has served its task; 0 where that is not so."""
 
 
 class RunRecord(NamedTuple):
@@ -59,6 +61,8 @@ class RunRecord(NamedTuple):
             head, rest = line[:34].decode(), line[35:].decode().split(" ")
             priority, attempt, crashes, strikes, alone, started, worker, due, *more = rest
             ended = more.pop()[:-1] if more and more[-1].endswith("e") else "0"
+            if more and more[-1].endswith("m"):  # since when nobody serves its task
+                more.pop()
             if more and more[-1].endswith("r"):  # the name of the call that retried it
                 more.pop()
             (first,) = more or (due,)

@@ -82,8 +82,8 @@ EVENTS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     ),
     "rescheduled": (
         ("reschedule", "promote", "snooze", "release"),
-        "It is due at another time: someone moved it, it snoozed, or a worker that stopped gave "
-        "it back.",
+        "It is due at another time: someone moved it, it snoozed, or a worker that stopped, or "
+        "does not serve its task, gave it back.",
     ),
     "deleted": (("delete",), "Someone removed every trace of it."),
     "emptied": (("empty",), "All jobs of the queue that were delayed or waiting were removed."),

@@ -30,7 +30,9 @@ FAULTS: dict[str, type[Fault]] = {
         servers.ScriptsForgotten,
         fleets.SlotsMove,
         fleets.OwnerKilled,
+        fleets.OwnerFrozen,
         fleets.MasterKilled,
+        fleets.MasterFrozen,
         fleets.Confirmed,
         clocks.ClientClocks,
         clocks.ServerClock,
@@ -96,6 +98,11 @@ ROWS = (
     ),
     Row("A cluster redirects, and moves slots", ("cluster-moves", "cluster-owner-killed")),
     Row(
+        "A master hangs, and another takes over",
+        ("cluster-owner-frozen", "sentinel-master-frozen"),
+        ("tests/servers/test_live.py",),
+    ),
+    Row(
         "Half-open connections",
         ("half-open", "line-slow"),
         ("tests/faults/test_lossy_line.py", "tests/faults/test_overtaken.py"),
@@ -136,7 +143,14 @@ ROWS = (
         ("bad-payloads",),
         ("tests/unit/test_codec.py", "tests/unit/test_typed_payloads.py"),
     ),
-    Row("Functions that are missing after a deploy", ("function-missing",)),
+    Row(
+        "Functions that are missing after a deploy",
+        ("function-missing",),
+        (
+            "tests/integration/test_missing_tasks.py",
+            "tests/integration/processes/test_missing_tasks.py",
+        ),
+    ),
     Row("Old and new workers on one queue", (), ("tests/faults/test_deploys.py",)),
     Row(
         "The renewal of leases is starved",

@@ -5,8 +5,8 @@ asyncio executor; and on a Cluster, behind Sentinels and on Redis 6.2, there thr
 (`BIDE_TEST_EVERYWHERE=1`: through both). Time moves by `Probe.move` and by nothing else that a
 test could notice. Each test ends with a legal state.
 
-The blocking executor of a single server is a user who has the rights that `bide acl` prints for a
-worker, and no others.
+On a single server the executor is a user who has the rights that `bide acl` prints for a worker,
+and no others; with `BIDE_TEST_EVERYWHERE=1`, on all servers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import pytest
 import redis
 
-from bide.cli.acl import rules
 from bide.embedded import Server
 from tests.conformance.probe import Executor, Probe, open_executor
 from tests.conftest import BINARIES, ServerFor
@@ -29,6 +28,7 @@ from tests.servers.cluster import cluster
 from tests.servers.plain import client_of
 from tests.servers.programs import old_server
 from tests.servers.sentinel import sentinel
+from tests.users import as_role
 
 _EVERYWHERE = bool(os.environ.get("BIDE_TEST_EVERYWHERE"))
 
@@ -106,10 +106,8 @@ def raw(url: str, place: Place, client_at: Callable[[str], Any]) -> Any:
 
 @pytest.fixture
 def executor(place: Place, url: str, raw: Any) -> Iterator[Executor]:
-    if place.kind == "sync" and place.server in BINARIES:
-        rights = rules("worker", ["mail", "other"], "bide")
-        raw.execute_command("ACL", "SETUSER", "worker", "reset", ">secret", *rights)
-        url += f"{'&' if '?' in url else '?'}username=worker&password=secret"
+    if _EVERYWHERE or place.server in BINARIES:
+        url = as_role(url, raw, "worker", "mail", "other")
     executor = open_executor(place.kind, url)
     yield executor
     executor.end()

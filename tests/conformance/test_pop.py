@@ -316,8 +316,8 @@ def test_one_that_brought_nothing_keeps_the_time_if_it_says_so(q: Probe) -> None
 
 def test_whoever_goes_calls_another(q: Probe) -> None:
     """Else nobody would be there at the deadline."""
-    for n in range(3):
-        q.claim(f"w{n}", 1)
+    for worker in ("w1", "w0", "w1", "w2"):  # who was alone at first is called, and claims again
+        q.claim(worker, 1)
     q.hear()
     assert list(q.zset("keep")) == ["w0", "w1"]
     q.claim("w0", 1, arm=0)

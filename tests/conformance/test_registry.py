@@ -83,7 +83,7 @@ def test_a_worker_that_leaves_is_forgotten_by_its_queue(q: Probe) -> None:
 
 
 def test_one_that_slept_is_forgotten_too(q: Probe) -> None:
-    for worker in ("k1", "k2", "sleeper"):
+    for worker in ("k1", "k2", "k1", "sleeper"):  # the first was alone, and is called
         q.claim(worker)
     assert q.zset("park").keys() == {"sleeper"}
     q.leave("sleeper")

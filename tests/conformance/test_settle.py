@@ -86,6 +86,58 @@ def test_snooze_is_due_later_and_uses_no_attempt(q: Probe) -> None:
     assert again.attempt == 1
 
 
+def test_what_nobody_serves_is_looked_at_again_and_keeps_one_reason(q: Probe) -> None:
+    q.settle(q.take("a"), "retry", "+0", ERROR)
+    (first,) = q.claim().jobs
+    assert first.missing_us == 0
+    for worker in ("w2", "w3", "w4"):
+        q.settle(first, "snooze", f"+{SECOND}", ERROR.replace(b"no", worker.encode()))
+        q.move(1)
+        (again,) = q.claim(worker).jobs
+        assert again.attempt == 2
+        assert again.missing_us
+        first, since = again, again.missing_us
+    assert first.token - since >= 3 * SECOND  # since the first of the looks
+    assert q.errors("a") == ["no", "w2"]
+
+
+@pytest.mark.parametrize("outcome", ["retry", "snooze", "crash"])
+def test_what_has_run_is_not_missing_any_more(q: Probe, outcome: Outcome) -> None:
+    q.settle(q.take("a"), "snooze", "+0", ERROR)
+    (job,) = q.claim().jobs
+    assert job.missing_us
+    q.settle(job, outcome, "" if outcome == "crash" else "+0")
+    (job,) = q.claim().jobs
+    assert job.missing_us == 0
+
+
+def test_what_was_given_back_unbegun_or_lost_its_worker_is_still_missing(q: Probe) -> None:
+    q.settle(q.take("a"), "snooze", "+0", ERROR)
+    (job,) = q.claim().jobs
+    q.settle(job, "release")
+    (again,) = q.claim("w2").jobs
+    assert again.missing_us == job.missing_us != 0
+
+
+def test_a_job_that_was_retried_by_hand_is_looked_for_anew(q: Probe) -> None:
+    q.settle(q.take("a"), "snooze", "+0", ERROR)
+    (job,) = q.claim().jobs
+    q.settle(job, "fail", data=ERROR)
+    q.run(manage.retry(q.keys, ["a"], "+0"))
+    (job,) = q.claim().jobs
+    assert (job.attempt, job.missing_us) == (1, 0)
+
+
+def test_a_look_by_who_does_not_serve_it_is_no_evidence_that_it_does_not_crash(q: Probe) -> None:
+    job = q.take("a")
+    for _ in range(2):
+        q.settle(job, "crash", data=ERROR)
+        (job,) = q.claim().jobs
+    q.settle(job, "snooze", "+0", ERROR)
+    (job,) = q.claim().jobs
+    assert (job.crashes, job.reclaims) == (2, 2)
+
+
 def test_release_gives_back_to_the_old_place_and_uses_no_attempt(q: Probe) -> None:
     (receipt,) = q.add("a", priority=2)
     (job,) = q.claim().jobs

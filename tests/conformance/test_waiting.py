@@ -13,6 +13,17 @@ from tests.conformance.probe import LEASE, SECOND, Probe
 GRACE = 50_000
 LONGEST = 10 * SECOND
 HORIZON = 2 * SECOND
+ALONE = 5 * SECOND
+
+
+def settle_down(q: Probe, first: str, second: str, *others: str) -> None:
+    """All claim, and the first, which was alone at first, is called and claims again."""
+    q.claim(first)
+    q.claim(second)
+    assert q.hear() == second
+    q.claim(first)
+    for worker in others:
+        q.claim(worker)
 
 
 def test_the_first_keeps_the_second_backs_it_up_the_others_sleep(q: Probe) -> None:
@@ -27,8 +38,8 @@ def test_the_first_keeps_the_second_backs_it_up_the_others_sleep(q: Probe) -> No
 
 def test_sleepers_wake_one_after_another(q: Probe) -> None:
     """So that someone looks every two seconds even if all keepers are gone."""
-    workers = [f"w{i}" for i in range(9)]
-    claims = {worker: q.claim(worker) for worker in workers}
+    settle_down(q, "w0", "w1")
+    claims = {worker: q.claim(worker) for worker in (f"w{i}" for i in range(2, 9))}
     park = q.zset("park")
     first = claims["w2"].now_us
     assert [until - first for until in park.values()][:5] == [i * HORIZON for i in range(1, 6)]
@@ -37,19 +48,32 @@ def test_sleepers_wake_one_after_another(q: Probe) -> None:
 
 
 def test_with_nothing_due_a_keeper_looks_again_in_two_seconds(q: Probe) -> None:
+    q.claim("w1")
+    claim = q.claim("w2")
+    assert claim.until_us == claim.now_us + HORIZON
+
+
+def test_and_one_that_is_alone_in_five(q: Probe) -> None:
     claim = q.claim("w1")
-    assert q.zset("keep") == {"w1": claim.now_us + HORIZON}
+    assert q.zset("keep") == {"w1": claim.now_us + ALONE}
+
+
+def test_which_is_called_when_another_comes(q: Probe) -> None:
+    """For the other needs a backup."""
+    settle_down(q, "w1", "w2")
+    keep = q.zset("keep")
+    assert list(keep) == ["w2", "w1"]
+    assert keep["w1"] - keep["w2"] < SECOND
 
 
 def test_and_so_it_does_with_a_deadline_far_off(q: Probe) -> None:
     q.add("a", when=f"+{3600 * SECOND}")
     claim = q.claim("w1")
-    assert claim.until_us == claim.now_us + HORIZON
+    assert claim.until_us == claim.now_us + ALONE
 
 
 def test_a_worker_that_claims_again_has_one_part_only(q: Probe) -> None:
-    for worker in ("w1", "w2", "w3"):
-        q.claim(worker)
+    settle_down(q, "w1", "w2", "w3")
     for _ in range(3):
         for worker in ("w3", "w1", "w2", "w1"):
             q.claim(worker)
@@ -94,8 +118,7 @@ def test_an_earlier_deadline_finds_a_keeper_though_there_are_two(q: Probe) -> No
 
 
 def test_a_deadline_that_is_covered_needs_no_third_keeper(q: Probe) -> None:
-    q.claim("w1")
-    q.claim("w2")
+    settle_down(q, "w1", "w2")
     q.add("a", when=f"+{30 * SECOND}")
     q.claim("w3")
     assert q.zset("keep").keys() == {"w1", "w2"}
@@ -119,8 +142,7 @@ def test_until_then_it_may_yet_be_kept(q: Probe) -> None:
 
 
 def test_a_sleeper_is_recruited_when_a_keeper_is_missing(q: Probe) -> None:
-    for worker in ("w1", "w2", "w3"):
-        q.claim(worker)
+    settle_down(q, "w1", "w2", "w3")
     assert q.hints() == 0
     q.add("a")
     q.hear()
@@ -155,8 +177,7 @@ def test_a_sleeper_is_recruited_as_the_backup(q: Probe) -> None:
 
 
 def test_with_both_keepers_dead_a_sleeper_takes_over(q: Probe) -> None:
-    for worker in ("w1", "w2", "w3", "w4"):
-        q.claim(worker)
+    settle_down(q, "w1", "w2", "w3", "w4")
     q.move(2.1)
     q.claim("w3")
     assert q.zset("keep").keys() == {"w3"}
@@ -187,15 +208,13 @@ def test_a_paused_queue_is_kept_like_an_idle_one(q: Probe) -> None:
     q.run(manage.pause(q.keys))
     q.add("a", when=f"+{SECOND}")
     claims = [q.claim(w) for w in ("w1", "w2", "w3")]
-    assert claims[0].until_us == claims[0].now_us + HORIZON
+    assert claims[1].until_us == claims[1].now_us + HORIZON
     assert {c.deadline_us for c in claims} == {0}
-    assert q.zset("keep").keys() == {"w1", "w2"}
-    assert q.zset("park").keys() == {"w3"}
+    assert q.zset("keep").keys() == {"w1", "w2", "w3"}
 
 
 def test_a_sleeper_that_becomes_a_keeper_sleeps_no_more(q: Probe) -> None:
-    for worker in ("w1", "w2", "w3"):
-        q.claim(worker)
+    settle_down(q, "w1", "w2", "w3")
     assert q.zset("park").keys() == {"w3"}
     q.leave("w1")
     q.claim("w3")

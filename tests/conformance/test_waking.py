@@ -180,8 +180,9 @@ def test_a_keeper_that_leaves_wakes_another(q: Probe) -> None:
 
 
 def test_a_sleeper_or_a_stranger_that_leaves_wakes_nobody(q: Probe) -> None:
-    for worker in ("k1", "k2", "sleeper"):
+    for worker in ("k1", "k2", "k1", "sleeper"):  # the first was alone, and is called
         q.claim(worker)
+    q.hear()
     q.leave("sleeper")
     q.leave("stranger")
     assert q.hints() == 0

@@ -63,6 +63,29 @@ def test_links_stay_within_the_site(page: Path) -> None:
         assert target.is_relative_to(DOCS), f"{link} leads out of docs/, where the site has no page"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_what_is_there(page: Path) -> None:
+    for target in _targets(page):
+        assert target.exists(), target
+
+
+def test_every_page_is_reached_from_the_index() -> None:
+    """By links that readers see, also those who read it as files: not by the tree of the site."""
+    reached, ahead = set[Path](), [DOCS / "index.md"]
+    while ahead:
+        page = ahead.pop()
+        if page not in reached:
+            reached.add(page)
+            ahead += [target for target in _targets(page) if target.suffix == ".md"]
+    assert {*DOCS.glob("**/*.md")} <= reached
+
+
+def _targets(page: Path) -> list[Path]:
+    """The files and folders that a page links to."""
+    links = re.findall(r"\]\((?!https?:)([^)#\s]+)", _prose(page))
+    return [(page.parent / link).resolve() for link in links]
+
+
 def _anchors(page: Path) -> set[str]:
     titles = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", _text(page), flags=re.S), re.M)
     plain = [re.sub(r"[^\w\- ]", "", title.lower()) for title in titles]

@@ -21,6 +21,7 @@ from tests.faults.crew import JOBS, ROOT, Crew
 from tests.faults.eventually import eventually
 from tests.faults.legal import assert_legal, hold
 from tests.faults.other_release import MARK
+from tests.users import as_role
 
 KEYS = keys_of("mail")
 QUICK = f"{JOBS}:quick"
@@ -151,6 +152,16 @@ def test_a_program_that_is_too_old_says_so_and_touches_nothing(
     assert worker.wait() == 1
     worker.says("laid out in schema 2")
     assert hold_raw(direct) == before
+
+
+def test_an_operator_has_the_rights_for_an_upgrade(
+    crew: Crew, later: Path, queue: Queue, direct: redis.Redis, one_url: str
+) -> None:
+    have_results(queue, 3)
+    program = Later(crew, later, as_role(one_url, direct, "operator", "mail"))
+    assert "in schema 2; 3 values were changed" in program.bide("queues", "upgrade", "mail")
+    back = program.bide("queues", "upgrade", "mail", "--to", "1")
+    assert "in schema 1; 3 values were changed" in back
 
 
 def hold_raw(direct: redis.Redis) -> dict[Any, Any]:

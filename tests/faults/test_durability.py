@@ -234,7 +234,7 @@ def test_what_its_user_may_not_do_is_refused(two: Pair, without: str) -> None:
         commands=["+@all", f"-{without}"],
     )
     queue = Queue("mail", url=two.primary.url.replace("://", "://shop:x@"))
-    with pytest.raises(CannotConfirm, match=rf"allow \+{without}"):
+    with pytest.raises(CannotConfirm, match=rf"the right \+{without}, which `bide acl`"):
         queue.enqueue(TASK, durability="replica")
     assert two.direct.keys() == []
     queue.close()

@@ -21,6 +21,7 @@ from bide.payload.codec import Body, encode_body
 from bide.retention import Retention
 from tests.faults.crew import Crew
 from tests.faults.legal import Holding, hold
+from tests.users import as_role
 
 BODY = encode_body(Body("app.tasks:send"))
 KEYS, EVERYWHERE = keys_of("mail"), keys_of(None)
@@ -29,12 +30,12 @@ ERROR = b'{"type":"ValueError","message":"no"}'
 
 
 class Full:
-    """The queue, and who looks at it."""
+    """The queue, and who looks at it: a user with the rights of an operator."""
 
     def __init__(self, url: str, direct: redis.Redis) -> None:
         self.direct = direct
         self.client = sync.Client(url)
-        self.site = Site(url, None)
+        self.site = Site(as_role(url, direct, "operator"), None)
         self.tokens: dict[str, int] = {}
 
     def close(self) -> None:

@@ -55,6 +55,10 @@ def unfit() -> object:
     return object()
 
 
+def ask_for_nothing() -> None:
+    raise bide.TaskNotFound("Nothing of the worker's is missing; the job itself says so.")
+
+
 def quit_process() -> None:
     raise SystemExit(3)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,14 @@ from typing import Any
 import pytest
 import redis
 
-from bide import AccessDenied, BideError, DelayQueue, Queue, State, Worker
-from bide.cli.acl import quoted, rules
+from bide import AccessDenied, BideError, DelayQueue, Queue, Retention, State, Worker
+from bide.cli.acl import quoted
 from bide.keys import keys_of
+from bide.rights import rules
 from tests.integration import jobs
 from tests.integration.console import bide, error_of, said
 from tests.integration.workers import eventually, listeners
+from tests.users import as_role
 
 MODULES = ("tests.integration.jobs",)
 As = Callable[[str], str]
@@ -41,7 +45,7 @@ def as_user(url: str, home: Path, raw: redis.Redis) -> Iterator[As]:
     for line in printed.splitlines():
         assert inline(url, line) == b"+OK\r\n"
     names = [line.split()[2] for line in printed.splitlines()]
-    assert names == ["bide-worker", "bide-producer", "bide-viewer"]
+    assert names == ["bide-worker", "bide-producer", "bide-operator", "bide-viewer"]
     for name in names:
         assert inline(url, f"ACL SETUSER {name} >secret") == b"+OK\r\n"
     for line in printed.splitlines():  # once more: a password stays
@@ -147,7 +151,130 @@ def test_a_viewer_sees_all_and_changes_nothing(as_user: As, home: Path, url: str
     mail.close()
 
 
-@pytest.mark.parametrize("role", ["worker", "producer", "viewer"])
+def test_an_operator_runs_what_looks_and_what_changes(as_user: As, home: Path, url: str) -> None:
+    operator = as_user("operator")
+
+    def run(*args: str) -> str:
+        return said(bide(home, *args, url=operator))
+
+    mail = Queue("work", url=url)
+    later, other = mail.enqueue(jobs.add, 2, delay=60), mail.enqueue(jobs.add, 3, delay=60)
+    failed = mail.enqueue(jobs.fail, "no")
+    Worker(mail, modules=MODULES).work(burst=True)
+    audit = ("events", "-q", "work", "--name", "audit", "--timeout", "0.1s")
+    after = bide(home, *audit, url=operator).stderr.split()[-1]
+    run("jobs", "promote", later.id)
+    run("jobs", "reschedule", later.id, "--in", "5m")
+    run("jobs", "cancel", later.id)
+    run("jobs", "retry", failed.id)
+    run("jobs", "cancel", failed.id)
+    run("jobs", "delete", failed.id, "--yes")
+    told = bide(home, *audit, "--after", after, url=operator).stdout
+    for kind in ("rescheduled", "cancelled", "deleted"):
+        assert kind in told
+    assert "is paused" in run("queues", "pause", "work")
+    assert "is resumed" in run("queues", "resume", "work")
+    assert "removed 1 job" in run("queues", "empty", "work", "--yes")
+    assert "in schema 1" in run("queues", "upgrade", "work")
+    assert other.id not in run("jobs", "ls")
+    assert later.id in run("jobs", "show", later.id)
+    assert "work" in run("info")
+    run("upcoming")
+    assert "live worker" in bide(home, "health", "-q", "work", url=operator).stdout
+    told = bide(home, "doctor", url=operator).stdout
+    assert "can be run" in told
+    assert "INFO is denied" not in told
+    with contextlib.closing(Queue("work", url=operator)) as queue:
+        queue.configure(retention=Retention(count=5))
+    mail.close()
+
+
+def test_an_operator_stops_what_runs(as_user: As, home: Path, queue: Queue) -> None:
+    with at_work(as_user("worker"), queue):
+        hangs = queue.enqueue(jobs.hang)
+        eventually(lambda: hangs.refresh().status is State.ACTIVE)
+        operator = as_user("operator")
+        assert "asked to end" in said(bide(home, "jobs", "cancel", hangs.id, url=operator))
+        eventually(lambda: hangs.refresh().status is State.CANCELLED)
+        shown = json.loads(said(bide(home, "workers", "--json", url=operator)))
+        (name,) = [worker["name"] for worker in shown["workers"]]
+        assert "was asked to stop" in said(bide(home, "workers", "stop", name, url=operator))
+
+
+def test_an_operator_checks_and_repairs(
+    as_user: As, home: Path, queue: Queue, raw: redis.Redis
+) -> None:
+    job = queue.enqueue(jobs.add, 1)
+    operator = as_user("operator")
+    assert said(bide(home, "fsck", url=operator)) == "All agrees.\n"
+    keys = queue.keys
+    raw.zrem(keys.names["due"][4], job.id)
+    raw.delete(keys["wake"])
+    raw.rpush(keys["wake"], "a", "b", "c")
+    raw.hdel("bide:queues", "work")
+    found = bide(home, "fsck", url=operator)
+    assert (found.returncode, found.stderr) == (1, "")
+    assert "3 findings" in found.stdout
+    mended = bide(home, "fsck", "--repair", url=operator)
+    assert (mended.returncode, mended.stderr) == (1, "")
+    assert "3 findings mended" in mended.stdout
+    assert said(bide(home, "fsck", "-q", "work", url=operator)) == "All agrees.\n"
+
+
+# -- what is refused
+
+
+@pytest.mark.parametrize(
+    ("args", "lacks", "needs"),
+    [
+        (("fsck",), r"\+type", "operator"),
+        (("fsck", "-q", "work"), r"\+type", "operator -q work"),
+        (("queues", "pause", "work"), r"\+h(set|del)", "operator producer worker -q work"),
+        (("queues", "upgrade", "work"), r"\+h(set|del)", "operator -q work"),
+        (("workers", "stop", "w1."), r"\+hexists", "operator"),
+        (("jobs", "promote", "a", "-q", "work"), r"\+zrem", "operator producer worker -q work"),
+        (
+            ("enqueue", "tests.integration.jobs:add", "-q", "work", "--no-check"),
+            r"\+hsetnx",
+            "producer worker -q work",
+        ),
+        (
+            ("jobs", "ls", "-q", "staged"),
+            r"~bide:\{staged\} and ~bide:\{staged\}:\*",
+            "-q staged",
+        ),
+        (("queues", "ls", "--prefix", "shop"), "~shop:queues", "--prefix shop"),
+    ],
+)
+def test_what_a_user_may_not_do_names_the_right_and_what_prints_it(
+    as_user: As,
+    home: Path,
+    queue: Queue,
+    raw: redis.Redis,
+    args: tuple[str, ...],
+    lacks: str,
+    needs: str,
+) -> None:
+    queue.enqueue(jobs.add, 1, job_id="a", delay=60)
+    raw.hset("bide:queues", "staged", 0)
+    raw.hset("bide:workers", "w1.", f"{time.time_ns() // 1000} {{}}")
+    error = error_of(bide(home, *args, url=as_user("viewer")))
+    assert re.search(rf"its user lacks the rights? {lacks}; `bide acl {needs}` prints", error), (
+        error
+    )
+
+
+def test_a_call_that_is_no_scripts_names_its_right_too(
+    url: str, home: Path, raw: redis.Redis
+) -> None:
+    theirs = as_role(url, raw, "producer", "work")
+    raw.execute_command("ACL", "SETUSER", "producer", "-xread")  # type: ignore[no-untyped-call]
+    error = error_of(bide(home, "events", "-q", "work", "--timeout", "5s", url=theirs))
+    assert "its user lacks the right +xread; `bide acl` prints what each role needs" in error
+    raw.acl_deluser("producer")
+
+
+@pytest.mark.parametrize("role", ["worker", "producer", "operator", "viewer"])
 def test_no_role_reaches_another_queue_prefix_or_command(as_user: As, role: str) -> None:
     with redis.Redis.from_url(as_user(role)) as client:
         run: Any = client.execute_command

@@ -95,8 +95,12 @@ def test_workers_are_listed(home: Path, one_url: str) -> None:
             Doing("mail", "a", "shop:x", started),
         ],
     )  # fmt: skip
-    say(one_url, "w2", host=HOSTILE, queues=["other"])
+    say(one_url, "w2", host=HOSTILE, queues=["other"], unserved=["shop:new", HOSTILE])
     shown = said(bide(home, "workers", url=one_url))
+    lacks = r"w2 was asked for what it does not serve: shop:new, x\x1b[2Jy"
+    assert lacks in shown.splitlines()
+    Queue("other", url=one_url).enqueue("shop:new")
+    assert lacks in said(bide(home, "info", url=one_url)).splitlines()
     assert "w1" in shown
     assert "mail, low" in shown
     assert "2/9" in shown
@@ -110,7 +114,7 @@ def test_workers_are_listed(home: Path, one_url: str) -> None:
     assert one == {
         "name": "w1", "host": "a", "pid": 7, "queues": ["mail", "low"], "executor": "auto",
         "concurrency": 9, "started": "2030-03-17T17:46:40+00:00", "version": "1.2",
-        "busy": 2, "rss": 42_000_000, "skew": -0.25, "doing": [
+        "busy": 2, "rss": 42_000_000, "unserved": [], "skew": -0.25, "doing": [
             {"queue": "low", "id": "b", "task": "shop:late", "since": "2030-03-17T17:46:41+00:00"},
             {"queue": "mail", "id": "a", "task": "shop:x", "since": "2030-03-17T17:46:40+00:00"},
         ],

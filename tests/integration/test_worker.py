@@ -103,10 +103,7 @@ def test_a_job_that_will_be_retried_is_delayed_and_keeps_its_error(queue: Queue)
         (jobs.quit_process, "SystemExit"),
         (jobs.cancel_itself, "asyncio.exceptions.CancelledError"),
         (jobs.unfit, "bide.PayloadError"),
-        (f"{MODULE}:nothing_here", "bide.TaskNotFound"),
-        (f"{MODULE}:_private", "bide.TaskNotFound"),
-        (f"{MODULE}:threading.Event", "bide.TaskNotFound"),
-        ("os:getcwd", "bide.TaskNotFound"),
+        (jobs.ask_for_nothing, "bide.TaskNotFound"),
     ],
 )
 def test_what_cannot_run_or_end_well_fails_that_job_alone(

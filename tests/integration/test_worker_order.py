@@ -16,7 +16,7 @@ import redis
 from bide import Queue, Retry, UsageError, Worker
 from bide.worker import running
 from tests.integration import jobs, ordered
-from tests.integration.workers import at_work, burst, eventually
+from tests.integration.workers import at_work, burst, claims, eventually
 
 MODULES = ("tests.integration.ordered",)
 HORIZON = 2.0
@@ -53,12 +53,6 @@ def nothing_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def fill(queue: Queue, count: int, task: Callable[[], Any] = ordered.mark) -> None:
     queue.enqueue_many([queue.prepare(task) for _ in range(count)])
-
-
-def claims(direct: redis.Redis, queue: Queue) -> int:
-    """How many claims the workers that are there have made of a queue."""
-    told: Any = direct.hvals(queue.keys["claims"])
-    return sum(int(claim.split()[1]) for claim in told)
 
 
 def commands(direct: redis.Redis) -> int:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import redis
+
 from bide import Queue, Worker
 from tests.integration import jobs
 
@@ -84,3 +86,9 @@ class Later:
         if self._error:
             raise self._error[0]
         return self._result[0]
+
+
+def claims(direct: redis.Redis, queue: Queue) -> int:
+    """How many claims the workers that are there have made of a queue."""
+    told: Any = direct.hvals(queue.keys["claims"])
+    return sum(int(claim.split()[1]) for claim in told)

@@ -23,7 +23,7 @@ from tests.model.store import DUE, Job
 
 ERROR = b'{"type":"E","message":"no"}'
 LEASE = 10 * SECOND
-HAVE_DATA = ("complete", "fail", "retry", "crash")
+HAVE_DATA = ("complete", "fail", "retry", "crash", "snooze")
 LONG_TEXT = b'"' + b"x" * 14_000 + b'"'
 """Two of these fit into the notes of a kind, three do not."""
 

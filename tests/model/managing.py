@@ -87,6 +87,7 @@ class Managed(Store):
                 continue
             run = job.run = job.run or Run(token=0, priority=5, worker="-", due=now)
             run.attempt = run.crashes = run.strikes = run.alone = run.first = run.ended = 0
+            run.missing = 0
             run.retried = name
             job.place, job.score, job.result = f"due:{run.priority}", max(at, now), None
             moved = True

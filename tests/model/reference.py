@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from tests.model.managing import Managed, Reply
 from tests.model.store import FINISHED, LEVELS, STAMPS, Job, Run
 
-GRACE, HORIZON, LONGEST = 50_000, 2_000_000, 10_000_000
+GRACE, HORIZON, ALONE, LONGEST = 50_000, 2_000_000, 5_000_000, 10_000_000
 RECLAIMS, CRASHES, MANY_STRIKES = 10, 3, 10
 PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10_000_000, 60_000_000, 30_000_000
 SWEEP = TRIM = 100
@@ -95,7 +95,7 @@ class Queue(Managed):
         assert run
         run.settled = STAMPS[outcome]
         asked = self.asked.pop(job.id, None) is not None
-        if data and outcome != "complete":
+        if data and outcome != "complete" and not (outcome == "snooze" and run.missing):
             job.note_attempt("E", now, data)
         if outcome == "complete":
             self.finish(job, "completed", now, at)
@@ -114,8 +114,11 @@ class Queue(Managed):
             if outcome == "release":
                 job.again(min(run.due, now))
                 return
-            run.strikes = run.crashes = 0
             run.first = run.first or run.due
+            if outcome == "snooze" and data:
+                run.missing = run.missing or run.started
+            else:
+                run.strikes = run.crashes = run.missing = 0
             assert at is not None
             job.again(max(at, now))
 
@@ -126,6 +129,7 @@ class Queue(Managed):
         run.alone = 0
         run.attempt -= 1
         run.crashes += 1
+        run.missing = 0
         if run.crashes >= CRASHES:
             self.finish(job, "failed", now)
         else:
@@ -300,7 +304,7 @@ class Queue(Managed):
         run = job.run
         assert run
         leases = run.crashes + run.strikes
-        tries = f"{run.attempt} {leases} {run.first or run.due} {run.crashes}"
+        tries = f"{run.attempt} {leases} {run.first or run.due} {run.crashes} {run.missing}"
         told = run.attempt if is_first else tries.encode()
         return [job.id.encode(), job.body, run.token, told, run.due]
 
@@ -350,9 +354,10 @@ class Queue(Managed):
         self, now: int, worker: str, free: bool, stays: bool, deadline: int | None, left: bool
     ) -> int:
         """Who keeps the time, who sleeps; until when this worker waits, 0 for not at all."""
-        due_by = min(deadline or now + HORIZON, now + HORIZON)
         self.keep = {w: until for w, until in self.keep.items() if until >= now - GRACE}
         self.park = {w: until for w, until in self.park.items() if until > now}
+        latest = now + (HORIZON if self.keep or self.park else ALONE)
+        due_by = min(deadline or latest, latest)
 
         def near() -> int:
             return sum(until <= due_by + GRACE for until in self.keep.values())

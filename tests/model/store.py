@@ -45,6 +45,8 @@ class Run:
     """When it was first due, if a retry or snooze has moved that."""
     retried: str = ""
     """The name of the call that last made it run again after it had ended."""
+    missing: int = 0
+    """Since when no worker that claimed it has served its task."""
     ended: int = 0
     """When it finished, if its score does not say so."""
 
@@ -52,11 +54,12 @@ class Run:
         token, how = self.before
         first = f" {self.first}" if self.first else ""
         retried = f" {self.retried}r" if self.retried else ""
+        missing = f" {self.missing}m" if self.missing else ""
         ended = f" {self.ended}e" if self.ended else ""
         return (
             f"{self.token:016d}{self.settled}{token:016d}{how} {self.priority} {self.attempt} "
             f"{self.crashes} {self.strikes} {self.alone} {self.started} {self.worker} {self.due}"
-            f"{first}{retried}{ended}"
+            f"{first}{retried}{missing}{ended}"
         )
 
     def remembers(self, token: int, outcome: str) -> bool:

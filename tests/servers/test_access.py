@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from bide import AccessDenied, AsyncQueue, Queue, ServerUnavailable, Worker
-from bide.cli.acl import rules
+from bide.rights import rules
 from bide.servers import read_servers
-from tests.servers.cluster import cluster
+from tests.integration.console import bide
+from tests.servers.cluster import Cluster, cluster
 from tests.servers.conftest import Servers
 from tests.servers.nodes import listed
 from tests.servers.programs import distribution_server
-from tests.servers.sentinel import Sentinels
+from tests.servers.sentinel import Sentinels, sentinel
 from tests.servers.tls import NEEDED, make_certificate, tls_options
 
 JOB = "tests.integration.jobs:add"
 
 
-@pytest.fixture
-def guarded(servers: Servers) -> Iterator[str]:
+@pytest.fixture(params=["worker"])
+def guarded(servers: Servers, request: pytest.FixtureRequest) -> Iterator[str]:
     """A URL without user and password, of servers that have a user `app` with few rights.
 
-    They are those that `bide acl worker` prints.
+    They are those that `bide acl` prints, of a worker if it is not said otherwise.
     """
-    rights = rules("worker", ["mail"], "bide", read_servers(servers.url).kind)
+    rights = rules(request.param, ["mail"], "bide", read_servers(servers.url).kind)
     for node in servers.nodes:
         node.client.execute_command("ACL", "SETUSER", "app", "reset", ">secret", *rights)
     watched = servers.sentinels if isinstance(servers, Sentinels) else []
@@ -63,6 +65,36 @@ def test_a_user_with_few_rights(guarded: str, servers: Servers) -> None:
     works(with_user(guarded))
 
 
+@pytest.mark.parametrize("guarded", ["operator"], indirect=True)
+def test_an_operator_with_few_rights(guarded: str, servers: Servers, tmp_path: Path) -> None:
+    with contextlib.closing(Queue("mail", url=servers.url)) as queue:
+        job = queue.enqueue(JOB, 1, delay=60)
+        key = queue.keys.names["due"][4]
+        node = servers.owner(key) if isinstance(servers, Cluster) else servers.master
+        node.client.zrem(key, job.id)
+
+    def run(*args: str) -> str:
+        done = bide(tmp_path, *args, url=with_user(guarded))
+        assert done.stderr == ""
+        return done.stdout
+
+    assert "1 finding;" in run("fsck")
+    assert "1 finding mended" in run("fsck", "--repair")
+    assert run("fsck", "-q", "mail") == "All agrees.\n"
+    assert "in schema 1" in run("queues", "upgrade", "mail")
+    assert "is paused" in run("queues", "pause", "mail")
+    assert "is resumed" in run("queues", "resume", "mail")
+    assert "rescheduled" in run("jobs", "reschedule", job.id, "--in", "1h")
+    assert "removed 1 job" in run("queues", "empty", "mail", "--yes")
+    assert run("workers") == "No worker runs; `bide worker MODULE -q QUEUE` starts one.\n"
+    told = {check["check"]: check for check in json.loads(run("doctor", "--json"))["checks"]}
+    assert told["scripts"]["verdict"] == "ok"
+    assert (
+        isinstance(servers, Sentinels)
+        or "3 masters, 3 more nodes; every slot" in told["cluster"]["says"]
+    )
+
+
 def test_a_password_that_is_wrong_is_said_and_not_shown(guarded: str) -> None:
     queue = Queue("mail", url=with_user(guarded, "wrong"))
     with contextlib.closing(queue), pytest.raises(AccessDenied) as caught:
@@ -92,5 +124,19 @@ def test_a_cluster_over_tls(tmp_path: Path) -> None:
         servers.fail_over(servers.owner("bide:{mail}"))
         works(f"{url}?ssl_ca_certs={tmp_path / 'ca.pem'}")
         queue = Queue("mail", url=url)
+        with contextlib.closing(queue), pytest.raises(ServerUnavailable, match="certificate"):
+            queue.counts()
+
+
+@NEEDED
+def test_a_master_behind_sentinels_over_tls(tmp_path: Path) -> None:
+    """To the Sentinels, too."""
+    make_certificate(tmp_path, "IP:127.0.0.1")
+    with sentinel(binary=distribution_server(), tls=tls_options(tmp_path)) as servers:
+        assert servers.url.startswith("rediss+sentinel://")
+        works(f"{servers.url}?ssl_ca_certs={tmp_path / 'ca.pem'}")
+        servers.fail_over()
+        works(f"{servers.url}?ssl_ca_certs={tmp_path / 'ca.pem'}")
+        queue = Queue("mail", url=servers.url)
         with contextlib.closing(queue), pytest.raises(ServerUnavailable, match="certificate"):
             queue.counts()

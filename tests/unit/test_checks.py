@@ -52,6 +52,8 @@ def test_a_server_that_is_well() -> None:
         ("cluster", "fail", "a node of a Cluster", {"cluster_enabled": 1}),
         ("cluster", "ok", "3 masters, 3 more nodes; every slot", {
             "cluster_enabled": 1, "kind": "cluster"}),
+        ("cluster", "note", "CLUSTER INFO is denied", {
+            "cluster_enabled": 1, "kind": "cluster", "cluster": {}}),
         ("cluster", "fail", "served by none", {
             "cluster_enabled": 1, "kind": "cluster", "cluster": {"cluster_state": "fail"}}),
         ("sentinel", "ok", "3 of the 3 that the URL names answer; the master is h:1", {

@@ -94,6 +94,9 @@ def _place(readings: Readings) -> Iterator[Finding]:
             "this is a node of a Cluster: queues that live on the others cannot be reached",
             "Write redis+cluster://HOST:PORT.",
         )
+    elif is_node and not readings.cluster:
+        says = "CLUSTER INFO is denied, so whether every slot is served is not known"
+        yield Finding("cluster", "note", says)
     elif is_node:
         told = readings.cluster
         masters, known = int(told.get("cluster_size", 0)), int(told.get("cluster_known_nodes", 0))

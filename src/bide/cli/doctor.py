@@ -46,10 +46,10 @@ def _scripts(site: Site) -> Finding:
     """Whether bide's own scripts may run: what an ACL or a managed service may deny."""
     try:
         queues = site.queues()
-    except (AccessDenied, ServerRefused) as error:
+    except ServerRefused as error:
         return Finding(
             "scripts", "fail", f"cannot be run: {error}", "Allow EVALSHA and SCRIPT LOAD."
         )
-    except UsageError as error:  # it names the fix
+    except (AccessDenied, UsageError) as error:  # it names the fix
         return Finding("scripts", "fail", f"cannot be run: {error}", "See above.")
     return Finding("scripts", "ok", f"can be run; queues under {site.prefix}: {len(queues)}")

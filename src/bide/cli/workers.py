@@ -98,6 +98,7 @@ def workers_report(workers: list[WorkerSeen]) -> list[dict[str, Any]]:
                 for job in worker.about.doing
             ],
             "rss": worker.about.rss,
+            "unserved": worker.about.unserved,
             "skew": worker.about.skew,
         }
         for worker in workers
@@ -124,6 +125,10 @@ def print_workers(workers: list[WorkerSeen]) -> None:
         Column("runs", cut="end"),
     ]
     table(columns, [_row(worker) for worker in workers])
+    for worker in workers:
+        if worker.about.unserved:
+            tasks = ", ".join(worker.about.unserved)
+            echo(f"{worker.name} was asked for what it does not serve: {tasks}", "yellow")
 
 
 def _row(worker: WorkerSeen) -> list[str]:

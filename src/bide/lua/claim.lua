@@ -205,8 +205,8 @@ if lease[2] then
   local ends = tonumber(lease[2])
   if ends > now then by(ends) elseif now < calm_until then by(calm_until) else more = true end
 end
-local due_by = wait.due_by(deadline, now)
 wait.forget(keep, park, now)
+local due_by = wait.due_by(keep, park, deadline, now)
 if count > #taken then
   if not overdue and not more then redis.call('DEL', wake) end
   if arm == 2 or (arm == 1 and #taken == 0) then

@@ -27,6 +27,7 @@ local function revive(id, f)
   local level = 5
   if f then
     f.attempt, f.crashes, f.strikes, f.alone, f.first, f.retried = 0, 0, 0, 0, nil, name
+    f.missing = nil
     level = 10 - f.priority
     redis.call('HSET', run, id, record.format(f.head, f))
   end

@@ -20,7 +20,8 @@
 
 -- outcome: complete (when: how long to keep it, or nothing; data: result)
 --        | retry (when; data: error) | fail (when: how long to keep it, or nothing; data: error)
---        | snooze (when; uses no attempt) | release (given back unbegun; uses no attempt)
+--        | snooze (when; data: why it was not run: no worker serves it, or nothing; uses no attempt)
+--        | release (given back unbegun; uses no attempt)
 --        | cancel (it was asked to end, and did)
 --        | crash (its process died under it, and under no other job; when: how long to keep it if it
 --          has failed by that, or nothing; data: error; uses no attempt)
@@ -78,12 +79,15 @@ local function apply(k, stamp, outcome, at, data)
   local due_us = 0
   if data ~= '' and outcome ~= 'complete' then
     f = record.parse(line) or record.unknown(string.sub(line, 1, 34), now)
-    notes_add[#notes_add + 1] = id
-    notes_add[#notes_add + 1] = noting.add(redis.call('HGET', notes, id), noting.error(f, now, data))
+    if outcome ~= 'snooze' or not f.missing then -- of looks in a row, the first says it
+      notes_add[#notes_add + 1] = id
+      notes_add[#notes_add + 1] = noting.add(redis.call('HGET', notes, id),
+        noting.error(f, now, data))
+    end
   end
   if outcome == 'crash' then
     f = f or record.parse(line) or record.unknown(string.sub(line, 1, 34), now)
-    f.crashes, f.attempt, f.alone = f.crashes + 1, f.attempt - 1, 0
+    f.crashes, f.attempt, f.alone, f.missing = f.crashes + 1, f.attempt - 1, 0, nil
     line = record.format(f.head, f)
     if f.crashes >= CRASHES then
       outcome = 'fail'
@@ -100,7 +104,12 @@ local function apply(k, stamp, outcome, at, data)
     if outcome == 'release' then
       due_us = math.min(f.due, now)
     else
-      f.strikes, f.crashes, f.first = 0, 0, f.first or f.due
+      f.first = f.first or f.due
+      if outcome == 'snooze' and data ~= '' then -- it has not run: what crashed with it, still did
+        f.missing = f.missing or f.started
+      else
+        f.strikes, f.crashes, f.missing = 0, 0, nil
+      end
       due_us = when.us(at, now)
     end
     again(f, id, due_us)

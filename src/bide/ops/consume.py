@@ -80,7 +80,7 @@ class Settle(NamedTuple):
     when: str = ""
     """When it is due again; of one that has ended, how long to keep it if not as the queue does."""
     data: bytes = b""
-    """Its result, or its error."""
+    """Its result, or its error; of one that is snoozed unrun, because nobody serves it, that."""
 
 
 class Said(NamedTuple):
@@ -193,8 +193,8 @@ def _read_popped(reply: list[Any]) -> Popped:
 def _read_claimed(id: bytes, body: bytes, token: int, tries: int | bytes, due_us: int) -> Claimed:
     if isinstance(tries, int):
         return Claimed(text(id), body, token, tries, 0, due_us, due_us)
-    attempt, reclaims, first_us, crashes = map(int, tries.split())
-    return Claimed(text(id), body, token, attempt, reclaims, first_us, due_us, crashes)
+    attempt, reclaims, first_us, *rest = map(int, tries.split())
+    return Claimed(text(id), body, token, attempt, reclaims, first_us, due_us, *rest)
 
 
 def _read_verdicts(reply: list[Any]) -> list[Verdict]:

@@ -37,6 +37,10 @@ MOST_DOING: Final = 10
 """Jobs that a worker tells of; how many there are, it says too."""
 
 
+MOST_UNSERVED: Final = 10
+"""Tasks that it does not serve that a worker tells of."""
+
+
 class About(msgspec.Struct, frozen=True):
     """What a worker says of itself."""
 
@@ -55,6 +59,8 @@ class About(msgspec.Struct, frozen=True):
     """Bytes of memory, of its children too."""
     schema: int = 1
     """The newest that it knows."""
+    unserved: list[str] = []
+    """Tasks that it was lately asked for, and does not serve."""
     skew: float | None = None
     """Seconds by which its clock is ahead of the server's; None while that is not known."""
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bide.clock import LONGEST_US
+from bide.clock import LONGEST_US, describe, from_us
 from bide.errors import (
     BideError,
     JobCancelled,
     JobTimeout,
     PayloadError,
     PayloadTooNew,
+    TaskNotFound,
     WorkerCrashed,
 )
 from bide.logs import Log
@@ -44,6 +46,12 @@ CRASHES: Final = 3
 _LEAVE_FOR: Final = "+10000000"
 """When a job that a newer worker must run is looked at again, if none has come for it: a claim each
 ten seconds, however many old workers there are."""
+
+PATIENCE: Final = 600.0
+"""Seconds for which a job waits for a worker that serves its task: time to deploy one."""
+
+_SELDOM: Final = 60.0
+"""Seconds between looks at such a job, once it has waited for longer than that."""
 
 _ASKED_FOR: Final = Retry()
 """What bounds `RetryLater` in a job that has no policy."""
@@ -81,6 +89,12 @@ def _raised(run: Run, error: BaseException, served: Served) -> Judged:
     if isinstance(error, PayloadTooNew):
         log.warning("job %s is given back: %s", run.claimed.id, error)
         return Judged(("snooze", _LEAVE_FOR, b""), None, None)
+    if run.missing and isinstance(error, TaskNotFound):
+        if run.waited() < PATIENCE:
+            return _waits(run, error)
+        error = TaskNotFound(
+            f"{error} No worker that took this job in {describe(PATIENCE)} has it."
+        )
     if isinstance(error, Snooze):
         log.info("%s was snoozed", what)
         return Judged(("snooze", check_when(error.when), b""), None, None)
@@ -96,6 +110,19 @@ def _raised(run: Run, error: BaseException, served: Served) -> Judged:
     if not run.ended:
         log.warning("%s raised %r; again in %.3g s", what, error, delay)
     return Judged(("retry", f"+{round(delay * 1e6)}", data), None, error)
+
+
+def _waits(run: Run, error: TaskNotFound) -> Judged:
+    """Leave a job for a worker that serves its task; a deployment may be about to bring one.
+
+    It is looked at again after as long as it has waited so far, and jittered, so that a crowd
+    spreads. Who is to hear of it, hears of it from `unserved`: not once for each job.
+    """
+    since_us = run.claimed.missing_us or run.claimed.token
+    until = from_us(since_us + round(PATIENCE * 1e6))
+    why = TaskNotFound(f"{error} It waits for a worker that has it until {until:%F %T} UTC.")
+    delay = min(max(run.waited(), 1.0), _SELDOM) * random.uniform(0.5, 1.5)
+    return Judged(("snooze", f"+{round(delay * 1e6)}", encode_error(why)), None, None)
 
 
 def died(run: Run, how: str) -> Judged:

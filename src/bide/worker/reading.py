@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bide.current import CurrentJob
+from bide.errors import TaskNotFound
 from bide.payload.codec import Body, Envelope, check_id, decode_envelope, open_envelope
 from bide.task import Served, Target
 from bide.worker import judging
@@ -44,7 +45,11 @@ def identify(run: Run, worker: str, served: Served) -> tuple[Target, Envelope, b
     run.codec = head.codec
     run.policy = policy_for(head, run.policy)
     run.job = current(run, worker, head.meta)
-    target = served.find(head.task)
+    try:
+        target = served.find_to_run(head.task)
+    except TaskNotFound:
+        run.missing = True
+        raise
     run.policy = policy_for(head, target.policy)
     return target, envelope, is_signed
 

@@ -38,6 +38,7 @@ class Run:
         "ended",
         "job",
         "lost",
+        "missing",
         "policy",
         "say_soon",
         "station",
@@ -66,6 +67,8 @@ class Run:
         self._deciding = Lock()
         self.ended = False
         self.lost = False
+        self.missing = False
+        """This worker does not serve its task."""
         self.asked = False
         """Someone has asked for its end."""
         self.timed_out = False
@@ -100,3 +103,9 @@ class Run:
         """Seconds since the job was first due."""
         claimed = self.claimed
         return (claimed.token - claimed.first_us) / 1e6 + time.monotonic() - self.claimed_at
+
+    def waited(self) -> float:
+        """Seconds for which no worker that claimed it has served its task."""
+        claimed = self.claimed
+        since_us = claimed.missing_us or claimed.token
+        return (claimed.token - since_us) / 1e6 + time.monotonic() - self.claimed_at

@@ -44,6 +44,7 @@ from bide.worker.reading import current, read
 from bide.worker.run import Ended, Run
 from bide.worker.station import Station
 from bide.worker.threads import Threads
+from bide.worker.unserved import Unserved
 
 log = Log("bide.worker")
 
@@ -103,6 +104,7 @@ class Running:
         self._collecting = False
         self._callbacks: set[asyncio.Task[None]] = set()
         self.executed = 0
+        self.unserved: Final = Unserved()
 
     def __len__(self) -> int:
         """How many slots are taken: held jobs, and threads that outlast their time-out."""
@@ -372,6 +374,8 @@ class Running:
             return
         run.ended = True
         del self._held[id(run)]
+        if run.missing:
+            self.unserved.note(run)
         if run.begun_at:
             self._moved_at = time.monotonic()
             self._pace.took(self._moved_at - run.begun_at)

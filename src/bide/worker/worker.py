@@ -10,7 +10,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from types import FrameType
 from typing import Any, Final
@@ -95,8 +95,9 @@ class Worker:
             name: what logs and `bide info` call it, before a few characters that make it unique;
                 by default host and process id.
             executor: `"auto"` runs coroutine functions on the event loop and plain functions in
-                threads; `"process"` runs jobs in child processes, one at a time in each; `"fork"`
-                gives each job a process of its own.
+                threads; `"async"` runs the former only, and `"thread"` the latter; `"process"` runs
+                jobs in child processes, one at a time in each; `"fork"` gives each job a process of
+                its own.
             max_jobs: after how many jobs the process that ran them has had enough: a child is
                 replaced; where there are none, the worker stops.
             max_rss: above how many bytes of memory a child is, once it has ended its job.
@@ -132,7 +133,7 @@ class Worker:
         self._pickled = pickling(given, allow_pickle, self._keyring)
         self._allow_eviction = allow_eviction
         self._modules = [modules] if isinstance(modules, str) else list(modules)
-        self._served = Served(self._modules)
+        self._served = Served(self._modules, limits.executor)
         self._order = make_order(order, self.queues)
         self._keys = [keys_of(queue, prefix) for queue in self.queues]
         self._global_keys = keys_of(None, prefix)
@@ -256,7 +257,8 @@ class Worker:
             duties.append(asyncio.create_task(idleness.watch(running, self._max_idle, loop.stop)))
         if self._has_process:
             duties.append(asyncio.create_task(title.keep(self.queues, running.doing)))
-        log.info("worker %s serves %s, %d at once", self.name, _list(self.queues), self.concurrency)
+        names = ", ".join(self.queues)
+        log.info("worker %s serves %s, %d at once", self.name, names, self.concurrency)
         try:
             await loop.run(running)
         except BaseException:
@@ -301,7 +303,7 @@ class Worker:
 
     def _make_running(self, changed: Callable[[], None]) -> Running | Crew:
         limits = self._limits
-        if limits.executor == "auto":
+        if not limits.is_apart:
             return Running(
                 self.name,
                 self._served,
@@ -312,7 +314,7 @@ class Worker:
             )
         held = config.overridden()
         setting = Setting(
-            executor=limits.executor,
+            executor="fork" if limits.executor == "fork" else "process",
             worker=self.name,
             modules=self._modules,
             also=sorted(registering_modules() - set(self._modules)),
@@ -392,9 +394,6 @@ class Worker:
             doing=doing[:MOST_DOING],
             rss=running.rss(),
             schema=SCHEMA,
+            unserved=running.unserved.names(),
             skew=skew,
         )
-
-
-def _list(names: Sequence[str]) -> str:
-    return ", ".join(names)

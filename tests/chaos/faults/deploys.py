@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from bide import PayloadError, Retry
+from bide import PayloadError
 from tests.chaos.books import Books
 from tests.chaos.fault import AUTO, PROCESS, Fault, Role
 from tests.chaos.load import MODULE, Given
@@ -22,8 +22,6 @@ BAD: dict[str, bytes] = {
     "deep": b"[" * 50_000 + b"]" * 50_000,
     "wrong-type": b'{"task":"tests.chaos.jobs:typed","args":["seven"]}',
     "too-many": b'{"task":"tests.chaos.jobs:typed","args":[1,2,3]}',
-    "not-served": b'{"task":"os:system","args":["exit 1"]}',
-    "unknown": b'{"task":"tests.chaos.jobs:no_such","args":[]}',
 }
 LARGE = 16 << 20
 
@@ -70,27 +68,24 @@ class Payloads(Fault):
 
 
 class Missing(Fault):
-    """As decision 3 has it: jobs of new code have retries, which outlive the deploy."""
+    """Jobs of new code have no retries, and need none: they wait, and use no attempt."""
 
     name = "function-missing"
     recovers = False
     title = "Jobs of a new deploy, before all workers have its functions"
-    allows = "attempts, of which such jobs must have some"
+    allows = "no attempt of such jobs: they wait, though they may not be retried"
     roles = (AUTO, AUTO)
     jobs = 150
     injections = 4
-    back_off = 5.0
+    back_off = 10.0
 
     def inject(self, scene: Scene, injection: Injection) -> None:
         scene.hit(excuses=False)
-        retry = Retry(60, "fixed", base=0.1)
         jobs = [
-            scene.queue.prepare(
-                "tests.chaos.newer:added", job_id=f"new-{injection.number}-{i}", retry=retry
-            )
+            scene.queue.prepare("tests.chaos.newer:added", job_id=f"new-{injection.number}-{i}")
             for i in range(5)
         ]
-        scene.also(*(Given(job, attempts=0) for job in jobs))
+        scene.also(*(Given(job) for job in jobs))
         if injection.number == 2:  # the deploy reaches the first worker, and later the second
             self._deploy(scene)
 
@@ -109,3 +104,5 @@ class Missing(Fault):
         for id, runs in books.begun.items():
             if id.startswith("new-") and len(runs) != 1:
                 yield f"{id} ran {len(runs)} times"
+        if not any(b"TaskNotFound" in note for note in books.holding.hashes["notes"].values()):
+            yield "no job was taken by a worker that lacks its function"

@@ -61,8 +61,6 @@ def test_arguments_and_results_may_be_large(shared: Shared, size: int) -> None:
         (tasks.add, ("one",), "bide.PayloadError"),
         (tasks.add, (), "bide.PayloadError"),
         (tasks.give_up, (), "bide.Fail"),
-        ("os:getpid", (), "bide.TaskNotFound"),
-        ("tests.integration.processes.tasks:nothing", (), "bide.TaskNotFound"),
     ],
 )
 def test_what_goes_wrong_in_a_job_is_its_error(

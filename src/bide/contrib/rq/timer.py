@@ -25,7 +25,7 @@ from bide.contrib.rq.keys import GATE, Keys
 from bide.contrib.rq.queue import DelayQueue
 from bide.contrib.rq.scripts import NO_CLUSTER, check_connection, run
 from bide.dialogue import translate
-from bide.errors import BideError, ServerRefused, UsageError
+from bide.errors import AccessDenied, BideError, ServerRefused, UsageError
 from bide.logs import Log
 
 log = Log("bide.rq")
@@ -210,4 +210,8 @@ class Timer:
 def _sentence(error: Exception, where: str) -> BideError:
     if "WRONGTYPE" in str(error):
         return ServerRefused(f"Another program uses a key of RQ's at {where} ({error}); delete it.")
+    if isinstance(error, NoPermissionError):  # `bide acl` knows nothing of RQ's keys
+        return AccessDenied(
+            f"The server at {where} refuses access ({error}); check user and rights."
+        )
     return translate(error, where)

@@ -3,12 +3,15 @@
 --
 --   1-16   token of the latest claim          18-33  token settled before that
 --   17     how it was settled, '-' while held 34     how, '-' for never
---   36-    priority attempt crashes strikes alone started worker due [first] [retried'r'] [ended'e']
+--   36-    priority attempt crashes strikes alone started worker due [first] [retried'r']
+--          [missing'm'] [ended'e']
 --
 -- crashes: leases that ended while the job was the only suspect; strikes: those that ended among
 -- others. alone: 1 while it is held as the only job of its worker. first: when it was first due,
 -- where a retry or snooze has moved that. retried: the name of the call that last made it run again
--- after it had ended. ended: when it finished, where its score does not say so.
+-- after it had ended. missing: when the first of those workers claimed it that have since given it
+-- back, because none of them serves its task. ended: when it finished, where its score does not say
+-- so.
 local record = {}
 
 local FAR = 9000000000000000 -- beyond 2^53 a token would not grow by one
@@ -53,11 +56,14 @@ function record.parse(line)
   end
   local first = tonumber(string.match(rest .. ' ', '^ (%d+) '))
   if first and first >= FAR then first = nil end
+  local missing = tonumber(string.match(rest .. ' ', ' (%d+)m '))
+  if missing and missing >= FAR then missing = nil end
   return {
     head = string.sub(line, 1, 34),
     priority = tonumber(priority), attempt = tonumber(attempt), crashes = tonumber(crashes),
     strikes = tonumber(strikes), alone = tonumber(alone), started = tonumber(started),
     worker = worker, due = due, first = first, retried = string.match(rest .. ' ', ' (%w+)r '),
+    missing = missing,
   }
 end
 
@@ -74,10 +80,11 @@ function record.unclaimed(priority, now)
 end
 
 -- How often it was run: the attempt, how many leases ended since the last outcome, when it was
--- first due, and how many of those leases ended while it was the only suspect.
+-- first due, how many of those leases ended while it was the only suspect, and since when no worker
+-- that claimed it has served its task (0: the latest did).
 function record.tries(f)
-  return string.format('%d %d %.0f %d', f.attempt, f.crashes + f.strikes, f.first or f.due,
-    f.crashes)
+  return string.format('%d %d %.0f %d %.0f', f.attempt, f.crashes + f.strikes, f.first or f.due,
+    f.crashes, f.missing or 0)
 end
 
 function record.format(head, f)
@@ -85,6 +92,7 @@ function record.format(head, f)
     f.worker) .. string.format('%.0f', f.due)
   if f.first then line = line .. string.format(' %.0f', f.first) end
   if f.retried then line = line .. ' ' .. f.retried .. 'r' end
+  if f.missing then line = line .. string.format(' %.0fm', f.missing) end
   if f.ended then line = line .. string.format(' %.0fe', f.ended) end
   return line
 end

@@ -1,13 +1,16 @@
 -- Who keeps the time. For every deadline one worker promises to claim at it, and another to claim
 -- a grace later; all others sleep until woken. Promises and sleeps are all that is written down: a
--- worker that dies breaks its promise, which costs the grace, or with its backup the horizon.
+-- worker that dies breaks its promise, which costs the grace, or with its backup the horizon. One
+-- that is alone has nobody to replace, and looks less often.
 local wait = {}
 
-local GRACE, HORIZON, LONGEST = 50000, 2000000, 10000000
+local GRACE, HORIZON, ALONE, LONGEST = 50000, 2000000, 5000000, 10000000
 
 -- The time by which someone must look at the queue again.
-function wait.due_by(deadline, now)
-  return math.min(deadline or now + HORIZON, now + HORIZON)
+function wait.due_by(keep, park, deadline, now)
+  local is_alone = redis.call('ZCARD', keep) == 0 and redis.call('ZCARD', park) == 0
+  local latest = now + (is_alone and ALONE or HORIZON)
+  return math.min(deadline or latest, latest)
 end
 
 -- Drops promises that were broken and sleeps that are over.

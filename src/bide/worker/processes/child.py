@@ -189,7 +189,8 @@ class Child:
         if not self._has_had_enough():
             set_title(IDLE)
         self._interrupts.end()
-        self._tell_end(Done(order.number, judged.ended, time.monotonic() - now), run)
+        took = time.monotonic() - now
+        self._tell_end(Done(order.number, judged.ended, took, run.missing), run)
         self._row.end()
         if self._ran % _BURY_EVERY == 0:
             self._dead = kin.bury(self._dead)

@@ -40,6 +40,7 @@ from bide.worker.processes.wire import (
 from bide.worker.run import Ended, Run
 from bide.worker.running import SAY_AFTER
 from bide.worker.station import Station
+from bide.worker.unserved import Unserved
 
 log = Log("bide.worker")
 
@@ -92,6 +93,7 @@ class Crew:
         self._died_idle = False
         self._astray = Astray()
         self.executed = 0
+        self.unserved: Final = Unserved()
         self.calls_back = False
         self.has_had_enough = False
         house.hear(self._heard, self._learned, self._able)
@@ -227,6 +229,9 @@ class Crew:
                 self._newest = max(self._newest, reply.number)
                 if run is not None:
                     run.decide(reply.ended)
+                    if reply.missing:
+                        task_of(run)
+                        self.unserved.note(run)
                     self._end(reply.number)
             elif isinstance(reply, Said) and run is not None:
                 run.say(reply.kind, reply.text)

@@ -72,6 +72,8 @@ class Done(msgspec.Struct, frozen=True, array_like=True, tag="e"):
     number: int
     ended: tuple[Outcome, str, bytes]
     took: float
+    missing: bool = False
+    """Its task is not served here."""
 
 
 class Said(msgspec.Struct, frozen=True, array_like=True, tag="s"):
