@@ -55,7 +55,7 @@ def company(lab: Lab) -> Company:
     def start(name: str) -> Peer | None:
         try:
             return lab.stack.enter_context(open_peer(name, lab.server.url, marks))
-        except RuntimeError as error:
+        except (RuntimeError, OSError) as error:
             complain(name, error)
             return None
 
