@@ -162,7 +162,7 @@ def environment(server: Server) -> dict[str, Any]:
         "versions": versions,
         "cpus": os.cpu_count(),
         "load": round(os.getloadavg()[0], 2),
-        "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "platform": f"{platform.system()} {platform.machine()}",
         "transport": server.url.partition(":")[0],
     }
 
