@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import re
 import signal
 import sys
 from pathlib import Path
@@ -57,7 +58,7 @@ def main() -> None:
                 told = {"environment": about, "quick": options.quick, **_told(reports)}
                 if set(SUITE) & set(reports):
                     told["peers"] = [peer.about for peer in company(lab).peers.values()]
-                options.json.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+                options.json.write_text(_json(told))
     aims = [aim for made in reports.values() for report in made for aim in report.aims]
     if aims:
         show_aims(console, aims)
@@ -74,6 +75,12 @@ def _told(reports: dict[str, list[Report]]) -> dict[str, Any]:
         "aims": [aim._asdict() | {"met": aim.met} for report in every for aim in report.aims],
         "points": {report.title: report.points for report in every if report.points},
     }
+
+
+def _json(told: dict[str, Any]) -> str:
+    """JSON that is read line by line, with each list of figures on one."""
+    text = json.dumps(told, indent=1, ensure_ascii=False)
+    return re.sub(r"\[[-\d.,\s]+\]", lambda found: " ".join(found[0].split()), text) + "\n"
 
 
 def _rounded(rows: Rows) -> Rows:

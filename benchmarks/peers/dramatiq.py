@@ -37,9 +37,9 @@ def _work(processes, prefetch):
 
 
 WORKERS = {
-    "Dramatiq, 1 × 8": {"command": _work(1, 256), "jobs": 5_000},
-    "Dramatiq, 2 × 8": {"command": _work(2, 256), "jobs": 6_000},
-    "Dramatiq, 2 × 8, default": {"command": _work(2, 0), "jobs": 3_000},
+    "Dramatiq, 1 × 8": {"command": _work(1, 256), "jobs": 8_000},
+    "Dramatiq, 2 × 8": {"command": _work(2, 256), "jobs": 12_000},
+    "Dramatiq, 2 × 8, default": {"command": _work(2, 0), "jobs": 4_000},
 }
 
 FAULTS = {
