@@ -86,7 +86,10 @@ def _json(told: dict[str, Any]) -> str:
 def _rounded(rows: Rows) -> Rows:
     """Figures with as many digits as mean something."""
     return {
-        name: {column: float(f"{value:.5g}") for column, value in row.items()}
+        name: {
+            column: value if isinstance(value, int) else float(f"{value:.5g}")
+            for column, value in row.items()
+        }
         for name, row in rows.items()
     }
 
