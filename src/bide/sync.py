@@ -26,6 +26,7 @@ from bide.connection import (
     options,
     resolve_url,
 )
+from bide.connections import Connections
 from bide.dialogue import (
     PATIENCE,
     Entries,
@@ -76,6 +77,7 @@ class Client:
         self._reply_timeout = reply_timeout
         self._routes = routes_for(self.url)
         self._nodes: dict[str, redis.Redis] = {}
+        self._connections: dict[str, Connections] = {}
 
     @property
     def _redis(self) -> redis.Redis:
@@ -151,6 +153,8 @@ class Client:
 
     def close(self) -> None:
         """Close all connections; the next command opens new ones."""
+        for connections in [*self._connections.values()]:
+            connections.close()
         for node in [*self._nodes.values()]:
             node.close()
 
@@ -161,7 +165,6 @@ class Client:
             if self._routes.must_be_master(node):
                 settings["redis_connect_func"] = _connect_to_master
             made = redis.Redis.from_url(node, **settings)
-            made.set_response_callback("XREAD", lambda reply, **_: reply)  # as it comes
             found = self._nodes.setdefault(node, made)
         return found
 
@@ -185,19 +188,18 @@ class Client:
     def _talk(self, trip: Trip, until: float | None) -> Answer:
         if is_late(until):
             return Late()
-        node: redis.Redis | None = None
+        connections = self._connections.get(trip.node)
         try:
-            node = self._at(trip.node)
-            pipe = node.pipeline(transaction=False)
-            for call in trip.calls:
-                pipe.execute_command(*call)  # type: ignore[no-untyped-call]
-            replies = pipe.execute(raise_on_error=False)
+            if connections is None:
+                made = Connections(self._at(trip.node).connection_pool.make_connection)
+                connections = self._connections.setdefault(trip.node, made)
+            replies = connections.round_trip(trip.calls)
         except (redis.RedisError, OSError) as error:
             if not trip.is_question:
                 self.answers = False
-            if node and trip.node != self.url and not isinstance(error, redis.TimeoutError):
+            if connections and trip.node != self.url and not isinstance(error, redis.TimeoutError):
                 # It may be gone for good, and what is open to it would never be looked at again.
-                node.connection_pool.disconnect(inuse_connections=False)
+                connections.close()
             return error
         if not trip.is_question:
             self._reached = self.answers = True
@@ -236,17 +238,9 @@ def masters(client: Client) -> list[redis.Redis]:
 
 
 def cut(client: Client) -> None:
-    """Have what other threads wait for break off now.
-
-    Their connections stay theirs to close: the number of a socket that is closed while it is read
-    is given to the next that is opened, whose bytes the reader would then take.
-    """
-    for node in [*client._nodes.values()]:
-        for connection in [*node.connection_pool._in_use_connections]:
-            opened = connection._sock
-            if opened is not None:
-                with suppress(OSError):
-                    socket.socket.shutdown(opened, socket.SHUT_RDWR)
+    """Have what other threads wait for break off now."""
+    for connections in [*client._connections.values()]:
+        connections.cut()
 
 
 class Hints:

@@ -1,0 +1,86 @@
+"""A blocking client's connections to one node, each used for one round trip at a time.
+
+The client library's pipeline packs in Python, asks the socket first whether it is sound, and tells
+an observer of each command; here the packing is C, and a connection that broke shows itself when it
+is used, at which the call is repeated (`bide.dialogue`). An enqueue takes half the time by that.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import hiredis
+import redis
+
+from bide.calls import Call
+
+
+class Connections:
+    """Connections to one node; safe to share by threads, and left to the parent by a fork."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        """Set up; `make` makes one that is not connected yet."""
+        self._make = make
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._idle: list[Any] = []
+        self._busy: set[Any] = set()
+
+    def round_trip(self, calls: Sequence[Call]) -> list[Any]:
+        """Send calls, and read their replies; an error that one is answered with is among them.
+
+        Raises:
+            RedisError or OSError: the connection broke, or there is none to be had.
+        """
+        if os.getpid() != self._pid:
+            self._begin()
+        idle = self._idle
+        connection = idle.pop() if idle else self._make()
+        self._busy.add(connection)
+        try:
+            connection.connect()
+            packed = b"".join([hiredis.pack_command(call) for call in calls])
+            connection.send_packed_command([packed], check_health=False)
+            replies = [_read(connection) for _ in calls]
+        except BaseException:
+            # Also where an exception came from elsewhere: nobody else may read what is still to come.
+            self._busy.discard(connection)
+            connection.disconnect()
+            raise
+        self._busy.discard(connection)
+        if idle is self._idle:
+            idle.append(connection)
+        else:  # all were closed meanwhile
+            connection.disconnect()
+        return replies
+
+    def close(self) -> None:
+        """Close those that are idle now, and the others when their round trip has ended."""
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.disconnect()
+
+    def cut(self) -> None:
+        """Have the round trips of other threads break off now.
+
+        Their connections stay theirs to close: the number of a socket that is closed while it is
+        read is given to the next that is opened, whose bytes the reader would then take.
+        """
+        for connection in [*self._busy]:
+            opened = connection._sock
+            if opened is not None:
+                with suppress(OSError):
+                    socket.socket.shutdown(opened, socket.SHUT_RDWR)
+
+
+def _read(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except redis.ResponseError as error:
+        return error
