@@ -249,7 +249,7 @@ def _try(
             told = trial.peer
             settings = told.workers["faults"]["settings"]
             about[name] = (
-                f"{told.about['version']}, {settings}. A job is acknowledged {told.about['acks']}. "
+                f"{told.about['version']}, {settings}. Acknowledges {told.about['acks']}. "
                 f"Delayed jobs are in {told.about['delays']}"
             )
             return act(trial)

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 import hiredis
 import redis
 import redis.asyncio
+from redis import exceptions as lib
 from redis.asyncio.retry import Retry
 
 from bide.calls import Answer, Call, Late, Route, is_late
@@ -290,6 +291,7 @@ class Client:
             async with asyncio.timeout(patience) as limit:
                 if not connection.is_connected:
                     await connection.connect()
+                    await _greet(connection)
                 packed = [hiredis.pack_command(call) for call in trip.calls]
                 await connection.send_packed_command(b"".join(packed), check_health=False)
                 for _ in trip.calls:
@@ -320,6 +322,13 @@ class Client:
         else:
             opened.idle.setdefault(trip.node, []).append(connection)
         return replies
+
+
+async def _greet(connection: Any) -> None:
+    """Ask for a word on a new connection, as `bide.connections` does."""
+    await connection.send_command("PING")
+    with contextlib.suppress(lib.NoPermissionError):
+        await connection.read_response()
 
 
 class _Open:

@@ -129,7 +129,9 @@ def signing_keys() -> Keyring | None:
         UsageError: they cannot be read.
     """
     text = _overridden.signing_keys or os.environ.get(VARIABLE)
-    return _keyring(text) if text else None
+    if text is not None and not text.strip():  # a secret that was to be put there, and was not
+        raise UsageError(f"${VARIABLE} is empty; give it keys, or unset it to go without.")
+    return None if text is None else _keyring(text)
 
 
 @lru_cache(maxsize=8)

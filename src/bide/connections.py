@@ -15,6 +15,7 @@ from typing import Any
 
 import hiredis
 import redis
+from redis import exceptions as lib
 
 from bide.calls import Call
 
@@ -44,12 +45,14 @@ class Connections:
         connection = idle.pop() if idle else self._make()
         self._busy.add(connection)
         try:
-            connection.connect()
+            if connection._sock is None:
+                connection.connect()
+                _greet(connection)
             packed = b"".join([hiredis.pack_command(call) for call in calls])
             connection.send_packed_command([packed], check_health=False)
             replies = [_read(connection) for _ in calls]
         except BaseException:
-            # Also where an exception came from elsewhere: nobody else may read what is still to come.
+            # Wherever it came from: nobody else may read what is still to come.
             self._busy.discard(connection)
             connection.disconnect()
             raise
@@ -77,6 +80,16 @@ class Connections:
             if opened is not None:
                 with suppress(OSError):
                     socket.socket.shutdown(opened, socket.SHUT_RDWR)
+
+
+def _greet(connection: Any) -> None:
+    """Ask for a word on a new connection; raises what the server says to who may not come in.
+
+    To one that has not logged in, and sends a call of more than ten words, it would say nothing.
+    """
+    connection.send_command("PING")
+    with suppress(lib.NoPermissionError):  # for PING: it knows us
+        connection.read_response()
 
 
 def _read(connection: Any) -> Any:

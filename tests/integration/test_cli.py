@@ -143,12 +143,17 @@ def test_a_full_server_is_said_to_be_full(home: Path, one_url: str) -> None:
         client.close()
 
 
-def test_a_wrong_password_is_said_to_be_refused(home: Path, one_url: str) -> None:
+@pytest.mark.parametrize("given", [":wrong@", ""])
+@pytest.mark.parametrize("command", [["info"], ["enqueue", "shop:greet", "world"]])
+def test_a_wrong_password_or_none_is_said_to_be_refused(
+    home: Path, one_url: str, given: str, command: list[str]
+) -> None:
+    """Also where the first call is so long that the server cuts strangers off without a word."""
     client = redis.Redis.from_url(one_url)
     client.config_set("requirepass", "right")
     try:
-        url = one_url.replace("unix://", "unix://:wrong@")
-        said = error_of(bide(home, "info", "-u", url))
+        url = one_url.replace("unix://", f"unix://{given}")
+        said = error_of(bide(home, *command, "-u", url))
         assert "refuses access" in said
         assert "wrong" not in said
     finally:

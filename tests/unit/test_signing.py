@@ -161,8 +161,10 @@ def test_verdicts_for_people() -> None:
 def test_keys_come_from_the_environment_and_an_override(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BIDE_SIGNING_KEYS", raising=False)
     assert config.signing_keys() is None
-    monkeypatch.setenv("BIDE_SIGNING_KEYS", "")
-    assert config.signing_keys() is None
+    for empty in ("", " "):  # a secret that was to be there, and is not, must not open the door
+        monkeypatch.setenv("BIDE_SIGNING_KEYS", empty)
+        with pytest.raises(UsageError, match="is empty"):
+            config.signing_keys()
     monkeypatch.setenv("BIDE_SIGNING_KEYS", f"one:{ONE}")
     ring = config.signing_keys()
     assert ring is not None

@@ -109,6 +109,28 @@ def leak_into(number: int) -> None:
 kept: list[tuple[socket.socket, socket.socket]] = []
 
 
+def take_all_descriptors() -> str:
+    """As a leak does in the end."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    with suppress(OSError):
+        while True:
+            os.open("/dev/null", os.O_RDONLY)
+    return "taken"
+
+
+async def doubled(number: int) -> int:
+    return 2 * number
+
+
+def use_a_loop_of_its_own() -> int:
+    """And close it, as a script does."""
+    loop = asyncio.get_event_loop()
+    try:
+        return loop.run_until_complete(doubled(1))
+    finally:
+        loop.close()
+
+
 def let_nothing_block() -> str:
     """Says of all sockets, also those that children share, that they do not block."""
     for fd in map(int, os.listdir("/proc/self/fd")):

@@ -75,6 +75,28 @@ def test_a_job_that_breaks_its_event_loop_answers_for_that_itself(stand: Stand) 
 
 
 @PROCESS
+def test_a_child_that_has_no_descriptors_for_a_loop_gives_coroutines_back(stand: Stand) -> None:
+    """And is replaced; else it would fail all that it gets, quicker than others can run them."""
+    with stand.at_work(concurrency=1) as worker:
+        (before,) = children(worker)
+        assert stand.queue.enqueue(hostile.take_all_descriptors).wait(20) == "taken"
+        jobs = [stand.queue.enqueue(hostile.ran_async) for _ in range(10)]
+        assert [job.wait(20) for job in jobs] == ["ran"] * 10
+        assert all((job.refresh().attempt, job.attempts) == (1, ()) for job in jobs)
+        assert children(worker) != [before]
+
+
+@PROCESS
+def test_a_plain_function_may_close_the_loop_that_it_finds(stand: Stand) -> None:
+    with stand.at_work(concurrency=1):
+        assert stand.queue.enqueue(hostile.ran_async).wait(20) == "ran"
+        assert stand.queue.enqueue(hostile.use_a_loop_of_its_own).wait(20) == 2
+        after = stand.queue.enqueue(hostile.ran_async)
+        assert after.wait(20) == "ran"
+        assert after.refresh().attempts == ()
+
+
+@PROCESS
 def test_lines_that_do_not_block_any_more_are_mended(stand: Stand) -> None:
     """All children share them: those whose wait ended by that would die."""
     with stand.at_work() as worker:

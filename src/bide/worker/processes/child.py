@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import os
 import signal
 import socket
@@ -110,6 +111,8 @@ class Child:
         self._keyring = config.signing_keys()
         self._lifespan = Lifespan()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_unfit = False
+        """No event loop runs here any more; a job has left no descriptors for one, say."""
         self._ran = 0
         self._dead: set[int] = set()
         self._pid = 0
@@ -128,7 +131,7 @@ class Child:
         try:
             how = self._serve_all()
         finally:
-            if self._loop is not None:
+            if self._loop is not None and not self._is_unfit:
                 self.tell(Leaving(self._slot, self._pid))
                 self._wait(self._lifespan.close())
                 with contextlib.suppress(Exception):
@@ -156,7 +159,7 @@ class Child:
 
     def _has_had_enough(self) -> bool:
         setting = self._setting
-        if setting.executor == "fork":
+        if setting.executor == "fork" or self._is_unfit:
             return self._ran > 0
         if setting.max_jobs is not None and self._ran >= setting.max_jobs:
             return True
@@ -229,6 +232,9 @@ class Child:
                 result = copy_context().run(self._call, call, run, job)
             return judging.completed(run, result)
         except BaseException as error:
+            if self._is_unfit:  # which is no fault of this job, and it has not begun
+                log.warning("a child runs no coroutines any more (%r), and is replaced", error)
+                return Judged(("release", "", b""), None, None)
             return judging.raised(run, error, self._served)
 
     def _judge_dead(self, order: Order, run: Run) -> Judged:
@@ -254,17 +260,23 @@ class Child:
     def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine; the event loop is made for the first, and stays.
 
-        `asyncio.Runner` does the same, and takes as long as a small job for it.
+        `asyncio.Runner` does the same, and takes as long as a small job for it. It is not set as
+        the thread's: plain functions may make one of their own there, and close it.
         """
-        if self._loop is None:
-            with self._lines.keep():
-                self._loop = eventloop.new_event_loop()
-                self._loop.run_until_complete(asyncio.sleep(0))  # it opens some only to run
-            asyncio.set_event_loop(self._loop)
-        task = self._loop.create_task(coroutine)
+        try:
+            if self._loop is None:
+                with self._lines.keep():
+                    self._loop = eventloop.new_event_loop()
+                    self._loop.run_until_complete(asyncio.sleep(0))  # it opens some only to run
+            task = self._loop.create_task(coroutine)
+        except (OSError, RuntimeError):
+            coroutine.close()
+            self._is_unfit = True
+            raise
         try:
             return self._loop.run_until_complete(task)
         finally:
+            self._is_unfit = inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
             if not task.done():  # a signal has ended the wait: not to be gone on with in the next
                 task.cancel()
                 with contextlib.suppress(BaseException):
