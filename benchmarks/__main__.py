@@ -25,6 +25,8 @@ NAMES = (
     "enqueue",
     "data",
     "events",
+    "scale",
+    "limits",
     "faults",
 )
 """Each is a module of this package with a function `run(lab)`."""
@@ -53,7 +55,7 @@ def main() -> None:
             f"{'uvloop' if about['uvloop'] else 'asyncio'}, {about['cpus']} CPUs, "
             f"load {about['load']}, {about['date']}"
         )
-        for name in options.names or NAMES[:-1]:
+        for name in options.names or NAMES[:-3]:
             lab.empty()
             reports = importlib.import_module(f"benchmarks.{name}").run(lab)
             for report in reports:

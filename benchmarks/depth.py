@@ -1,0 +1,179 @@
+"""What enqueue, claim and settle cost with 10,000, a million and ten million delayed jobs.
+
+Each size has a server of its own; all stand side by side and take turns within every round, so
+that what else the machine does falls on all. What is added is due anywhere among what is there.
+What is claimed is due now, before all of it.
+
+The floor is a script that adds one member and one field to the same keys and takes them off again:
+what a sorted set and a hash of that size cost the server, with no bide in it.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from benchmarks import tasks
+from benchmarks.filling import check, fill
+from benchmarks.lab import QUEUE, Lab
+from benchmarks.report import Report, Row, Rows, percentiles
+from benchmarks.stopwatch import Stopwatch
+from bide import Queue, sync
+from bide.embedded import Server
+from bide.job import Claimed
+from bide.keys import keys_of
+from bide.ops import consume
+from bide.ops.consume import Settle
+
+SIZES = (10_000, 1_000_000, 10_000_000)
+SPAN_S = 86_400
+BEGIN_S = 3_600
+CALLS = 50
+"""Calls of each kind per round, one after another."""
+BATCH = 100
+MOST = 1.5
+"""How much more a large queue may cost."""
+
+_FLOOR = """
+redis.call('ZADD', KEYS[1], ARGV[2], ARGV[1])
+redis.call('HSET', KEYS[2], ARGV[1], ARGV[3])
+redis.call('ZREM', KEYS[1], ARGV[1])
+redis.call('HDEL', KEYS[2], ARGV[1])
+"""
+
+Samples = dict[str, list[float]]
+"""What was done -> microseconds of each time."""
+
+
+class Place:
+    """One server with a queue of one size."""
+
+    def __init__(self, server: Server, size: int) -> None:
+        self.size = size
+        fill(server, size, BEGIN_S * 1_000_000, SPAN_S * 1_000_000)
+        self._keys = keys_of(QUEUE)
+        self._queue = Queue(QUEUE, url=server.url)
+        self._client = sync.Client(server.url)
+        self._watch = Stopwatch(server)
+        self._floor = self._watch.know("floor", _FLOOR)
+        self._seq = 0
+        self.server_us: list[Samples] = []
+        """One of each round; of calls that carry many jobs, per job."""
+        self.wall_us: list[Samples] = []
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._queue.close()
+        self._client.close()
+        self._watch.close()
+
+    def round(self) -> None:
+        """Do each thing some times."""
+        self.server_us.append(defaultdict(list))
+        self.wall_us.append(defaultdict(list))
+        self._time("floor: bare ZADD, HSET, ZREM, HDEL", "floor", self._touch, CALLS)
+        self._time("enqueue, one", "enqueue", self._enqueue, CALLS)
+        self._queue.enqueue_many([self._queue.prepare(tasks.nothing) for _ in range(CALLS)])
+        self._consume("one", CALLS, 1)
+        self._time(f"enqueue, {BATCH} a call", "enqueue", lambda: self._enqueue_many(True), 5)
+        for _ in range(5):
+            self._enqueue_many(False)
+        self._consume(f"{BATCH} a call", 5, BATCH)
+
+    def _time(self, what: str, script: str, do: Callable[[], int], times: int) -> None:
+        """Time calls that carry as many jobs as they return."""
+        self._watch.read()
+        wall = self.wall_us[-1][what]
+        jobs = 1
+        for _ in range(times):
+            began = time.perf_counter_ns()
+            jobs = do()
+            wall.append((time.perf_counter_ns() - began) / 1e3 / jobs)
+        self.server_us[-1][what] += [us / jobs for us in self._watch.read()[script]]
+
+    def _consume(self, how: str, times: int, count: int) -> None:
+        """Claim and settle in turn."""
+        held: list[Claimed] = []
+
+        def claim() -> int:
+            self._seq += 1
+            command = consume.claim(self._keys, "bench", self._seq, count, 60_000_000, 0)
+            held[:] = self._client.run(command).jobs
+            if len(held) != count:
+                raise RuntimeError(f"a claim for {count} brought {len(held)} jobs")
+            return count
+
+        def settle() -> int:
+            done = [Settle(job.id, job.token, "complete") for job in held]
+            self._client.run(consume.settle(self._keys, done))
+            return count
+
+        for _ in range(times):
+            self._time(f"claim, {how}", "claim", claim, 1)
+            self._time(f"settle, {how}", "settle", settle, 1)
+
+    def _touch(self) -> int:
+        due = self._keys.names["due"][4]
+        at = time.time_ns() // 1000 + round(self._delay() * 1e6)
+        self._floor([due, self._keys["jobs"]], [f"{at:020d}", at, b"x" * 40])
+        return 1
+
+    def _enqueue(self) -> int:
+        self._queue.enqueue(tasks.nothing, 0, delay=self._delay())
+        return 1
+
+    def _enqueue_many(self, delayed: bool) -> int:
+        prepare = self._queue.prepare
+        delays = [self._delay() if delayed else 0 for _ in range(BATCH)]
+        self._queue.enqueue_many([prepare(tasks.nothing, (0,), delay=delay) for delay in delays])
+        return BATCH
+
+    def _delay(self) -> float:
+        return BEGIN_S + random.random() * SPAN_S
+
+
+def run(lab: Lab) -> Report:
+    """Fill all, then round after round."""
+    binary = lab.server.binary
+    check(binary)
+    with ExitStack() as stack:
+        places: list[Place] = []
+        for size in SIZES[:2] if lab.quick else SIZES:
+            place = Place(stack.enter_context(Server.start(binary=binary)), size)
+            stack.callback(place.close)
+            place.round()  # what is done first pays for connecting and for cold memory
+            place.server_us.clear()
+            place.wall_us.clear()
+            places.append(place)
+        for _ in range(10 if lab.quick else 40):
+            for place in places:
+                place.round()
+    rows: Rows = {}
+    for what in places[0].server_us[0]:
+        for place in places:
+            rows[f"{what}: {place.size:,}"] = _row(place, places[0], what)
+    return Report(
+        "Cost by the number of delayed jobs in the queue",
+        rows,
+        "what: how many are there",
+        f"µs per job: the median over rounds of a round's mean; ×: what the same costs beside"
+        f" {SIZES[0]:,}, median over rounds (target: {MOST:g} at most)",
+    )
+
+
+def _row(place: Place, least: Place, what: str) -> Row:
+    row: Row = {}
+    for name, here, there in (
+        ("server", place.server_us, least.server_us),
+        ("wall", place.wall_us, least.wall_us),
+    ):
+        means = [statistics.mean(samples[what]) for samples in here]
+        base = [statistics.mean(samples[what]) for samples in there]
+        row[f"{name} µs"] = statistics.median(means)
+        row[f"{name} p99"] = percentiles(us for samples in here for us in samples[what])["p99"]
+        row[f"{name} ×"] = statistics.median(a / b for a, b in zip(means, base, strict=True))
+    return row
