@@ -62,7 +62,7 @@ def _measure(lab: Lab, count: int, delay_us: int) -> Row:
         began, (claims, wakes) = time.monotonic(), _told(lab)
         time.sleep(seconds)
         idle_s, (idle_claims, idle_wakes) = time.monotonic() - began, _told(lab)
-        idle_claims, idle_wakes = (idle_claims - claims) / idle_s, (idle_wakes - wakes) / idle_s
+        claims_s, wakes_s = (idle_claims - claims) / idle_s, (idle_wakes - wakes) / idle_s
         began, (claims, wakes) = time.monotonic(), _told(lab)
         start_ns = time.time_ns() + 10**9
         with child("produce", lab.server.url, start_ns, RATE, jobs, delay_us) as producer:
@@ -70,14 +70,14 @@ def _measure(lab: Lab, count: int, delay_us: int) -> Row:
             lab.wait_completed(jobs, 30)
         busy_s, (all_claims, all_wakes) = time.monotonic() - began, _told(lab)
         late = percentiles(note.late_ms for note in read_log(log))
-    claims_each = (all_claims - claims - idle_claims * busy_s) / jobs
-    wakes_each = (all_wakes - wakes - idle_wakes * busy_s) / jobs
+    claims_each = (all_claims - claims - claims_s * busy_s) / jobs
+    wakes_each = (all_wakes - wakes - wakes_s * busy_s) / jobs
     return {
         "claims": claims_each,
         "wakes": wakes_each,
         "together": claims_each + wakes_each,
-        "idle claims/s": idle_claims,
-        "idle wakes/s": idle_wakes,
+        "idle claims/s": claims_s,
+        "idle wakes/s": wakes_s,
         "late p50": late["p50"],
         "late p99": late["p99"],
     }
