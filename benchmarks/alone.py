@@ -35,13 +35,13 @@ _MANY = 500
 def work(url: str, jobs: str, concurrency: str) -> None:
     """Run jobs that no server knows; the server is asked only for what else a worker needs."""
     queue = Queue(QUEUE, url=url)
-    left, first = int(jobs), 0.0
-    cpu = 0.0
+    ids = [new_id() for _ in range(int(jobs))]
+    first = cpu = 0.0
     body = queue.prepare(tasks.nothing, (0,)).body
     visit = aio.Client._visit
 
     async def answered(self: aio.Client, trip: Trip, block: float) -> Any:
-        nonlocal left, first, cpu
+        nonlocal first, cpu
         if not all(call[1:2] in _OURS for call in trip.calls):
             return await visit(self, trip, block)
         await asyncio.sleep(0)  # as when it waits for a reply
@@ -52,9 +52,9 @@ def work(url: str, jobs: str, concurrency: str) -> None:
             if call[1] == _SETTLE:
                 replies.append([b"ok", 0, *[b"ok"] * ((len(call) - 3 - call[2]) // 5)])
             else:
-                count = min(left, int(call[-4]))
-                left -= count
-                replies.append(_claimed([new_id() for _ in range(count)], body, more=left > 0))
+                taken = ids[: call[-4]]
+                del ids[: call[-4]]
+                replies.append(_claimed(taken, body, more=bool(ids)))
         return replies
 
     aio.Client._visit = answered  # type: ignore[method-assign]

@@ -1,11 +1,12 @@
 """What enqueue, claim and settle cost with 10,000, a million and ten million delayed jobs.
 
 Each size has a server of its own; all stand side by side and take turns within every round, so
-that what else the machine does falls on all. What is added is due anywhere among what is there.
-What is claimed is due now, before all of it.
+that what else the machine does falls on all. What is added is due anywhere among what is there,
+each time elsewhere, which is the worst that can be for the processor's caches; or, as with a delay
+that all have, where the last was. What is claimed is due now, before all of it.
 
-The floor is a script that adds one member and one field to the same keys and takes them off again:
-what a sorted set and a hash of that size cost the server, with no bide in it.
+The floors are scripts that add members and fields to the same keys, anywhere, and take them off
+again: what a sorted set and a hash of that size cost the server, with no bide in it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 
 from benchmarks import tasks
 from benchmarks.filling import check, fill
@@ -33,16 +35,21 @@ SIZES = (10_000, 1_000_000, 10_000_000)
 SPAN_S = 86_400
 BEGIN_S = 3_600
 CALLS = 50
-"""Calls of each kind per round, one after another."""
+"""Calls of each kind per round, one after another; of those that carry many jobs, `BATCHES`."""
 BATCH = 100
+BATCHES = 5
 MOST = 1.5
 """How much more a large queue may cost."""
 
 _FLOOR = """
-redis.call('ZADD', KEYS[1], ARGV[2], ARGV[1])
-redis.call('HSET', KEYS[2], ARGV[1], ARGV[3])
-redis.call('ZREM', KEYS[1], ARGV[1])
-redis.call('HDEL', KEYS[2], ARGV[1])
+for i = 1, #ARGV, 2 do
+  redis.call('ZADD', KEYS[1], ARGV[i], ARGV[i + 1])
+  redis.call('HSET', KEYS[2], ARGV[i + 1], '{"task":"benchmarks.tasks:nothing","args":[0]}')
+end
+for i = 1, #ARGV, 2 do
+  redis.call('ZREM', KEYS[1], ARGV[i + 1])
+  redis.call('HDEL', KEYS[2], ARGV[i + 1])
+end
 """
 
 Samples = dict[str, list[float]]
@@ -75,16 +82,19 @@ class Place:
         """Do each thing some times."""
         self.server_us.append(defaultdict(list))
         self.wall_us.append(defaultdict(list))
-        self._time("floor: bare ZADD, HSET, ZREM, HDEL", "floor", self._touch, CALLS)
-        self._time("enqueue, one", "enqueue", self._enqueue, CALLS)
-        self._queue.enqueue_many([self._queue.prepare(tasks.nothing) for _ in range(CALLS)])
-        self._consume("one", CALLS, 1)
-        self._time(f"enqueue, {BATCH} a call", "enqueue", lambda: self._enqueue_many(True), 5)
-        for _ in range(5):
-            self._enqueue_many(False)
-        self._consume(f"{BATCH} a call", 5, BATCH)
+        for how, times, count in (("one", CALLS, 1), (f"{BATCH} a call", BATCHES, BATCH)):
+            ways = {
+                f"floor: add and remove, {how}": ("floor", partial(self._touch, count)),
+                f"enqueue anywhere, {how}": ("enqueue", partial(self._enqueue, count, _anywhere)),
+                f"enqueue, one delay, {how}": ("enqueue", partial(self._enqueue, count, _same)),
+            }
+            for what, (script, do) in ways.items():
+                self._time(what, script, times, do)
+            for _ in range(times):
+                self._enqueue(count, _now)
+            self._consume(how, times, count)
 
-    def _time(self, what: str, script: str, do: Callable[[], int], times: int) -> None:
+    def _time(self, what: str, script: str, times: int, do: Callable[[], int]) -> None:
         """Time calls that carry as many jobs as they return."""
         self._watch.read()
         wall = self.wall_us[-1][what]
@@ -113,27 +123,37 @@ class Place:
             return count
 
         for _ in range(times):
-            self._time(f"claim, {how}", "claim", claim, 1)
-            self._time(f"settle, {how}", "settle", settle, 1)
+            self._time(f"claim, {how}", "claim", 1, claim)
+            self._time(f"settle, {how}", "settle", 1, settle)
 
-    def _touch(self) -> int:
-        due = self._keys.names["due"][4]
-        at = time.time_ns() // 1000 + round(self._delay() * 1e6)
-        self._floor([due, self._keys["jobs"]], [f"{at:020d}", at, b"x" * 40])
-        return 1
+    def _touch(self, count: int) -> int:
+        now = time.time_ns() // 1000
+        ats = [now + round(_anywhere() * 1e6) for _ in range(count)]
+        members = [part for i, at in enumerate(ats) for part in (at, f"{at:016d}{i:04d}")]
+        self._floor([self._keys.names["due"][4], self._keys["jobs"]], members)
+        return count
 
-    def _enqueue(self) -> int:
-        self._queue.enqueue(tasks.nothing, 0, delay=self._delay())
-        return 1
+    def _enqueue(self, count: int, delay: Callable[[], float]) -> int:
+        """As users do: one by one, or many in one call."""
+        if count == 1:
+            self._queue.enqueue(tasks.nothing, 0, delay=delay())
+        else:
+            prepare = self._queue.prepare
+            jobs = [prepare(tasks.nothing, (0,), delay=delay()) for _ in range(count)]
+            self._queue.enqueue_many(jobs)
+        return count
 
-    def _enqueue_many(self, delayed: bool) -> int:
-        prepare = self._queue.prepare
-        delays = [self._delay() if delayed else 0 for _ in range(BATCH)]
-        self._queue.enqueue_many([prepare(tasks.nothing, (0,), delay=delay) for delay in delays])
-        return BATCH
 
-    def _delay(self) -> float:
-        return BEGIN_S + random.random() * SPAN_S
+def _anywhere() -> float:
+    return BEGIN_S + random.random() * SPAN_S
+
+
+def _same() -> float:
+    return BEGIN_S + SPAN_S / 2
+
+
+def _now() -> float:
+    return 0
 
 
 def run(lab: Lab) -> Report:
