@@ -21,11 +21,15 @@ from typing import Any
 import pytest
 import redis
 from anyio.from_thread import start_blocking_portal
+from hypothesis import settings
 
 from bide import logs
 from bide.embedded import Server, wheel_server
 from tests.faults.proxy import Proxy
 from tests.servers.programs import distribution_server
+
+settings.register_profile("unhurried", deadline=None)  # a busy machine is no counterexample
+settings.load_profile("unhurried")
 
 ServerFor = Callable[[str], Server]
 """From a server's name, "valkey" or "redis", to the one that runs for the whole session."""

@@ -13,6 +13,7 @@ import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry
 
+from bide.calls import Answer, Call, Late, Route, is_late
 from bide.command import Command
 from bide.connection import (
     GOODBYE,
@@ -25,10 +26,7 @@ from bide.connection import (
 )
 from bide.dialogue import (
     PATIENCE,
-    Answer,
-    Call,
     Entries,
-    Route,
     Send,
     Situation,
     check_patience,
@@ -113,7 +111,8 @@ class Client:
         try:
             while True:
                 if isinstance(step, Send):
-                    step = steps.send(await self._drive(self._routes.deliver(*step)))
+                    delivery = self._routes.deliver(step.calls, step.routes)
+                    step = steps.send(await self._drive(delivery, until=step.until))
                 else:
                     await asyncio.sleep(step.seconds)
                     step = next(steps)
@@ -241,22 +240,26 @@ class Client:
             made = self._makers.setdefault(node, pool.make_connection)
         return made
 
-    async def _drive(self, steps: Delivery | Finding, block: float = 0) -> Any:
-        """Make the round trips that the routes ask for; what they come to.
+    async def _drive(
+        self, steps: Delivery | Finding, block: float = 0, until: float | None = None
+    ) -> Any:
+        """Make the round trips that the routes ask for, up to a time; what they come to.
 
         A reply may take `block` seconds longer than others.
         """
         try:
             trips = next(steps)
             while True:
-                talks = [self._visit(trip, 0 if trip.is_question else block) for trip in trips]
+                talks = [
+                    self._visit(trip, 0 if trip.is_question else block, until) for trip in trips
+                ]
                 one = len(talks) == 1
                 answers = [await talks[0]] if one else await asyncio.gather(*talks)
                 trips = steps.send(answers)
         except StopIteration as end:
             return end.value
 
-    async def _visit(self, trip: Trip, block: float) -> Answer:
+    async def _visit(self, trip: Trip, block: float, until: float | None) -> Answer:
         """One round trip, over a connection of its own for as long as it lasts.
 
         The client library's pipeline packs in Python and asks the socket first whether it is sound;
@@ -264,6 +267,8 @@ class Client:
         """
         opened = self._open.here
         async with opened.slots:
+            if is_late(until):  # it may have waited long for its turn
+                return Late()
             idle = opened.idle.setdefault(trip.node, [])
             try:
                 connection = idle.pop() if idle else self._maker(trip.node)()

@@ -2,10 +2,11 @@
 
 `bide.sync` and `bide.aio` drive it and do nothing but what it yields, so that both behave alike:
 
-    Send(calls, routes)  send these calls, each to where its route leads; answer with the list of
-                         replies, in which an error reply is an exception, or with the exception
-                         for which nothing could be sent
-    Sleep(seconds)       wait
+    Send(calls, routes, until)  send these calls, each to where its route leads, but none of them
+                                after `until`; answer with the list of replies, in which an error
+                                reply is an exception, or with the exception for which nothing
+                                could be sent
+    Sleep(seconds)              wait
 
 Routes are `bide.routes`' to follow: with one server, all lead there.
 
@@ -13,8 +14,9 @@ Behind commands that ask for a durability, what waits for it is sent along (`bid
 
 A broken round trip leaves open whether the calls took effect. Every command carries what makes its
 repeat harmless (a job's id, a claim's number, a token), so it is sent again as it was, with
-growing, jittered pauses, until `patience` seconds have passed. A client that has never reached its
-server does not wait: a wrong URL is an error at once.
+growing, jittered pauses, until `patience` seconds have passed. To find out where to send it may
+take long, too: so what may have taken effect is not sent after that time, however it was spent. A
+client that has never reached its server does not wait: a wrong URL is an error at once.
 """
 
 from __future__ import annotations
@@ -28,12 +30,14 @@ from typing import Any, Final, NamedTuple
 from redis import exceptions as lib
 
 from bide import durability, rights
+from bide.calls import At, Behind, Call, Late, Route
 from bide.command import Command
 from bide.durability import Kinds
 from bide.errors import (
     AccessDenied,
     BideError,
     CannotConfirm,
+    CannotSave,
     ScriptBug,
     ServerFull,
     ServerRefused,
@@ -66,31 +70,6 @@ _SCHEMA: Final = re.compile(r"SCHEMA (\S+) (\S+)")
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
 
-Call = tuple[Any, ...]
-Answer = list[Any] | Exception
-"""Replies, in which an error reply is an exception; or what broke the round trip."""
-
-
-class At(NamedTuple):
-    """To a node that has answered before."""
-
-    node: str
-    """Its URL; empty for the one server there is."""
-
-
-Route = str | At | None
-"""The key whose node a call is for; or that node; or None, to go right behind the call before it,
-and again with that if it has to be sent elsewhere."""
-
-
-class NoScript(lib.NoScriptError):
-    """A node does not know a script."""
-
-    def __init__(self, text: str, node: str) -> None:
-        super().__init__(text)
-        self.node = node
-
-
 Entries = list[tuple[str, bytes]]
 """Entries of a stream of events: id and line."""
 
@@ -103,6 +82,8 @@ class Send(NamedTuple):
 
     calls: list[Call]
     routes: list[Route]
+    until: float | None = None
+    """When it is too late (`time.monotonic()`): a trip that begins then is answered with `Late`."""
 
 
 class Sleep(NamedTuple):
@@ -133,6 +114,7 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
         ServerUnavailable: no answer within the patience.
         AccessDenied: the server does not let this client in.
     """
+    commands = [*commands]
     results: list[Any] = [None] * len(commands)
     pending = list(range(len(commands)))
     reached = situation.reached
@@ -143,10 +125,12 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
     in_doubt: set[int] = set()
     while True:
         kinds = durability.kinds_of(kind for i in pending for kind in commands[i].confirm)
-        outcome = yield _send([commands[i] for i in pending], kinds, situation.clock)
+        until = None if in_doubt.isdisjoint(pending) else started + situation.patience
+        outcome = yield _send([commands[i] for i in pending], kinds, situation.clock, until)
         again: list[int] = []
+        onward: list[int] = []
         if isinstance(outcome, Exception):
-            problem = outcome
+            problem = _why(outcome, problem)
             if not is_transient(problem):
                 raise translate(problem, situation.where)
             if not reached:
@@ -163,7 +147,7 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
                     missing[i] = At(getattr(reply, "node", ""))
                 elif isinstance(reply, Exception):
                     if is_transient(reply):
-                        problem = reply
+                        problem = _why(reply, problem)
                         again.append(i)
                         in_doubt.add(i)
                     else:
@@ -174,7 +158,10 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
                     in_doubt.add(i)
                 else:
                     results[i] = _parse(commands[i], reply, situation.where)
-                    if isinstance(results[i], CannotConfirm) and i in in_doubt:
+                    if isinstance(results[i], Command):
+                        commands[i] = results[i]
+                        onward.append(i)
+                    elif isinstance(results[i], CannotConfirm) and i in in_doubt:
                         results[i] = durability.doubtful(results[i])
                     elif short is not None and commands[i].confirm:
                         results[i] = _unconfirmed(results[i], short)
@@ -188,13 +175,17 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
                 again += missing
                 if refusal is None and not loaded_once:
                     loaded_once = True
-                    pending = sorted(again)
+                    pending = sorted([*again, *onward])
                     continue
                 problem = refusal or lib.NoScriptError("it forgets the scripts it is given")
-        if not again:
+        pending = sorted([*again, *onward])
+        if not pending:
             return results
-        pending = sorted(again)
-        if time.monotonic() - started + pause > situation.patience:
+        if not again:  # only the rest of what was read: no trouble, and patience begins anew
+            started, pause = time.monotonic(), _FIRST_PAUSE
+            continue
+        is_over = time.monotonic() - started + pause > situation.patience
+        if is_over or all(commands[i].aside for i in pending):
             gone = unavailable(problem, situation.where)
             if len(pending) == len(commands):
                 raise gone
@@ -278,6 +269,7 @@ def unavailable(error: Exception, where: str) -> ServerUnavailable:
 
 _IN_SCRIPT: Final = ("The user executing the script can't", "ACL failure in script")
 """What servers say, the older ones first, of a right that only a command of the script lacks."""
+_LACKS: Final = re.compile(r"unknown (redis )?command|syntax error|number of arg", re.IGNORECASE)
 
 
 def translate(
@@ -285,11 +277,7 @@ def translate(
 ) -> BideError:
     """The error of bide's that stands for one of the client library's.
 
-    Args:
-        error: the error.
-        where: the server's URL, fit to be printed.
-        command: what was refused, if it is known.
-        clock: the one that its script was built for.
+    `where` is the server's URL, fit to be printed; `command` is what was refused, if it is known.
     """
     if isinstance(error, BideError):
         return error
@@ -302,6 +290,11 @@ def translate(
         return ServerFull(
             f"The server at {where} has reached its maxmemory and refused to take more; raise "
             "maxmemory or let workers drain the backlog, then repeat the call."
+        )
+    if text.startswith("MISCONF"):
+        return CannotSave(
+            f"The server at {where} cannot write to its disk, and refuses each change until it can "
+            "(MISCONF); make room there, or see in its log what it lacks."
         )
     if isinstance(error, lib.AuthenticationError | lib.AuthorizationError):
         return AccessDenied(
@@ -328,16 +321,14 @@ def translate(
             f"Another program uses keys of this name at {where} (WRONGTYPE); give bide another "
             "prefix, with prefix= or $BIDE_PREFIX, or a database of its own."
         )
-    return ServerRefused(
-        f"The server at {where} refused a command: {text.rstrip('.')}; bide needs Redis 6.2 or "
-        "later, or Valkey."
-    )
+    fix = "bide needs Redis 6.2 or later, or Valkey" if _LACKS.search(text) else "see its log"
+    return ServerRefused(f"The server at {where} refused a command: {text.rstrip('.')}; {fix}.")
 
 
 def _parse(command: Command[Any], reply: Any, where: str) -> Any:
-    """The result; an error in its place for a reply that another version or program caused."""
+    """The result, or what asks for its rest; an error for a reply that another program caused."""
     try:
-        return command.parse(reply)
+        return (command.rest and command.rest(reply)) or command.parse(reply)
     except BideError as error:  # a refusal that the script has put into words
         return error
     except Exception as error:
@@ -356,14 +347,23 @@ def _unconfirmed(result: Any, short: Exception) -> Any:
     return Unconfirmed(f"The job was added, but the server did not confirm it ({short}).")
 
 
-def _send(commands: Sequence[Command[Any]], kinds: Kinds, clock: str) -> Send:
-    """The calls of commands; what waits for all of them stands behind the last that asks for it."""
+def _why(error: Exception, before: Exception) -> Exception:
+    """What to tell of; what came before it, of a call that was not sent again for lack of time."""
+    return before if isinstance(error, Late) else error
+
+
+def _send(commands: Sequence[Command[Any]], kinds: Kinds, clock: str, until: float | None) -> Send:
+    """The calls of commands; what waits for all of them stands behind the last that asks for it.
+
+    One wait for each of them would have every call wait for the disk's next turn.
+    """
     calls = [_evalsha(command, clock) for command in commands]
     routes: list[Route] = [command.keys[0] for command in commands]
     at = _waits_at(commands)
     calls[at:at] = durability.waits(kinds)
-    routes[at:at] = [None] * len(kinds)
-    return Send(calls, routes)
+    asking = tuple(i for i, command in enumerate(commands) if command.confirm)
+    routes[at:at] = [Behind(asking)] * len(kinds)
+    return Send(calls, routes, until)
 
 
 def _parted(

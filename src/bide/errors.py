@@ -58,6 +58,13 @@ class ServerFull(BideError):
     """The server has reached its `maxmemory`; what the call would have added was refused."""
 
 
+class CannotSave(BideError):
+    """The server cannot write to its disk, and refuses each change until it can.
+
+    Workers wait until that is over.
+    """
+
+
 class TooOld(BideError):
     """The queue was laid out by a newer bide than this one; nothing of it was touched."""
 

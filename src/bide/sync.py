@@ -5,12 +5,15 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import repeat
 from typing import Any, TypeVar
 
 import redis
 from redis.retry import Retry
 
+from bide.calls import Answer, Late, is_late
 from bide.command import Command
 from bide.connection import (
     GOODBYE,
@@ -25,7 +28,6 @@ from bide.connection import (
 )
 from bide.dialogue import (
     PATIENCE,
-    Answer,
     Entries,
     Send,
     Situation,
@@ -111,7 +113,8 @@ class Client:
         try:
             while True:
                 if isinstance(step, Send):
-                    step = steps.send(self._drive(self._routes.deliver(*step)))
+                    delivery = self._routes.deliver(step.calls, step.routes)
+                    step = steps.send(self._drive(delivery, step.until))
                 else:
                     time.sleep(step.seconds)
                     step = next(steps)
@@ -162,16 +165,26 @@ class Client:
             found = self._nodes.setdefault(node, made)
         return found
 
-    def _drive(self, steps: Delivery | Finding | Surveying) -> Any:
-        """Make the round trips that the routes ask for; what they come to."""
+    def _drive(self, steps: Delivery | Finding | Surveying, until: float | None = None) -> Any:
+        """Make the round trips that the routes ask for, up to a time; what they come to."""
         try:
             trips = next(steps)
             while True:
-                trips = steps.send([self._talk(trip) for trip in trips])
+                trips = steps.send(self._make(trips, until))
         except StopIteration as end:
             return end.value
 
-    def _talk(self, trip: Trip) -> Answer:
+    def _make(self, trips: list[Trip], until: float | None) -> list[Answer]:
+        """Make round trips, all at the same time: a node that hangs delays no other's calls."""
+        if len(trips) > 1:
+            with suppress(RuntimeError), ThreadPoolExecutor(len(trips)) as pool:
+                return [*pool.map(self._talk, trips, repeat(until))]
+        # Also where the interpreter ends, and begins no thread any more: once more does no harm.
+        return [self._talk(trip, until) for trip in trips]
+
+    def _talk(self, trip: Trip, until: float | None) -> Answer:
+        if is_late(until):
+            return Late()
         node: redis.Redis | None = None
         try:
             node = self._at(trip.node)
@@ -180,7 +193,8 @@ class Client:
                 pipe.execute_command(*call)  # type: ignore[no-untyped-call]
             replies = pipe.execute(raise_on_error=False)
         except (redis.RedisError, OSError) as error:
-            self.answers = False
+            if not trip.is_question:
+                self.answers = False
             if node and trip.node != self.url and not isinstance(error, redis.TimeoutError):
                 # It may be gone for good, and what is open to it would never be looked at again.
                 node.connection_pool.disconnect(inuse_connections=False)
@@ -248,6 +262,8 @@ class Hints:
         self._connection: Any = None
         self._asks = False
         """Whether a call is outstanding."""
+        self._answer_by = 0.0
+        """When that has an answer at the latest, unless the server hangs (`time.monotonic()`)."""
         self._is_cut = False
 
     def hear(self, until: float) -> str | None:
@@ -261,8 +277,11 @@ class Hints:
                     self._ask()
                 if self._is_cut:
                     return None
-                if not self._connection.can_read(timeout=max(0.0, until - time.monotonic())):
-                    return None
+                by = min(until, self._answer_by)
+                if not self._connection.can_read(timeout=max(0.0, by - time.monotonic())):
+                    if by == until:
+                        return None
+                    raise redis.TimeoutError("no answer to BLPOP")
                 hint = self._read()
             except (redis.RedisError, OSError):
                 self._client._routes.doubt()
@@ -295,6 +314,7 @@ class Hints:
             self._connection = pool.connection_class(**pool.connection_kwargs)
             self._connection.connect()
         self._connection.send_command("BLPOP", self._key, HINT_WAIT)
+        self._answer_by = time.monotonic() + HINT_WAIT + REPLY_TIMEOUT
         self._asks = True
 
     def _read(self) -> str | None:

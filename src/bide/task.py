@@ -224,12 +224,17 @@ def import_module(name: str) -> Any:
 class Served:
     """The tasks that one worker runs."""
 
-    def __init__(self, modules: Iterable[str] = ()) -> None:
+    def __init__(self, modules: Iterable[str] = (), executor: str = "auto") -> None:
         """Import the modules to serve.
+
+        Args:
+            modules: which.
+            executor: of the worker; `async` and `thread` run functions of one kind only.
 
         Raises:
             TaskNotFound: one cannot be imported.
         """
+        self._executor = executor
         self._modules: dict[str, Any] = {}
         self._targets: dict[str, Target] = {}
         for name in modules:
@@ -259,6 +264,21 @@ class Served:
                 policy_of(options),
             )
             self._targets[name] = target
+        return target
+
+    def find_to_run(self, name: str) -> Target:
+        """What a job's name leads to.
+
+        Raises:
+            TaskNotFound: this worker does not serve it, or not functions of its kind.
+        """
+        target = self.find(name)
+        if self._executor == ("thread" if target.is_async else "async"):
+            kind = "coroutine" if target.is_async else "plain"
+            raise TaskNotFound(
+                f"{name} is a {kind} function, which executor={self._executor!r} does not run; "
+                "start a worker with executor='auto', which runs both kinds."
+            )
         return target
 
     def find_all(self) -> None:

@@ -55,11 +55,10 @@ def main() -> int:
         if options.plan:
             return 0
         seed += 1
-    rows = figures.add_up(verdicts)
+    rows = figures.add_up(verdicts, _about(options.server))
     if options.report:
-        old = figures.read(page.DATA)[0] if page.DATA.exists() else []
-        told = figures.replaced(old, rows, FAULTS)
-        figures.write(page.DATA, told, _about(options.server))
+        old = figures.read(page.DATA) if page.DATA.exists() else []
+        figures.write(page.DATA, figures.replaced(old, rows, FAULTS))
         page.write()
         print(f"wrote {page.PAGE.name} and {page.DATA.name} in {page.DOCS}")
     return 1 if any(row.findings for row in rows) else 0

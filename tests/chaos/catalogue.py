@@ -30,7 +30,9 @@ FAULTS: dict[str, type[Fault]] = {
         servers.ScriptsForgotten,
         fleets.SlotsMove,
         fleets.OwnerKilled,
+        fleets.OwnerFrozen,
         fleets.MasterKilled,
+        fleets.MasterFrozen,
         fleets.Confirmed,
         clocks.ClientClocks,
         clocks.ServerClock,
@@ -95,6 +97,11 @@ ROWS = (
         ("tests/faults/test_durability.py",),
     ),
     Row("A cluster redirects, and moves slots", ("cluster-moves", "cluster-owner-killed")),
+    Row(
+        "A master hangs, and another takes over",
+        ("cluster-owner-frozen", "sentinel-master-frozen"),
+        ("tests/servers/test_live.py",),
+    ),
     Row(
         "Half-open connections",
         ("half-open", "line-slow"),

@@ -34,14 +34,16 @@ class Figures:
     seconds: float = 0.0
     told: dict[str, int] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
+    about: dict[str, Any] = field(default_factory=dict)
+    """Of the run that measured it: `server`, `python`, `cpus`, `date`."""
 
 
-def add_up(verdicts: Iterable[Verdict]) -> list[Figures]:
+def add_up(verdicts: Iterable[Verdict], about: dict[str, Any]) -> list[Figures]:
     """A row for each fault, in the order in which they came first."""
     rows: dict[str, Figures] = {}
     recoveries: dict[str, list[float]] = {}
     for verdict in verdicts:
-        row = rows.setdefault(verdict.fault, Figures(verdict.fault))
+        row = rows.setdefault(verdict.fault, Figures(verdict.fault, about=about))
         account = verdict.account
         row.rounds += 1
         row.seeds.append(verdict.seed)
@@ -79,11 +81,10 @@ def replaced(old: list[Figures], new: list[Figures], order: Iterable[str]) -> li
     return [rows[name] for name in order if name in rows]
 
 
-def write(path: Path, rows: list[Figures], about: dict[str, Any]) -> None:
-    text = json.dumps({"about": about, "faults": [asdict(row) for row in rows]}, indent=1)
+def write(path: Path, rows: list[Figures]) -> None:
+    text = json.dumps({"faults": [asdict(row) for row in rows]}, indent=1)
     path.write_text(text + "\n", "utf-8")
 
 
-def read(path: Path) -> tuple[list[Figures], dict[str, Any]]:
-    data = json.loads(path.read_text("utf-8"))
-    return [Figures(**row) for row in data["faults"]], data["about"]
+def read(path: Path) -> list[Figures]:
+    return [Figures(**row) for row in json.loads(path.read_text("utf-8"))["faults"]]

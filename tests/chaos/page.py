@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from tests.chaos import figures
 from tests.chaos.catalogue import FAULTS, ROWS
@@ -24,8 +23,8 @@ _HEAD = """\
 What was done to bide, and what it did. `make chaos` starts servers, workers as processes of
 their own, and a producer; breaks one thing after another under load; and then holds the books
 against each other: what the producer was told, what each job wrote into a ledger when it began
-and when it ended, and what the server holds. The figures below are those of the latest run, also
-[as JSON](reliability.json). `make test` runs the same in small.
+and when it ended, and what the server holds. The figures below are those of the latest run of
+each, also [as JSON](reliability.json). `make test` runs the same in small.
 
 ## What must hold
 
@@ -96,17 +95,17 @@ _WORST = """\
 """
 
 
-def page(rows: list[Figures], about: dict[str, Any]) -> str:
+def page(rows: list[Figures]) -> str:
     """The whole page, as Markdown."""
-    return "\n".join([_HEAD, *_measured(rows, about), _WORST, *_where(rows)]) + "\n"
+    return "\n".join([_HEAD, *_measured(rows), _WORST, *_where(rows)]) + "\n"
 
 
 def write() -> None:
     """Write the page from the figures."""
-    PAGE.write_text(page(*figures.read(DATA)), "utf-8")
+    PAGE.write_text(page(figures.read(DATA)), "utf-8")
 
 
-def _measured(rows: list[Figures], about: dict[str, Any]) -> Iterator[str]:
+def _measured(rows: list[Figures]) -> Iterator[str]:
     yield _TABLE.format(slow=SLOW_US / 1000)
     yield f"| {' | '.join(_COLUMNS)} |"
     yield "|---|" + "--:|" * (len(_COLUMNS) - 1)
@@ -124,11 +123,8 @@ def _measured(rows: list[Figures], about: dict[str, Any]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
     yield ""
     jobs, injections = sum(row.jobs for row in rows), sum(row.injections for row in rows)
-    yield (
-        f"{jobs:,} jobs, {injections:,} injections, {sum(len(row.findings) for row in rows)} "
-        f"findings. {about['server']}, Python {about['python']}, {about['cpus']} processors, "
-        f"{about['date']}; seeds {_seeds(rows)}."
-    )
+    found = sum(len(row.findings) for row in rows)
+    yield from _runs(f"{jobs:,} jobs, {injections:,} injections, {found} findings.", rows)
     yield ""
     yield "What each may cost, and what else was counted:"
     yield ""
@@ -137,6 +133,21 @@ def _measured(rows: list[Figures], about: dict[str, Any]) -> Iterator[str]:
         told = "; ".join(f"{what}: {count:,}" for what, count in sorted(row.told.items()))
         yield f"- `{row.fault}`: {fault.allows if fault else ''}. ({told}.)"
     yield ""
+
+
+def _runs(total: str, rows: list[Figures]) -> Iterator[str]:
+    """What was measured where and when; a run of some faults leaves the rows of others."""
+    runs: dict[str, list[Figures]] = {}
+    for row in rows:
+        told = "{server}, Python {python}, {cpus} processors, {date}".format(**row.about)
+        runs.setdefault(told, []).append(row)
+    if len(runs) == 1:
+        yield f"{total} {next(iter(runs))}; seeds {_seeds(rows)}."
+        return
+    yield f"{total} They are of more than one run:"
+    yield ""
+    for told, some in runs.items():
+        yield f"- {told}; seeds {_seeds(some)}: {', '.join(f'`{row.fault}`' for row in some)}."
 
 
 def _seeds(rows: Iterable[Figures]) -> str:

@@ -5,8 +5,8 @@ asyncio executor; and on a Cluster, behind Sentinels and on Redis 6.2, there thr
 (`BIDE_TEST_EVERYWHERE=1`: through both). Time moves by `Probe.move` and by nothing else that a
 test could notice. Each test ends with a legal state.
 
-The blocking executor of a single server is a user who has the rights that `bide acl` prints for a
-worker, and no others.
+On a single server the executor is a user who has the rights that `bide acl` prints for a worker,
+and no others; with `BIDE_TEST_EVERYWHERE=1`, on all servers.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def raw(url: str, place: Place, client_at: Callable[[str], Any]) -> Any:
 
 @pytest.fixture
 def executor(place: Place, url: str, raw: Any) -> Iterator[Executor]:
-    if place.kind == "sync" and place.server in BINARIES:
+    if _EVERYWHERE or place.server in BINARIES:
         url = as_role(url, raw, "worker", "mail", "other")
     executor = open_executor(place.kind, url)
     yield executor

@@ -86,7 +86,7 @@ class Probe:
 
     def reply(self, command: Command[Any]) -> list[Any]:
         """The reply as the script gave it."""
-        return self.executor.run(command._replace(parse=list))
+        return self.executor.run(command._replace(parse=list, rest=None))
 
     def move(self, seconds: float) -> None:
         """Set the server's clock forward or back."""

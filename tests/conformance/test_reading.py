@@ -7,6 +7,7 @@ import pytest
 from bide.errors import ScriptBug, UsageError
 from bide.ops import inspect, manage
 from bide.ops.produce import Prepared
+from bide.payload.codec import Body, encode_body
 from bide.states import State
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe
 
@@ -107,6 +108,23 @@ def test_many_in_the_order_asked_for_and_none_for_what_is_not_there(q: Probe) ->
     snapshots = q.run(inspect.fetch(q.keys, ["b", "nobody", "a", "b"]))
     assert [s and s.id for s in snapshots] == ["b", None, "a", "b"]
     assert q.run(inspect.fetch(q.keys, [])) == []
+
+
+def test_a_reply_has_some_megabytes_and_what_is_left_is_asked_for(q: Probe) -> None:
+    """Bodies and results count; each job is read, however large it is, and once."""
+    large = b'"' + b"x" * 900_000 + b'"'
+    q.add("a", "b", "c")
+    for job in q.claim(count=3).jobs:
+        q.settle(job, "complete", data=large)
+    q.add("d", "e", "f", body=encode_body(Body("app.tasks:send", ("x" * 900_000,))))
+    ids = ["nobody", "d", "e", "a", "f", "b", "c"]
+    reply = q.reply(inspect.fetch(q.keys, ids))
+    assert (reply[0], len(reply) - 2) == (b"more", 4)
+    found = q.run(inspect.fetch(q.keys, ids))
+    assert [job and job.id for job in found] == [None, *ids[1:]]
+    sizes = [len(job.raw_body) + len(job.raw_result or b"") for job in found if job]
+    assert min(sizes) >= len(large)
+    assert q.reply(inspect.fetch(q.keys, ids[1:3]))[0] == b"ok"
 
 
 # -- list

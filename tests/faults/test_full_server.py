@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import redis
 
-from bide import CannotConfirm, Queue, ServerFull, sync
+from bide import CannotConfirm, CannotSave, Queue, ServerFull, sync
 from bide.embedded import Server
 from bide.keys import keys_of
 from bide.ops import consume, inspect, manage, produce
@@ -17,6 +18,7 @@ from bide.payload.items import encode_item
 from bide.retention import Retention
 from tests.conftest import BINARIES
 from tests.faults.crew import JOBS, Crew
+from tests.faults.eventually import eventually
 from tests.faults.legal import assert_legal, hold
 
 KEYS = keys_of("mail")
@@ -233,3 +235,69 @@ def test_what_is_to_be_confirmed_is_refused_like_all_else(tank: Tank) -> None:
     with pytest.raises((ServerFull, CannotConfirm)):
         tank.queue.enqueue(f"{JOBS}:padded", BIG, durability="fsync")
     assert hold(tank.direct, "mail") == before
+
+
+# -- a server that cannot write to its disk
+
+
+class Disk:
+    """What keeps the server from saving: something of another kind stands where its file is to be.
+
+    Other than rights, this stops root, too.
+    """
+
+    def __init__(self, direct: redis.Redis) -> None:
+        self._direct = direct
+        directory = Path(str(direct.config_get("dir")["dir"]))
+        self._file = directory / str(direct.config_get("dbfilename")["dbfilename"])
+        direct.config_set("save", "3600 1")
+        direct.config_set("stop-writes-on-bgsave-error", "yes")
+
+    def spoil(self) -> None:
+        self._file.mkdir()
+        self._save("err")
+
+    def mend(self) -> None:
+        self._file.rmdir()
+        self._save("ok")
+
+    def _save(self, word: str) -> None:
+        self._direct.bgsave()
+        eventually(lambda: self._direct.info("persistence")["rdb_last_bgsave_status"] == word)
+
+
+@pytest.fixture
+def disk(tank: Tank) -> Disk:
+    return Disk(tank.direct)
+
+
+def test_one_that_cannot_save_refuses_changes_and_says_why(tank: Tank, disk: Disk) -> None:
+    job = tank.queue.enqueue(f"{JOBS}:quick", delay=60)
+    disk.spoil()
+    before = hold(tank.direct, "mail")
+    for change in (lambda: tank.queue.enqueue(f"{JOBS}:quick"), job.promote, tank.queue.pause):
+        with pytest.raises(CannotSave, match=r"cannot write to its disk.* make room there"):
+            change()
+    assert job.refresh().status == "delayed"
+    assert hold(tank.direct, "mail") == before
+    disk.mend()
+    job.promote()
+
+
+def test_a_worker_waits_until_the_server_can_save(tank: Tank, disk: Disk, crew: Crew) -> None:
+    """What has run meanwhile is settled then, and does not run again."""
+    job = tank.queue.enqueue(f"{JOBS}:held", "gate")
+    busy = crew.worker(tank.url, "-q", "mail")
+    crew.ledger.wait("begun", 1)
+    disk.spoil()
+    crew.open_gate("gate")
+    busy.says("make room there, or see in its log what it lacks. Trying again until it works.")
+    new = crew.worker(tank.url, "-q", "mail")
+    new.says(" serves mail")
+    new.says("make room there, or see in its log what it lacks. Trying again until it works.")
+    disk.mend()
+    eventually(lambda: job.refresh().status == "completed")
+    for worker in (busy, new):
+        worker.terminate()
+        assert worker.wait() == 0
+    assert crew.ledger.count("done") == {job.id: 1}

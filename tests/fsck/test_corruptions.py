@@ -16,7 +16,7 @@ import redis
 from bide.embedded import Server
 from bide.keys import GLOBAL
 from bide.notes import read_notes
-from bide.ops import produce, registry
+from bide.ops import fsck, produce, registry
 from bide.ops.produce import Prepared
 from bide.payload.codec import Body, encode_body
 from tests.faults.ear import Ear
@@ -111,6 +111,23 @@ def test_a_large_body_in_the_place_of_one_that_was_set_aside_is_no_error(full: F
     large = encode_body(Body("app.tasks:send", ("x" * 20_000,)))
     full.run(produce.enqueue(KEYS, [Prepared("aside", "+0", 5, large)]))
     assert full.found() == set()
+
+
+@pytest.mark.parametrize("part", ["results", "jobs"])
+def test_a_step_reads_some_megabytes_and_the_next_goes_on(full: Full, part: str) -> None:
+    """What it reads more is what the server gives at once: a few."""
+    ids = {f"lost-{n}" for n in range(60)}
+    full.direct.hset(key(part), mapping=dict.fromkeys(ids, b"x" * 500_000))
+    full.direct.hset(key("meta"), "large", 1)
+    told: list[list[str]] = []
+    cursor = ""
+    while cursor != fsck.BEGIN:
+        step = full.run(fsck.look_at_jobs(KEYS, part, 0, cursor or fsck.BEGIN, False))
+        told.append([finding.id for finding in step.findings])
+        cursor = step.cursor
+    assert {id for some in told for id in some} == ids
+    assert max(map(len, told)) < 30
+    full.direct.hdel(key(part), *ids)
 
 
 def test_a_queue_that_is_in_the_list_a_moment_later_is_no_error(

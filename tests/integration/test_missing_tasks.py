@@ -6,6 +6,7 @@ import random
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -56,6 +57,30 @@ def test_its_error_says_at_once_how_to_allow_it_and_until_when_it_waits(queue: Q
     at = datetime.strptime(said, "%Y-%m-%d %H:%M:%S UTC.").replace(tzinfo=UTC)
     assert at.timestamp() == pytest.approx(until, abs=30)
     assert "antigravity" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("executor", "runs", "leaves"),
+    [("async", jobs.add_async, jobs.add), ("thread", jobs.add, jobs.add_async)],
+)
+def test_functions_of_the_other_kind_wait_for_a_worker_that_runs_them(
+    queue: Queue, executor: Any, runs: Any, leaves: Any
+) -> None:
+    ours, other = queue.enqueue(runs, 1), queue.enqueue(leaves, 1)
+    assert burst(queue, executor=executor) == 1
+    assert ours.refresh().status is State.COMPLETED
+    assert (other.refresh().status, other.attempt) == (State.DELAYED, 0)
+    assert other.error is not None
+    assert f"executor='{executor}' does not run; start a worker with" in other.error.message
+    other.promote()
+    assert burst(queue) == 1
+    assert other.refresh().status is State.COMPLETED
+
+
+def test_but_a_callback_may_be_of_either(queue: Queue) -> None:
+    queue.enqueue(jobs.add_async, 1, on_success=surface.told)
+    assert burst(queue, executor="async") == 1
+    assert jobs.seen[-1][0] == "told"
 
 
 def test_what_nobody_serves_in_all_that_time_has_failed(

@@ -7,7 +7,6 @@ that the test starts are of it, too.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal
+from xml.etree import ElementTree
 
 from tests.mutation.mutant import ROOT, SOURCE, Mutant
 
@@ -33,8 +33,9 @@ def run(mutant: Mutant) -> Fate:
     """Run the mutant's test against the mutant.
 
     Returns:
-        `killed` if the test failed; `survived` if it passed; `hung` if it did not end; `broken` if
-        it could not even be run, which shows nothing.
+        `killed` if the test failed, or what is looked at when it is over; `survived` if it passed;
+        `hung` if it did not end; `broken` if it could not even be run, or what it needs could not
+        be set up (a server that did not start, say), which shows nothing.
 
     Raises:
         Unapplied: the mutant cannot be made.
@@ -45,14 +46,22 @@ def run(mutant: Mutant) -> Fate:
         shutil.copytree(SOURCE, copy, ignore=ignored, dirs_exist_ok=True)
         file = copy / "bide" / mutant.file
         file.write_text(mutant.apply(file.read_text("utf-8")), "utf-8")
+        report = copy / "report.xml"
         try:
-            done = _pytest([mutant.test], copy, LONGEST)
+            done = _pytest([f"--junitxml={report}", mutant.test], copy, LONGEST)
         except subprocess.TimeoutExpired:
             return "hung"
-    if done.returncode == 0:
-        return "survived"
-    has_failed = re.search(r"\b\d+ (failed|error)", done.stdout.strip().rpartition("\n")[2])
-    return "killed" if done.returncode == 1 and has_failed else "broken"
+        if done.returncode == 0:
+            return "survived"
+        has_failed = done.returncode == 1 and report.exists() and _has_failed(report)
+    return "killed" if has_failed else "broken"
+
+
+def _has_failed(report: Path) -> bool:
+    """Whether a test did, or what is looked at behind it; not what was to be set up before it."""
+    cases = ElementTree.parse(report).iter("testcase")
+    failures = [each for case in cases for each in case if each.tag in ("failure", "error")]
+    return any(not each.get("message", "").startswith("failed on setup") for each in failures)
 
 
 def _pytest(

@@ -96,6 +96,23 @@ def test_a_test_that_cannot_be_run_kills_nothing() -> None:
     assert run(SAMPLE._replace(test="tests/conformance/test_enqueue.py::test_nothing")) == "broken"
 
 
+@pytest.mark.parametrize(
+    ("what", "fate"),
+    [
+        ("def looked_at():\n    assert False\n    yield", "broken"),
+        ("def looked_at():\n    yield\n    assert False", "killed"),
+    ],
+    ids=["setup", "teardown"],
+)
+def test_what_cannot_be_set_up_kills_nothing(tmp_path: Path, what: str, fate: str) -> None:
+    """But what is looked at when a test is over does."""
+    test = tmp_path / "test_it.py"
+    test.write_text(
+        f"import pytest\n@pytest.fixture\n{what}\ndef test_it(looked_at):\n    pass\n", "utf-8"
+    )
+    assert run(SAMPLE._replace(test=f"{test}::test_it")) == fate
+
+
 @pytest.mark.parametrize(("old", "times"), [("return never", 0), ("return", 4)])
 def test_what_is_not_found_once_is_no_mutant(old: str, times: int) -> None:
     with pytest.raises(Unapplied, match=f"is found {times} times"):

@@ -27,6 +27,8 @@ class Node:
     server: Server = field(repr=False)
     name: str = ""
     """What a cluster calls it."""
+    tls_port: int = 0
+    """Where it speaks TLS too, and the others find it; 0 if it does not."""
     client: Any = field(init=False, repr=False)
     is_alive: bool = field(init=False, default=True)
 
@@ -47,6 +49,12 @@ class Node:
     def address(self) -> Address:
         host, _, port = self.server.url.split("/")[2].rpartition(":")
         return host, int(port)
+
+    @property
+    def told(self) -> Address:
+        """What the others call it."""
+        host, port = self.address
+        return host, self.tls_port or port
 
     @property
     def role(self) -> str:
@@ -70,9 +78,11 @@ class Node:
     def freeze(self) -> None:
         """Stop it where it stands: connections stay open, and nothing is answered."""
         os.kill(self.server.pid, signal.SIGSTOP)
+        self.is_alive = False
 
     def thaw(self) -> None:
         os.kill(self.server.pid, signal.SIGCONT)
+        self.is_alive = True
 
 
 def free_port() -> int:

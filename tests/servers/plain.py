@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 import redis
+from redis.cluster import ClusterNode
 from redis.sentinel import Sentinel
 
 from bide.servers import read_servers
@@ -23,15 +25,16 @@ def client_of(url: str) -> Any:
     """A client of the server, of the whole Cluster, or of the master that Sentinels name."""
     servers = read_servers(url)
     if servers.kind == "cluster":
-        return Everywhere.from_url(servers.named[0])
+        first, *others = servers.named  # one of them may hang
+        beside = [ClusterNode(*_address(other)) for other in others]  # type: ignore[no-untyped-call]
+        return Everywhere.from_url(first, startup_nodes=beside, socket_timeout=5)
     if servers.kind == "sentinel":
-        addresses = [
-            (
-                one.connection_pool.connection_kwargs["host"],
-                one.connection_pool.connection_kwargs["port"],
-            )
-            for one in map(redis.Redis.from_url, servers.named)
-        ]
+        addresses = [_address(one) for one in servers.named]
         sentinel: Any = Sentinel(addresses, socket_timeout=5)  # type: ignore[no-untyped-call]
         return sentinel.master_for(servers.master)
     return redis.Redis.from_url(url)
+
+
+def _address(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    return str(parts.hostname), int(parts.port or 0)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bide.embedded import Server, wheel_server
 from tests.faults.eventually import eventually
-from tests.servers.nodes import ERRORS, Address, Node, listed
+from tests.servers.nodes import ERRORS, Address, Node, free_port, listed
 
 NAME = "shop"
 """What the sentinels call the master."""
@@ -50,13 +50,14 @@ class Sentinels:
     @property
     def url(self) -> str:
         """Names all three sentinels, dead ones too."""
-        return f"redis+sentinel://{listed([one.address for one in self.sentinels])}/{NAME}/0"
+        scheme = "rediss" if self.sentinels[0].tls_port else "redis"
+        return f"{scheme}+sentinel://{listed([one.told for one in self.sentinels])}/{NAME}/0"
 
     @property
     def master(self) -> Node:
         """Whom the first sentinel that lives calls master."""
         address = self._master_by(self._one)
-        return next(node for node in self.nodes if node.address == address)
+        return next(node for node in self.nodes if node.told == address)
 
     @property
     def replicas(self) -> list[Node]:
@@ -113,7 +114,7 @@ class Sentinels:
     def _is_settled(self) -> bool:
         try:
             alive = [one for one in self.sentinels if one.is_alive]
-            address = self.master.address
+            address = self.master.told
             told = [one.client.sentinel_master(NAME) for one in alive]
             return (
                 all(self._master_by(one) == address for one in alive)
@@ -129,7 +130,7 @@ class Sentinels:
 
 def _is_fed(node: Node, master: Address) -> bool:
     told = node.client.info("replication")
-    if node.address == master:
+    if node.told == master:
         return bool(told["role"] == "master")
     return (
         told["role"] == "slave"
@@ -145,6 +146,7 @@ def sentinel(
     persist: bool = False,
     extra: Sequence[str] = (),
     conf: Sequence[str] = (),
+    tls: Sequence[str] = (),
     start: Callable[..., Server] = Server.start,
 ) -> Iterator[Sentinels]:
     """Start them; they end with the context.
@@ -154,36 +156,56 @@ def sentinel(
         persist: keep an append-only file, so that a node that was killed restarts with its data.
         extra: more options of the master and the replicas.
         conf: more lines of the sentinels' configuration.
+        tls: options with which all of them talk TLS to each other; without, none does.
         start: starts one server.
     """
     program = binary or wheel_server()
     assert program is not None
     with contextlib.ExitStack() as stack:
 
-        def launch(**kwargs: object) -> Node:
-            node = Node(stack.enter_context(start(tcp=True, **kwargs)))
+        def launch(tls_port: int, **kwargs: object) -> Node:
+            node = Node(stack.enter_context(start(tcp=True, **kwargs)), tls_port=tls_port)
             stack.callback(node.client.close)
             return node
 
-        options = ("--repl-diskless-sync-delay", "0", "--hz", "100", *extra)
-        master = launch(binary=program, persist=persist, extra=options)
-        follow = ("--replicaof", "{} {}".format(*master.address))
-        nodes = [master]
-        for _ in range(2):
-            nodes.append(launch(binary=program, persist=persist, extra=(*options, *follow)))
+        def launch_node(*follow: str) -> Node:
+            port, secure = _secured(tls)
+            options = ("--repl-diskless-sync-delay", "0", "--hz", "100", *extra, *secure, *follow)
+            return launch(port, binary=program, persist=persist, extra=options)
+
+        def launch_sentinel(number: int) -> Node:
+            port, secure = _secured(tls)
+            lines = [
+                f"{name[2:]} {value}" for name, value in zip(secure[::2], secure[1::2], strict=True)
+            ]
+            return launch(
+                port, binary=_program(directory, number, program, master, [*conf, *lines])
+            )
+
+        master = launch_node()
+        follow = ("--replicaof", "{} {}".format(*master.told))
+        nodes = [master, launch_node(*follow), launch_node(*follow)]
         for node in nodes[1:]:
-            eventually(lambda node=node: _is_fed(node, master.address))  # type: ignore[misc]
+            eventually(lambda node=node: _is_fed(node, master.told))  # type: ignore[misc]
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bide-sentinel-")))
-        sentinels = [launch(binary=_program(directory, i, program, master, conf)) for i in range(3)]
+        sentinels = [launch_sentinel(i) for i in range(3)]
         _introduce(sentinels)
         made = Sentinels(nodes, sentinels)
         made.settled()
         yield made
 
 
+def _secured(tls: Sequence[str]) -> tuple[int, tuple[str, ...]]:
+    """A port for TLS, and all options that it takes; 0 and none without."""
+    if not tls:
+        return 0, ()
+    port = free_port()
+    return port, ("--tls-port", str(port), "--tls-replication", "yes", *tls)
+
+
 def _program(directory: Path, number: int, binary: str, master: Node, conf: Sequence[str]) -> str:
     config = directory / f"{number}.conf"
-    host, port = master.address
+    host, port = master.told
     text = _CONFIG.format(
         directory=directory, me=number + 1, name=NAME, host=host, port=port, quorum=QUORUM
     )

@@ -17,7 +17,7 @@ from tests.servers.cluster import Cluster, cluster
 from tests.servers.conftest import Servers
 from tests.servers.nodes import listed
 from tests.servers.programs import distribution_server
-from tests.servers.sentinel import Sentinels
+from tests.servers.sentinel import Sentinels, sentinel
 from tests.servers.tls import NEEDED, make_certificate, tls_options
 
 JOB = "tests.integration.jobs:add"
@@ -124,5 +124,19 @@ def test_a_cluster_over_tls(tmp_path: Path) -> None:
         servers.fail_over(servers.owner("bide:{mail}"))
         works(f"{url}?ssl_ca_certs={tmp_path / 'ca.pem'}")
         queue = Queue("mail", url=url)
+        with contextlib.closing(queue), pytest.raises(ServerUnavailable, match="certificate"):
+            queue.counts()
+
+
+@NEEDED
+def test_a_master_behind_sentinels_over_tls(tmp_path: Path) -> None:
+    """To the Sentinels, too."""
+    make_certificate(tmp_path, "IP:127.0.0.1")
+    with sentinel(binary=distribution_server(), tls=tls_options(tmp_path)) as servers:
+        assert servers.url.startswith("rediss+sentinel://")
+        works(f"{servers.url}?ssl_ca_certs={tmp_path / 'ca.pem'}")
+        servers.fail_over()
+        works(f"{servers.url}?ssl_ca_certs={tmp_path / 'ca.pem'}")
+        queue = Queue("mail", url=servers.url)
         with contextlib.closing(queue), pytest.raises(ServerUnavailable, match="certificate"):
             queue.counts()

@@ -210,3 +210,23 @@ def test_who_does_nothing_but_listen_finds_the_new_master(
         over.set()
         waiters.join()
     assert waiters.found == {"it": None}
+
+
+def test_hints_leave_a_server_that_hangs(trio: Sentinels, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connections stay open: that the call has no answer, though long over, is all there is."""
+    monkeypatch.setattr(sync, "HINT_WAIT", 1)
+    monkeypatch.setattr(sync, "REPLY_TIMEOUT", 1)
+    client = sync.Client(trio.url)
+    hints = client.hints(PILE["wake"])
+    master = trio.master
+    assert hints.hear(time.monotonic()) is None
+    master.freeze()
+    try:
+        assert hints.hear(time.monotonic() + 5) is None, "words may be lost"
+        trio.fail_over().client.rpush(PILE["wake"], "somebody")
+        assert eventually(lambda: hints.hear(time.monotonic() + 5)) == "somebody"
+    finally:
+        hints.close()
+        client.close()
+        master.thaw()
+    trio.settled()

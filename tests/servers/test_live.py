@@ -1,4 +1,4 @@
-"""Slots move, masters change and die under load: no error reaches the user, no job is lost.
+"""Slots move, masters change, die and hang under load: no error reaches the user, no job is lost.
 
 What a failover may lose is what was acknowledged and not yet passed on to a replica. A Cluster that
 is asked to fail over, and a slot that moves, lose nothing at all, and run nothing twice.
@@ -7,11 +7,16 @@ is asked to fail over, and a slot that moves, lose nothing at all, and run nothi
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Set
 
+import pytest
+
 from bide.keys import keys_of
+from bide.ops import manage
+from bide.sync import Client
 from tests.faults.crew import Crew
-from tests.faults.eventually import eventually
+from tests.faults.eventually import PATIENCE, eventually
 from tests.faults.legal import assert_legal
 from tests.servers.cluster import Cluster
 from tests.servers.conftest import Servers
@@ -99,14 +104,52 @@ def test_sentinels_that_are_asked_to_fail_over(
     ends_well(trio, crew, load, lost=set(load.acknowledged) - before)
 
 
-def test_a_master_is_killed(servers: Servers, crew: Crew, producers: Start) -> None:
+@pytest.mark.parametrize(
+    ("lose", "regain"),
+    [(Node.kill, Node.restart), (Node.freeze, Node.thaw)],
+    ids=["killed", "frozen"],
+)
+def test_a_master_is_lost(
+    servers: Servers,
+    crew: Crew,
+    producers: Start,
+    lose: Callable[[Node], None],
+    regain: Callable[[Node], None],
+) -> None:
+    """Of one that is frozen, connections stay open, and time-outs are all that is heard."""
     crew.workers_at_work(2, servers.url, *WORKER)
     load = producers(servers.url, *QUEUES)
     load.go_on()
     before = set(load.acknowledged)
     master = master_of(servers, "mail")
     passed_on(master)
-    servers.kill(master)
-    servers.fail_over(master) if isinstance(servers, Cluster) else servers.fail_over()
-    ends_well(servers, crew, load, lost=set(load.acknowledged) - before)
-    servers.restart(master)
+    lose(master)
+    try:
+        servers.fail_over(master) if isinstance(servers, Cluster) else servers.fail_over()
+        ends_well(servers, crew, load, lost=set(load.acknowledged) - before)
+    finally:
+        regain(master)
+    servers.settled()
+
+
+def test_a_node_that_hangs_delays_no_call_to_another(nodes: Cluster) -> None:
+    client = Client(nodes.url, reply_timeout=2 * PATIENCE)
+    hangs = master_of(nodes, "mail")
+    other = next(q for q in map(str, range(100)) if master_of(nodes, q) is not hangs)
+    keys = [keys_of("mail"), keys_of(other)]
+    client.run_many([verb(each) for verb in (manage.pause, manage.resume) for each in keys])
+    watch = master_of(nodes, other).client
+    for node in nodes.nodes:  # none is to count as dead meanwhile
+        node.client.config_set("cluster-node-timeout", 60_000)
+    hangs.freeze()
+    calls = threading.Thread(target=client.attempt_many, args=([manage.pause(k) for k in keys],))
+    calls.start()
+    try:
+        eventually(lambda: watch.hget(keys[1]["meta"], "paused"))
+    finally:
+        hangs.thaw()
+        calls.join()
+        client.close()
+        for node in nodes.nodes:
+            node.client.config_set("cluster-node-timeout", 1000)
+    nodes.settled()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import redis
 
 from bide import Queue, ServerUnavailable, UsageError
 from bide.keys import keys_of
@@ -74,6 +75,22 @@ def test_commands(servers: Servers, crew: Crew) -> None:
     assert servers.url in info.stdout
     assert "mail" in info.stdout
     assert "other" in info.stdout
+
+
+def test_fsck_looks_for_queues_on_every_master(nodes: Cluster, crew: Crew) -> None:
+    names = [f"mail-{n}" for n in range(12)]
+    assert {nodes.owner(keys_of(name)["meta"]) for name in names} == {*nodes.masters}
+    for name in names:
+        with contextlib.closing(Queue(name, url=nodes.url)) as queue:
+            queue.enqueue(JOB)
+    listed_at = nodes.owner(keys_of(None)["queues"]).server.url
+    with redis.Redis.from_url(listed_at) as direct:
+        assert direct.delete(keys_of(None)["queues"]) == 1
+    run = bide(crew, "fsck", "--repair", "--json", url=nodes.url)
+    found = json.loads(run.stdout)["findings"]
+    assert [(each["kind"], each["id"]) for each in found] == [("queues", n) for n in sorted(names)]
+    again = bide(crew, "fsck", url=nodes.url)
+    assert (again.returncode, again.stdout) == (0, "All agrees.\n")
 
 
 def test_doctor_says_what_it_sees(servers: Servers, crew: Crew) -> None:

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from redis import exceptions as lib
 
+from bide.calls import At, Late, NoScript
 from bide.command import Command
 from bide.dialogue import (
     PATIENCE,
-    At,
     Dialogue,
-    NoScript,
     Send,
     Situation,
     Sleep,
@@ -22,10 +21,12 @@ from bide.dialogue import (
     dialogue,
     is_transient,
     translate,
+    unwrapped,
 )
 from bide.errors import (
     AccessDenied,
     BideError,
+    CannotSave,
     ScriptBug,
     ServerFull,
     ServerRefused,
@@ -121,6 +122,37 @@ def test_replies_are_read_by_their_commands_in_order() -> None:
     assert answer(steps, [[b"a"], [b"b"]]) == [("first", [b"a"]), ("second", [b"b"])]
 
 
+def test_what_a_reply_has_left_is_asked_for_at_once_and_alone() -> None:
+    """As often as there is some left; what was read already is in the result."""
+
+    def counting(before: int) -> Command[Any]:
+        return command("counts")._replace(
+            parse=lambda reply: before + reply[1],
+            rest=lambda reply: counting(before + reply[1]) if reply[0] == b"more" else None,
+        )
+
+    steps = talk(command("pause", 7), counting(0))
+    next(steps)
+    step = steps.send([[b"ok"], [b"more", 1]])
+    assert scripts(step) == ["counts"]
+    assert scripts(steps.send([[b"more", 2]])) == ["counts"]
+    with pytest.raises(StopIteration) as end:
+        steps.send([[b"ok", 4]])
+    assert end.value.value == [(7, [b"ok"]), 7]
+
+
+def test_what_is_left_goes_along_with_what_met_trouble() -> None:
+    left = command("resume", "both")
+    steps = talk(command("counts")._replace(rest=lambda reply: left), command("pause", "late"))
+    next(steps)
+    step = steps.send([[b"more"], lib.TryAgainError("Multiple keys request")])
+    assert isinstance(step, Sleep)
+    assert scripts(next(steps)) == ["resume", "pause"]
+    with pytest.raises(StopIteration) as end:
+        steps.send([[b"a"], [b"b"]])
+    assert end.value.value == [("both", [b"a"]), ("late", [b"b"])]
+
+
 # -- scripts that are not there
 
 
@@ -200,7 +232,9 @@ def test_a_broken_round_trip_is_repeated_as_it_was(error: Exception) -> None:
     first = next(steps)
     pause = steps.send(error)
     assert isinstance(pause, Sleep)
-    assert next(steps) == first
+    again = next(steps)
+    assert isinstance(again, Send)
+    assert again._replace(until=None) == first
 
 
 @pytest.mark.parametrize(
@@ -245,6 +279,53 @@ def test_patience_ends(time_passes: list[float]) -> None:
     assert 8 < time_passes[-1] <= 10
 
 
+def test_a_repeat_is_not_to_be_sent_after_the_patience(time_passes: list[float]) -> None:
+    """Where to, is asked in between, and may take long."""
+    time_passes.append(7.0)
+    steps = talk(command("pause"), command("counts"), patience=10)
+    first = next(steps)
+    assert isinstance(first, Send)
+    assert first.until is None, "it was never sent, so that no harm is done by sending it late"
+    steps.send([NO_SCRIPT, [b"ok"]])
+    once = steps.send([b"sha"])
+    assert isinstance(once, Send)
+    assert once.until is None, "what met no script has done nothing"
+    steps.send(GONE)
+    again = next(steps)
+    assert isinstance(again, Send)
+    assert again.until == 17.0
+
+
+def test_of_one_that_was_not_sent_what_came_before_is_told(time_passes: list[float]) -> None:
+    def late(step: Send) -> Any:
+        if step.until is None:
+            return GONE
+        time_passes.append(20.0)
+        return Late()
+
+    with pytest.raises(ServerUnavailable, match="Connection closed by server"):
+        insist(talk(command(), patience=10), late, time_passes)
+
+
+def test_what_is_not_worth_a_repeat_causes_none() -> None:
+    aside = command("counts", "aside")._replace(aside=True)
+    done, left = answer(talk(command("pause", "worth it"), aside), [[b"ok"], GONE])
+    assert done == ("worth it", [b"ok"])
+    assert isinstance(left, ServerUnavailable)
+
+
+def test_but_goes_along_with_one() -> None:
+    aside = command("counts", "aside")._replace(aside=True)
+    steps = talk(command("pause", "worth it"), aside)
+    assert scripts(answer(steps, GONE)) == ["pause", "counts"]
+
+
+def test_nor_is_a_script_that_it_lacks_too_much(time_passes: list[float]) -> None:
+    aside = command("counts", "aside")._replace(aside=True)
+    steps = talk(command("pause"), aside)
+    assert scripts(answer(steps, [[b"ok"], NO_SCRIPT], [b"sha"])) == ["counts"]
+
+
 def test_without_patience_the_first_trouble_is_the_last() -> None:
     steps = talk(command(), patience=0)
     next(steps)
@@ -284,7 +365,14 @@ def test_one_that_has_answered_meanwhile_was_reached() -> None:
         (lib.NoPermissionError("this user has no permissions"), AccessDenied, "`bide acl "),
         (lib.ResponseError("BADARG settle rest"), ScriptBug, "its header forbids"),
         (lib.ResponseError("WRONGTYPE Operation against a key"), ServerRefused, "WRONGTYPE"),
-        (lib.ResponseError("ERR unknown command"), ServerRefused, "unknown command"),
+        (lib.ResponseError("ERR unknown command"), ServerRefused, "bide needs Redis 6.2"),
+        (
+            lib.ResponseError("Unknown Redis command called from script"),
+            ServerRefused,
+            "bide needs Redis 6.2",
+        ),
+        (lib.ResponseError("ERR of a new kind"), ServerRefused, "ERR of a new kind; see its log."),
+        (lib.ResponseError("MISCONF Redis is configured to"), CannotSave, "write to its disk"),
     ],
 )
 def test_an_error_takes_the_place_of_its_result_and_of_no_other(
@@ -294,6 +382,13 @@ def test_an_error_takes_the_place_of_its_result_and_of_no_other(
     assert type(failed) is kind
     assert says in str(failed)
     assert passed == ("done", [b"ok"])
+
+
+def test_an_old_server_wraps_what_a_script_met() -> None:
+    wrapped = (
+        "Error running script (call to f_0): @user_script:9: -MISCONF Errors writing to the AOF"
+    )
+    assert isinstance(translate(unwrapped(lib.ResponseError(wrapped)), WHERE), CannotSave)
 
 
 def test_a_reply_that_cannot_be_read_is_an_error_in_its_place() -> None:

@@ -6,13 +6,16 @@ from typing import Any
 
 import pytest
 from redis import exceptions as lib
+from redis.crc import key_slot
 
+from bide.calls import Behind
 from bide.dialogue import Dialogue, Send, Situation, Sleep, dialogue
 from bide.durability import CONFIRM_MS, Kinds, check_durability
 from bide.errors import CannotConfirm, ServerFull, ServerUnavailable, Unconfirmed, UsageError
 from bide.keys import keys_of
 from bide.ops import inspect, produce
 from bide.ops.produce import Prepared, Receipt
+from bide.routes import routes_for
 from bide.script import SERVER_CLOCK
 
 KEYS = keys_of("mail")
@@ -99,7 +102,44 @@ def test_another_error_of_the_call_stands() -> None:
 def test_the_wait_goes_where_the_script_before_it_goes() -> None:
     step = next(talk(("replica", "fsync"), ()))
     assert isinstance(step, Send)
-    assert step.routes == [KEYS["meta"], None, None, KEYS["meta"]]
+    behind = Behind((0,))
+    assert step.routes == [KEYS["meta"], behind, behind, KEYS["meta"]]
+
+
+def test_what_was_written_before_a_slot_moved_is_confirmed_by_a_repeat() -> None:
+    """The node that had it may lose it, and the WAIT was answered by another."""
+    routes = routes_for("redis+cluster://h:1")
+    old, new = "redis://h:1", "redis://h:2"
+    meant = {
+        old: [[NEW, lib.MovedError(f"{key_slot(KEYS['meta'].encode())} h:2"), 0]],
+        new: [[NEW, 1], [[b"ok", 7, b"exists", 0], 1]],
+    }
+
+    def sent(step: Any, owner: int) -> Any:
+        assert isinstance(step, Send)
+        trips = next(delivery := routes.deliver(step.calls, step.routes))
+        try:
+            while True:
+                trips = delivery.send(
+                    [
+                        [[[0, 16383, [b"h", owner]]]]
+                        if trip.is_question
+                        else meant[trip.node].pop(0)
+                        for trip in trips
+                    ]
+                )
+        except StopIteration as stop:
+            return stop.value
+
+    steps = talk(("replica",), ("replica",))
+    first = next(steps)
+    assert names(first) == ["EVALSHA", "EVALSHA", WAIT]
+    assert isinstance(steps.send(sent(first, owner=1)), Sleep)
+    second = next(steps)
+    assert names(second) == ["EVALSHA", WAIT]
+    with pytest.raises(StopIteration) as over:
+        steps.send(sent(second, owner=2))
+    assert [one.confirmed for (one,) in over.value.value] == ["replica", "replica"]
 
 
 def test_what_a_repeat_adds_is_waited_for_again() -> None:

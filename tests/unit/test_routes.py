@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from redis import exceptions as lib
 
-from bide.dialogue import At, Call, NoScript, Route, unwrapped
+from bide.calls import At, Behind, Call, NoScript, Route
+from bide.dialogue import unwrapped
 from bide.errors import UsageError
 from bide.routes import Routes, Trip, routes_for
 from bide.routes.cluster import HOPS
@@ -30,6 +31,8 @@ class Driven:
     def __init__(self, url: str) -> None:
         self.routes: Routes = routes_for(url)
         self.trips: list[Trip] = []
+        self.rounds: list[list[str]] = []
+        """The nodes of trips that were made at a time."""
 
     def deliver(self, answers: Any, calls: Sequence[Call], routes: Sequence[Route]) -> Any:
         return self._drive(self.routes.deliver(calls, routes), answers)
@@ -42,11 +45,12 @@ class Driven:
         return [trip.node for trip in self.trips for call in trip.calls if call[0] == what]
 
     def _drive(self, steps: Any, answers: Any) -> Any:
-        self.trips = []
+        self.trips, self.rounds = [], []
         try:
             trips = next(steps)
             while True:
                 self.trips += trips
+                self.rounds.append([trip.node for trip in trips])
                 trips = steps.send([answers(trip.node, trip.calls) for trip in trips])
         except StopIteration as end:
             return end.value
@@ -75,7 +79,7 @@ def but(**others: Any) -> Any:
         for call, usual in zip(calls, echo(node, calls), strict=True):
             other = others.get(str(call[0]))
             reply = usual if other is None else other(node)
-            if isinstance(reply, OSError | lib.ConnectionError):
+            if isinstance(reply, OSError | lib.ConnectionError | lib.TimeoutError):
                 return reply
             replies.append(reply)
         return replies
@@ -93,7 +97,7 @@ def on(where: str, error: Exception) -> Any:
 
 def test_to_one_server_all_goes_in_one_round_trip() -> None:
     one = Driven("redis://a:1/2")
-    assert one.deliver(echo, [("X",), ("Y",)], ["k", None]) == [
+    assert one.deliver(echo, [("X",), ("Y",)], ["k", Behind((0,))]) == [
         ("redis://a:1/2", "X"),
         ("redis://a:1/2", "Y"),
     ]
@@ -131,6 +135,19 @@ def test_a_node_that_does_not_answer_is_asked_for_the_map_last(cluster: Driven) 
         cluster.routes.doubt()
         assert cluster.deliver(silent, [("X",)], [HIGH]) == [(B, "X")]
         assert A not in cluster.asked("CLUSTER")
+
+
+def test_nodes_that_may_all_hang_are_asked_together(cluster: Driven) -> None:
+    """First one, then the others, those that were silent before last: so few time-outs in a row."""
+    cluster.deliver(echo, [("X",)], [LOW])
+    cluster.deliver(but(X=on(B, lib.TimeoutError("it hangs"))), [("X",)], [HIGH])
+    cluster.deliver(lambda *_: lib.TimeoutError("they hang"), [("X",)], [LOW])
+    one, other, silent, _ = cluster.rounds
+    assert {*one, *other} == {A, C}
+    assert silent == [B]
+    cluster.deliver(lambda *_: lib.TimeoutError("they hang"), [("X",)], [LOW])
+    all_of_them, _ = cluster.rounds
+    assert sorted(all_of_them) == [A, B, C]
 
 
 def test_if_none_answers_nothing_can_be_sent(cluster: Driven) -> None:
@@ -176,13 +193,53 @@ def test_ask_is_followed_once_behind_asking(cluster: Driven) -> None:
     assert cluster.deliver(ask, [("X",), ("Y",)], [LOW, LOW]) == [C, (A, "Y")]
     assert cluster.trips[-1] == Trip(C, [("ASKING",), ("X",)])
     assert cluster.deliver(echo, [("X",)], [LOW]) == [(A, "X")]
+    assert cluster.asked("CLUSTER") == []
 
 
 def test_what_goes_with_a_call_goes_on_with_it(cluster: Driven) -> None:
     moved = but(X=on(A, lib.MovedError("4998 c:3")))
     calls: list[Call] = [("X",), ("WAIT",), ("Y",)]
-    assert cluster.deliver(moved, calls, [LOW, None, LOW]) == [C, (C, "WAIT"), (A, "Y")]
+    assert cluster.deliver(moved, calls, [LOW, Behind((0,)), LOW]) == [C, (C, "WAIT"), (A, "Y")]
     assert cluster.trips[-1].calls == [("X",), ("WAIT",)]
+
+
+def test_what_was_written_elsewhere_than_counted_is_to_be_repeated(cluster: Driven) -> None:
+    """A slot moves between two calls of a round trip; the second, and its WAIT, follow it."""
+    moved = but(Y=on(A, lib.MovedError("4998 c:3")))
+    calls: list[Call] = [("X",), ("V",), ("Y",), ("WAIT",), ("Z",)]
+    first, *others = cluster.deliver(moved, calls, [LOW, LOW, LOW, Behind((0, 2)), LOW])
+    assert isinstance(first, lib.TryAgainError)
+    assert others == [(A, "V"), C, (C, "WAIT"), (A, "Z")]
+
+
+def test_though_it_was_the_same_node_over_another_connection(cluster: Driven) -> None:
+    back = iter([lib.MovedError("4998 c:3"), lib.MovedError("4998 a:1"), "told"])
+    moved = but(Y=lambda node: next(back))
+    calls: list[Call] = [("X",), ("Y",), ("WAIT",)]
+    first, *others = cluster.deliver(moved, calls, [LOW, LOW, Behind((0, 1))])
+    assert isinstance(first, lib.TryAgainError)
+    assert others == ["told", (A, "WAIT")]
+
+
+def test_but_an_error_stands(cluster: Driven) -> None:
+    full = lib.OutOfMemoryError("full")
+    moved = but(X=lambda _: full, Y=on(A, lib.MovedError("4998 c:3")))
+    calls: list[Call] = [("X",), ("Y",), ("WAIT",)]
+    replies = cluster.deliver(moved, calls, [LOW, LOW, Behind((0, 1))])
+    assert replies == [full, C, (C, "WAIT")]
+
+
+def test_calls_that_several_nodes_redirect_keep_their_order(cluster: Driven) -> None:
+    """A WAIT counts what went before it, and would not count what has come to stand behind it."""
+    away = {LOW: "4998 c:3", HIGH: "9189 c:3"}
+    moved = but(
+        X=on(A, lib.MovedError(away[LOW])),
+        Y=on(B, lib.MovedError(away[HIGH])),
+        Z=on(A, lib.MovedError(away[LOW])),
+    )
+    calls: list[Call] = [("X",), ("Y",), ("Z",), ("WAIT",)]
+    assert cluster.deliver(moved, calls, [LOW, HIGH, LOW, Behind((0, 1, 2))])[3] == (C, "WAIT")
+    assert cluster.trips[-1] == Trip(C, calls)
 
 
 def test_nodes_that_redirect_in_a_circle_are_left_alone(cluster: Driven) -> None:
@@ -198,7 +255,13 @@ def test_a_node_that_names_no_host_means_itself(cluster: Driven) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [lib.ClusterDownError("down"), lib.ReadOnlyError("a replica"), OSError("gone")]
+    "error",
+    [
+        lib.ClusterDownError("down"),
+        lib.ReadOnlyError("a replica"),
+        lib.TimeoutError("it hangs"),
+        OSError("gone"),
+    ],
 )
 def test_a_sign_of_change_has_the_map_asked_for_anew(cluster: Driven, error: Exception) -> None:
     replies = cluster.deliver(but(X=on(A, error)), [("X",), ("X",)], [LOW, HIGH])
@@ -238,13 +301,22 @@ def test_the_master_is_asked_for_once(sentinels: Driven) -> None:
     told = but(SENTINEL=lambda _: MASTER)
     assert sentinels.deliver(told, [("X",), ("Y",)], [LOW, HIGH]) == [(A, "X"), (A, "Y")]
     assert len(sentinels.asked("SENTINEL")) == 1
+    assert len(sentinels.trips) == 2, "all in one, so that a WAIT is of the master that wrote"
     sentinels.deliver(told, [("X",)], [LOW])
     assert sentinels.asked("SENTINEL") == []
     assert sentinels.routes.must_be_master(A)
     assert not sentinels.routes.must_be_master("redis://s:1")
 
 
-@pytest.mark.parametrize("error", [OSError("gone"), lib.ReadOnlyError("a replica now")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError("gone"),
+        lib.ConnectionError("gone"),
+        lib.TimeoutError("it hangs"),
+        lib.ReadOnlyError("a replica now"),
+    ],
+)
 def test_and_again_when_it_has_gone_or_is_one_no_more(sentinels: Driven, error: Exception) -> None:
     told = but(SENTINEL=lambda _: MASTER, X=on(A, error))
     assert sentinels.deliver(told, [("X",)], [LOW]) == [error], "for a repeat to cure"
@@ -259,6 +331,12 @@ def test_a_sentinel_that_does_not_answer_is_passed_over(sentinels: Driven) -> No
     for _ in range(2):
         sentinels.routes.doubt()
         assert sentinels.deliver(told, [("X",)], [LOW]) == [(A, "X")]
+
+
+def test_sentinels_that_may_hang_are_asked_together() -> None:
+    three = Driven("redis+sentinel://s:1,t:2,u:3/shop")
+    three.deliver(lambda *_: lib.TimeoutError("they hang"), [("X",)], [LOW])
+    assert [len(nodes) for nodes in three.rounds] == [1, 2]
 
 
 def test_if_no_sentinel_answers_nothing_can_be_sent(sentinels: Driven) -> None:

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import click
 
 from bide.cli.options import json_option, queues_option, server_options
+from bide.cli.probe import queues_with_keys
 from bide.cli.screen import Cell, count, echo, echo_json, hanging
 from bide.cli.site import Site
 from bide.command import Command
@@ -95,17 +96,15 @@ def _look_at_lists(site: Site, repair: bool) -> Iterator[Found]:
 
 
 def _look_for_queues(site: Site, repair: bool) -> Iterator[Found]:
+    """Those that the list has not; one that is new is in it a moment after its first job."""
     everywhere = keys_of(None, site.prefix)
-    missing = {
-        finding.id: finding
-        for finding in _steps(site, lambda cursor: ops.look_for_queues(everywhere, cursor))
-    }
+    missing = queues_with_keys(site.client, site.prefix) - set(site.queues())
     if not missing:
         return
     time.sleep(_LATER)
-    known = set(site.queues())
-    for name in sorted(filter(_can_be, missing.keys() - known)):
-        yield Found("", missing[name])
+    for name in sorted(filter(_can_be, missing - set(site.queues()))):
+        says = "has keys, and is not in the list of queues"
+        yield Found("", Finding("queues", name, says, "is added"))
         if repair:
             site.client.run(registry.register(everywhere, [name]))
         else:

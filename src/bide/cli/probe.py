@@ -1,13 +1,15 @@
-"""What a server says of itself, asked with plain commands: for `bide doctor` and completion.
+"""What a server says of itself, asked with plain commands: for `doctor`, `fsck` and completion.
 
-The executors run scripts and nothing else; this asks INFO, CONFIG GET and TIME, any of which a
-server may deny, over a connection set up as theirs are.
+The executors run scripts and nothing else; this asks INFO, CONFIG GET, TIME and SCAN, any of
+which a server may deny, over a connection set up as theirs are.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
@@ -24,6 +26,9 @@ from bide.keys import keys_of
 from bide.servers import Kind, read_servers
 
 ROUND_TRIPS: Final = 20
+_SCAN: Final = 1_000
+"""Keys looked at per call, about."""
+_QUEUE: Final = re.compile(rb"\{([^{}]+)\}")
 _AT_ONCE: Final = 0.3
 """Seconds that a shell may be kept waiting for names."""
 
@@ -115,6 +120,25 @@ def queue_names(url: str | None, prefix: str | None) -> list[str]:
         return sorted(_text(name) for name in names)
     except Exception:  # whatever it is, a half-typed command is no place to say so
         return []
+
+
+def queues_with_keys(client: sync.Client, prefix: str) -> set[str]:
+    """The queues that have keys on the server, of a Cluster on any master, in the list or not.
+
+    Raises:
+        BideError: a node cannot be reached, or does not let us look.
+    """
+    begin = re.sub(r"[][*?\\^-]", r"\\\g<0>", f"{prefix}:")
+    names: set[str] = set()
+    try:
+        for node in sync.masters(client):
+            for key in node.scan_iter(match=f"{begin}{{*}}*", count=_SCAN):
+                found = _QUEUE.match(key.removeprefix(f"{prefix}:".encode()))
+                with suppress(UnicodeDecodeError):  # no queue's name
+                    names.update([found[1].decode()] if found else ())
+    except (lib.RedisError, OSError) as error:
+        raise translate(error, client.where) from None
+    return names
 
 
 def _measure(client: redis.Redis) -> tuple[float | None, float, list[float]]:

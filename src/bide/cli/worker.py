@@ -16,7 +16,7 @@ from bide.errors import UsageError
 from bide.supervisor import Supervisor
 from bide.supervisor.plan import Plan
 from bide.worker import Worker
-from bide.worker.executors import CONCURRENCY, EXECUTORS, Executor, processors
+from bide.worker.executors import CONCURRENCY, EXECUTORS, Executor, is_apart, processors
 from bide.worker.leftovers import leave_threads_behind
 from bide.worker.order import read_order
 from bide.worker.worker import GRACE, LEASE
@@ -155,7 +155,7 @@ def worker(
         Worker(**options).work(burst)
         leave_threads_behind()
         return None
-    if options.get("executor", "auto") != "auto":
+    if is_apart(options.get("executor", "auto")):
         options.setdefault("concurrency", max(1, processors() // (workers or 1)))
     plan = Plan(options, burst, log)
     grace_us = to_us(options.get("grace", GRACE), "grace")

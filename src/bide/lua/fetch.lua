@@ -12,11 +12,17 @@
 -- @key   asked      reads
 -- @rest  id
 -- @reply ok now, then per job: state since priority body run result notes asked | gone
--- @include clock find
+-- @reply more now, then the same of the first of them: there is no room for the others in one reply
+-- @include clock find weigh
 
 local now = clock.now(meta)
 local reply = {'ok', now}
+local room = weigh.room()
 for i = rest, #ARGV do
+  if room.left < 0 then
+    reply[1] = 'more'
+    break
+  end
   local id = ARGV[i]
   local level, since = find.due(due, id)
   local state
@@ -28,9 +34,11 @@ for i = rest, #ARGV do
   if state == 'gone' then
     reply[#reply + 1] = {'gone'}
   else
-    reply[#reply + 1] = {state, since, level and level <= 10 and 10 - level or false,
-      redis.call('HGET', jobs, id), redis.call('HGET', run, id), redis.call('HGET', results, id),
-      redis.call('HGET', notes, id), state == 'active' and redis.call('ZSCORE', asked, id)}
+    local body, result = redis.call('HGET', jobs, id), redis.call('HGET', results, id)
+    local said = redis.call('HGET', notes, id)
+    weigh.add(room, body, result, said)
+    reply[#reply + 1] = {state, since, level and level <= 10 and 10 - level or false, body,
+      redis.call('HGET', run, id), result, said, state == 'active' and redis.call('ZSCORE', asked, id)}
   end
 end
 return reply

@@ -43,10 +43,13 @@ local set = redis.call('HMGET', meta, 'large', 'own', 'lease_us', 'listened', 'c
   'rewound_until')
 local latest = evidence.latest(now, set[5], set[6])
 local lease_us = math.min(evidence.moment(set[3], 1, DAY) or LEASE, DAY)
-if set[1] and part == 'jobs' then limit = 2 end -- the server reads bodies along with their ids
-if part == 'results' or part == 'notes' then limit = math.min(limit, 10) end
+-- The server reads what is stored along with its ids; notes are read line by line, too.
+if part == 'notes' then limit = math.min(limit, 10) end
+local is_heavy = part == 'results' or part == 'notes' or part == 'jobs' and set[1]
 local scanned
-if stores[part] then
+if is_heavy then
+  scanned = weigh.scan(key, cursor, limit)
+elseif stores[part] then
   scanned = redis.call('HSCAN', key, cursor, 'COUNT', limit)
 else
   scanned = redis.call('ZSCAN', key, cursor, 'COUNT', limit)

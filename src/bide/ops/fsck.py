@@ -90,15 +90,7 @@ def look_beside(keys: Keys, part: str, cursor: str, repair: bool) -> Command[Ste
 
 def look_at_queues(keys: Keys, cursor: str, repair: bool) -> Command[Step]:
     """Look at a piece of the list of queues; `keys` are the global ones."""
-    return command("fsck_queues", keys, ("entries", cursor, STEP, int(repair)), _read)
-
-
-def look_for_queues(keys: Keys, cursor: str) -> Command[Step]:
-    """Look for queues that the list has not, among the server's keys.
-
-    One may be in the list in a moment: a queue is noted right after its first job.
-    """
-    return command("fsck_queues", keys, ("keys", cursor, SCAN, 0), _read)
+    return command("fsck_queues", keys, (cursor, STEP, int(repair)), _read)
 
 
 def look_at_workers(keys: Keys, cursor: str, repair: bool) -> Command[Step]:

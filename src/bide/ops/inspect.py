@@ -17,7 +17,8 @@ from bide.retention import Retention
 from bide.states import LISTABLE, State
 
 CHUNK: Final = 25
-"""Jobs read per call: bounds the time one call may take on the server, for notes may be long."""
+"""Jobs read per call at most. A call reads some megabytes at most, too; what is left is asked for
+by a call of its own."""
 
 MAX_PAGE: Final = 1_000
 """Jobs per page at most: bounds the time one call may take on the server."""
@@ -67,14 +68,30 @@ class Counts(NamedTuple):
         return self.gap_us / 1e6
 
 
-def fetch(keys: Keys, ids: Sequence[str]) -> Command[list[Snapshot | None]]:
-    """Everything that is known of jobs; None for an id that is not there."""
+def fetch(
+    keys: Keys, ids: Sequence[str], before: Sequence[Snapshot | None] = ()
+) -> Command[list[Snapshot | None]]:
+    """Everything that is known of jobs; None for an id that is not there.
 
-    def parse(reply: list[Any]) -> list[Snapshot | None]:
-        now_us = reply[1]
-        return [_snapshot(id, now_us, item) for id, item in zip(ids, reply[2:], strict=True)]
+    Args:
+        keys: of the queue.
+        ids: `CHUNK` of them at most.
+        before: what earlier calls have read, to stand before it in the result.
+    """
 
-    return command("fetch", keys, [raw(id) for id in ids], parse)
+    def read(ids: Sequence[str], reply: list[Any]) -> list[Snapshot | None]:
+        items = zip(ids, reply[2:], strict=True)
+        return [*before, *(_snapshot(id, reply[1], item) for id, item in items)]
+
+    def rest(reply: list[Any]) -> Command[list[Snapshot | None]] | None:
+        count = len(reply) - 2
+        if reply[0] != b"more" or count < 1:
+            return None
+        return fetch(keys, ids[count:], read(ids[:count], reply))
+
+    return command(
+        "fetch", keys, [raw(id) for id in ids], lambda reply: read(ids, reply), rest=rest
+    )
 
 
 def fetch_many(keys: Keys, ids: Sequence[str]) -> list[Command[list[Snapshot | None]]]:

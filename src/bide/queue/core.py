@@ -184,8 +184,9 @@ class QueueCore(Generic[C]):
             yield Trip(place, [produce.enqueue(place.keys, [], kinds)])
         for calls in produce.enqueue_many(place.keys, jobs, kinds):
             trip: list[Command[Any]] = [*calls]
-            if not place.known:
-                trip.append(registry.register(place.everywhere, [self.name]))
+            if place.makes_known:
+                known = registry.register(place.everywhere, [self.name])
+                trip.append(known._replace(aside=True))
             yield Trip(place, trip)
 
 
@@ -198,12 +199,12 @@ class Trip(NamedTuple):
     def read(self, replies: Sequence[Any]) -> list[Receipt | BideError]:
         """What came of each job: a receipt, or the error that met it.
 
-        That a queue could not be made known fails nobody's enqueue; the next one tries again.
+        That a queue could not be made known fails nobody's enqueue; a later one tries again.
         """
         receipts: list[Receipt | BideError] = []
         for command, reply in zip(self.commands, replies, strict=True):
             if command.script == "register":
-                self.place.known = not isinstance(reply, BideError)
+                self.place.made_known(not isinstance(reply, BideError))
             elif isinstance(reply, BideError):
                 self.place.confirms.clear()
                 receipts += [reply] * max(1, produce.jobs_in(command))

@@ -6,6 +6,7 @@ environment; and tests move every queue of a process to a server of their own (`
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
@@ -20,6 +21,9 @@ from bide.script import SERVER_CLOCK
 
 if TYPE_CHECKING:
     from bide import aio, sync
+
+REST: Final = 30.0
+"""Seconds before a queue that could not be made known is tried again: a try may take five."""
 
 C = TypeVar("C")
 """The client: blocking, or awaited."""
@@ -77,8 +81,22 @@ class Place(Generic[C]):
         self.client: Final = make(self.url, self.clock)
         self.known = False
         """Whether the queue was made known to the server."""
+        self._makes_known_at = 0.0
         self.confirms: set[Durability] = set()
         """What the server has confirmed, and not refused or failed to confirm since."""
+
+    @property
+    def makes_known(self) -> bool:
+        """Whether the next enqueue is to make the queue known; one that did not, rests a while.
+
+        The list of queues may be on another node than the queue, and that may be down for long.
+        """
+        return not self.known and time.monotonic() >= self._makes_known_at
+
+    def made_known(self, succeeded: bool) -> None:
+        """Note what came of it."""
+        self.known = succeeded
+        self._makes_known_at = time.monotonic() + REST
 
     def kinds(self, jobs: Sequence[Prepared]) -> Kinds:
         """What enqueueing these jobs has to wait for.

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from bide.dialogue import Call, Route
+from bide.calls import Call, Route
 from bide.routes.cluster import Cluster
 from bide.routes.sentinel import Sentinel
 from bide.routes.trip import Delivery, Finding, Surveying, Trip

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from redis import exceptions as lib
 from redis.crc import key_slot
 
-from bide.dialogue import Answer, At, Call, NoScript, Route
+from bide.calls import Answer, At, Behind, Call, NoScript, Route
 from bide.errors import UsageError
 from bide.routes.trip import Delivery, Finding, Surveying, Trip
 from bide.servers import Servers
@@ -55,6 +55,8 @@ class Cluster:
         if problem is not None:
             return problem
         replies: list[Any] = [None] * len(calls)
+        trips: list[Any] = [None] * len(calls)
+        """In which each was answered."""
         going: dict[str, list[_Bundle]] = {}
         for bundle, node in self._bundles(routes):
             if node is None:
@@ -62,19 +64,24 @@ class Cluster:
                 self._fill(replies, bundle, lib.ClusterDownError("a slot is served by no node"))
             else:
                 going.setdefault(node, []).append(bundle)
-        for _ in range(HOPS):
+        for hop in range(HOPS):
             if not going:
-                return replies
+                break
+            for some in going.values():  # redirected by several nodes: in their order again
+                some.sort(key=_first)
             answers = yield [Trip(node, _packed(calls, some)) for node, some in going.items()]
             on: dict[str, list[_Bundle]] = {}
             for (node, some), answer in zip(going.items(), answers, strict=True):
                 self._note(node, answer)
                 for bundle, came in _unpacked(some, answer):
+                    for place in bundle.places:
+                        trips[place] = (hop, node)
                     self._read(replies, bundle, node, came, on)
             going = on
         for some in going.values():
             for bundle in some:
                 self._fill(replies, bundle, lib.TryAgainError("its nodes redirect in a circle"))
+        _leave_uncounted(replies, routes, trips)
         return replies
 
     def locate(self, key: str) -> Finding:
@@ -103,7 +110,7 @@ class Cluster:
 
     def _bundles(self, routes: Sequence[Route]) -> list[tuple[_Bundle, str | None]]:
         """Which calls go together, and to which node."""
-        starts = [place for place, route in enumerate(routes) if route is not None]
+        starts = [place for place, route in enumerate(routes) if not isinstance(route, Behind)]
         found: list[tuple[_Bundle, str | None]] = []
         for start, end in zip(starts, [*starts[1:], len(routes)], strict=True):
             route, places = routes[start], range(start, end)
@@ -158,19 +165,24 @@ class Cluster:
             return None
         self._doubted = False  # whoever comes meanwhile goes by what was known
         known = random.sample(self._nodes, len(self._nodes))
-        nodes = dict.fromkeys([*known, *self._servers.named])
+        nodes = [*dict.fromkeys([*known, *self._servers.named])]
+        heard = [node for node in nodes if node not in self._silent]
+        silent = [node for node in nodes if node in self._silent]
         problem: Exception = lib.ConnectionError("no node was asked")
-        for node in sorted(nodes, key=self._silent.__contains__):
-            (answer,) = yield [Trip(node, [("CLUSTER", "SLOTS")], is_question=True)]
-            self._note(node, answer)
-            reply: Any = answer if isinstance(answer, Exception) else answer[0]
-            if isinstance(reply, Exception):
-                problem = _explained(reply)
-            elif reply:
-                self._take(node, reply)
-                return None
-            else:
-                problem = lib.ClusterDownError("no slot is served by any node")
+        for some in filter(None, (heard[:1], heard[1:], silent)):  # together: many may hang
+            questions = [Trip(node, [("CLUSTER", "SLOTS")], is_question=True) for node in some]
+            answers = yield questions
+            for node, answer in zip(some, answers, strict=True):
+                self._note(node, answer)
+            for node, answer in zip(some, answers, strict=True):
+                reply: Any = answer if isinstance(answer, Exception) else answer[0]
+                if isinstance(reply, Exception):
+                    problem = _explained(reply)
+                elif reply:
+                    self._take(node, reply)
+                    return None
+                else:
+                    problem = lib.ClusterDownError("no slot is served by any node")
         self._doubted = True
         return None if self._owners else problem
 
@@ -186,6 +198,22 @@ class Cluster:
             nodes |= dict.fromkeys(urls)
         self._owners, self._nodes = owners, [*nodes]
         self._silent &= nodes.keys()
+
+
+def _first(bundle: _Bundle) -> int:
+    return bundle.places.start
+
+
+def _leave_uncounted(replies: list[Any], routes: Sequence[Route], trips: list[Any]) -> None:
+    """Have repeated what was written in another trip, and so perhaps to another node, than counted.
+
+    The repeat finds its id, writes that, and is counted on the connection on which it did.
+    """
+    for place, route in enumerate(routes):
+        if isinstance(route, Behind):
+            for other in route.counts:
+                if trips[other] != trips[place] and not isinstance(replies[other], Exception):
+                    replies[other] = lib.TryAgainError("its slot moved before it was confirmed")
 
 
 def _packed(calls: Sequence[Call], bundles: list[_Bundle]) -> list[Call]:

@@ -12,12 +12,19 @@ from typing import Any, Final, NamedTuple
 
 from redis import exceptions as lib
 
-from bide.dialogue import Answer, Call, Route
+from bide.calls import Answer, Call, Route
 from bide.errors import UsageError
 from bide.routes.trip import Delivery, Finding, Surveying, Trip
 from bide.servers import Servers
 
-_DEMOTED: Final = (lib.ReadOnlyError, lib.MasterDownError)
+_DOUBTS: Final = (
+    lib.ReadOnlyError,
+    lib.MasterDownError,
+    lib.ConnectionError,
+    lib.TimeoutError,  # all that is heard of a master that hangs; no `ConnectionError`
+    OSError,
+)
+"""What comes of calls to one that may be the master no more."""
 
 
 class _Told(NamedTuple):
@@ -48,7 +55,7 @@ class Sentinel:
         if isinstance(answer, Exception):
             # A Sentinel did answer, so this is no wrong URL: it is for a repeat to cure.
             answer = [answer] * len(calls)
-        if any(isinstance(reply, (*_DEMOTED, OSError, lib.ConnectionError)) for reply in answer):
+        if any(isinstance(reply, _DOUBTS) for reply in answer):
             self.doubt()
         return answer
 
@@ -75,20 +82,22 @@ class Sentinel:
         name, by_one = self._servers.master, False
         problem: Exception = lib.ConnectionError("no Sentinel was asked")
         asked, self._sentinels = self._sentinels, self._sentinels[1:] + self._sentinels[:1]
-        for node in asked:
-            question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name)
-            (answer,) = yield [Trip(node, [question], is_question=True)]
-            reply: Any = answer if isinstance(answer, Exception) else answer[0]
-            if isinstance(reply, Exception):
-                problem = reply
-                continue
-            by_one = True
-            if reply is not None:
-                host, port = reply
-                self._master = master = self._servers.beside(node, host.decode(), int(port))
-                return _Told(master, by_one)
-            problem = UsageError(
-                f"The Sentinels know no master {name!r}; write redis+sentinel://HOST:PORT/NAME/DB "
-                "with the name that their configuration gives it."
-            )
+        question: Call = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name)
+        for some in filter(None, (asked[:1], asked[1:])):  # together: many may hang
+            answers = yield [Trip(node, [question], is_question=True) for node in some]
+            for node, answer in zip(some, answers, strict=True):
+                reply: Any = answer if isinstance(answer, Exception) else answer[0]
+                if isinstance(reply, Exception):
+                    problem = reply
+                    continue
+                by_one = True
+                if reply is not None:
+                    host, port = reply
+                    self._master = master = self._servers.beside(node, host.decode(), int(port))
+                    return _Told(master, by_one)
+                problem = UsageError(
+                    f"The Sentinels know no master {name!r}; write "
+                    "redis+sentinel://HOST:PORT/NAME/DB with the name that their configuration "
+                    "gives it."
+                )
         return _Told(problem, by_one)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import NamedTuple
 
-from bide.dialogue import Answer, Call
+from bide.calls import Answer, Call
 
 
 class Trip(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bide import aio
-from bide.errors import BideError, TooOld, UsageError
+from bide.errors import BideError, CannotSave, TooOld, UsageError
 from bide.keys import Keys
 from bide.logs import Log
 from bide.ops.registry import Beginning, begin, register
@@ -38,7 +38,9 @@ async def begin_with(
             )
         if not allow_eviction:
             _check_policy(client.where, found.policy)
-    if isinstance(noted, BideError):
+    if isinstance(noted, CannotSave):  # it will pass, and producers note their queues, too
+        log.warning("%s", noted)
+    elif isinstance(noted, BideError):
         raise noted
 
 

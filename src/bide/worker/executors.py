@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple, get_args
 
 from bide.errors import UsageError
 
-Executor = Literal["auto", "process", "fork"]
+Executor = Literal["auto", "async", "thread", "process", "fork"]
 EXECUTORS: Final[tuple[str, ...]] = get_args(Executor)
 
 CONCURRENCY: Final = 100
@@ -23,6 +23,16 @@ class Limits(NamedTuple):
     max_jobs: int | None
     max_rss: int | None
     """Bytes."""
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether jobs run in processes of their own."""
+        return is_apart(self.executor)
+
+
+def is_apart(executor: Executor) -> bool:
+    """Whether it runs jobs in processes of their own."""
+    return executor in ("process", "fork")
 
 
 def processors() -> int:
@@ -41,14 +51,11 @@ def check_limits(
         UsageError: it cannot be meant.
     """
     if executor not in EXECUTORS:
-        hint = ""
-        if executor in ("async", "thread"):
-            hint = "; 'auto' runs coroutine functions on the event loop and others in threads"
-        raise UsageError(f"executor must be one of {', '.join(EXECUTORS)}, not {executor!r}{hint}.")
-    if executor != "auto" and not sys.platform.startswith("linux"):
+        raise UsageError(f"executor must be one of {', '.join(EXECUTORS)}, not {executor!r}.")
+    if is_apart(executor) and not sys.platform.startswith("linux"):
         raise UsageError(f"executor={executor!r} needs Linux; here, use executor='auto'.")
     if concurrency is None:
-        concurrency = CONCURRENCY if executor == "auto" else processors()
+        concurrency = processors() if is_apart(executor) else CONCURRENCY
     counts = {"concurrency": concurrency, "max_jobs": max_jobs, "max_rss": max_rss}
     for name, value in counts.items():
         is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -46,7 +46,7 @@ def identify(run: Run, worker: str, served: Served) -> tuple[Target, Envelope, b
     run.policy = policy_for(head, run.policy)
     run.job = current(run, worker, head.meta)
     try:
-        target = served.find(head.task)
+        target = served.find_to_run(head.task)
     except TaskNotFound:
         run.missing = True
         raise

@@ -95,8 +95,9 @@ class Worker:
             name: what logs and `bide info` call it, before a few characters that make it unique;
                 by default host and process id.
             executor: `"auto"` runs coroutine functions on the event loop and plain functions in
-                threads; `"process"` runs jobs in child processes, one at a time in each; `"fork"`
-                gives each job a process of its own.
+                threads; `"async"` runs the former only, and `"thread"` the latter; `"process"` runs
+                jobs in child processes, one at a time in each; `"fork"` gives each job a process of
+                its own.
             max_jobs: after how many jobs the process that ran them has had enough: a child is
                 replaced; where there are none, the worker stops.
             max_rss: above how many bytes of memory a child is, once it has ended its job.
@@ -132,7 +133,7 @@ class Worker:
         self._pickled = pickling(given, allow_pickle, self._keyring)
         self._allow_eviction = allow_eviction
         self._modules = [modules] if isinstance(modules, str) else list(modules)
-        self._served = Served(self._modules)
+        self._served = Served(self._modules, limits.executor)
         self._order = make_order(order, self.queues)
         self._keys = [keys_of(queue, prefix) for queue in self.queues]
         self._global_keys = keys_of(None, prefix)
@@ -302,7 +303,7 @@ class Worker:
 
     def _make_running(self, changed: Callable[[], None]) -> Running | Crew:
         limits = self._limits
-        if limits.executor == "auto":
+        if not limits.is_apart:
             return Running(
                 self.name,
                 self._served,
@@ -313,7 +314,7 @@ class Worker:
             )
         held = config.overridden()
         setting = Setting(
-            executor=limits.executor,
+            executor="fork" if limits.executor == "fork" else "process",
             worker=self.name,
             modules=self._modules,
             also=sorted(registering_modules() - set(self._modules)),

@@ -1,9 +1,9 @@
-"""Several servers: slots that move, masters that die, replicas that take over."""
+"""Several servers: slots that move, masters that die or hang, replicas that take over."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from bide.keys import keys_of
 from tests.chaos.books import Books
@@ -13,7 +13,9 @@ from tests.chaos.jobs import QUEUE
 from tests.chaos.load import Given, now_us, usual
 from tests.chaos.plan import Injection
 from tests.chaos.scene import Scene
+from tests.faults.eventually import eventually
 from tests.servers.cluster import cluster
+from tests.servers.nodes import Node
 from tests.servers.sentinel import sentinel
 
 META = keys_of(QUEUE)["meta"]
@@ -87,6 +89,19 @@ class OwnerKilled(_OfSeveral):
         scene.stage.several.restart(owner)
 
 
+class OwnerFrozen(_OfSeveral):
+    name = "cluster-owner-frozen"
+    title = "The cluster's node that has the queue hangs; its replica takes over"
+    allows = "what the replica had not had, until the producer repeats it, with the same ids"
+    several = staticmethod(cluster)
+    injections = 1
+    back_off = 5.0
+
+    def inject(self, scene: Scene, injection: Injection) -> None:
+        owner = scene.stage.owner
+        freeze(scene, owner, lambda: scene.stage.several.fail_over(owner))
+
+
 class Confirmed(_OfSentinels):
     """The old master is dead, so that the replicas alone decide: what one of them has stays."""
 
@@ -131,3 +146,30 @@ class MasterKilled(_OfSentinels):
         scene.over(happened)
         if killed:
             scene.stage.several.restart(master)
+
+
+class MasterFrozen(_OfSentinels):
+    name = "sentinel-master-frozen"
+    title = "Sentinels' master hangs; a replica takes over"
+    allows = "what the replica had not had, until the producer repeats it, with the same ids"
+    injections = 1
+
+    def inject(self, scene: Scene, injection: Injection) -> None:
+        freeze(scene, scene.stage.owner, scene.stage.several.fail_over)
+
+
+def freeze(scene: Scene, master: Node, fail_over: Callable[[], object]) -> None:
+    """Have a master hang until another has taken over and the work has gone on there."""
+    scene.stage.look_at_scripts()
+    since_us = now_us() - LAG_US
+    happened = scene.hit()
+    master.freeze()
+    try:
+        fail_over()
+        told_to_repeat(scene, since_us)
+        begun = scene.begun()
+        eventually(lambda: scene.begun() > begun or scene.stage.is_drained())
+        scene.over(happened)
+    finally:
+        master.thaw()
+    scene.stage.several.settled()

@@ -11,6 +11,7 @@ import pytest
 
 from bide import JobCancelled, JobFailed, Retry, State
 from tests.faults.processes import hostile
+from tests.faults.processes.test_killed import children
 from tests.integration.processes.stand import HOSTILE, PROCESS, Shared, Stand
 
 
@@ -71,6 +72,18 @@ def test_a_job_that_breaks_its_event_loop_answers_for_that_itself(stand: Stand) 
         after = stand.queue.enqueue(hostile.ran_async)
         assert after.wait(20) == "ran"
         assert after.refresh().attempts == ()
+
+
+@PROCESS
+def test_lines_that_do_not_block_any_more_are_mended(stand: Stand) -> None:
+    """All children share them: those whose wait ended by that would die."""
+    with stand.at_work() as worker:
+        before = children(worker)
+        for _ in range(3):
+            assert stand.queue.enqueue(hostile.let_nothing_block).wait(20) == "unblocked"
+            jobs = [stand.queue.enqueue(hostile.ran) for _ in range(10)]
+            assert [job.wait(20) for job in jobs] == ["ran"] * 10
+        assert children(worker) == before
 
 
 def test_a_job_that_must_not_be_repeated_is_not(shared: Shared) -> None:

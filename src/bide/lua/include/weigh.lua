@@ -21,4 +21,29 @@ function weigh.cut(room, jobs, ids)
   return false
 end
 
+-- Counts what was read; false is nothing.
+function weigh.add(room, ...)
+  for _, value in ipairs({...}) do
+    room.left = room.left - #(value or '')
+  end
+end
+
+-- Reads on in a hash as HSCAN does, about `most` of its values, but no more than there is room for.
+-- The server tells their sizes only with them: so it is asked for as few as it gives, often. Whoever
+-- writes them again asks for a `share` of the room.
+function weigh.scan(hash, cursor, most, share)
+  local room, found = weigh.room(), {}
+  room.left = room.left * (share or 1)
+  for _ = 1, most do
+    local page = redis.call('HSCAN', hash, cursor, 'COUNT', 1)
+    cursor = page[1]
+    for _, text in ipairs(page[2]) do
+      found[#found + 1] = text
+      weigh.add(room, text)
+    end
+    if cursor == '0' or room.left < 0 or #found >= 2 * most then break end
+  end
+  return {cursor, found}
+end
+
 return weigh

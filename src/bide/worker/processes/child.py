@@ -139,7 +139,7 @@ class Child:
 
     def _serve_all(self) -> int:
         while not self._has_had_enough():
-            message = self._lines.orders.read()
+            message = self._lines.receive()
             if message is None:
                 return ENDED
             self.serve(decode_order(message))

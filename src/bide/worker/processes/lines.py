@@ -33,7 +33,7 @@ class Lines:
     """Where jobs come from, and where what becomes of them goes to."""
 
     def __init__(self, orders: socket.socket, replies: socket.socket, handing: int) -> None:
-        self.orders: Final = Reader(orders)
+        self._orders = Reader(orders)
         self._replies = replies
         self._handing = handing
         self._spare_of = orders.fileno()
@@ -57,6 +57,19 @@ class Lines:
         """Whether the descriptors are still what they were."""
         return all(_inode(fd) == inode for fd, inode in self._known)
 
+    def receive(self) -> bytes | memoryview | None:
+        """Wait for a job; None when there will be none any more."""
+        while True:
+            try:
+                return self._orders.read()
+            except BlockingIOError:
+                self._block()
+
+    def _block(self) -> None:
+        """Have the lines block again: a job has said otherwise, for all children that share them."""
+        for fd, _ in self._known[:2]:
+            os.set_blocking(fd, True)
+
     def send(self, message: bytes) -> bool:
         """Send a message whole; whether the system had the means.
 
@@ -69,6 +82,8 @@ class Lines:
                 return True
             except (BrokenPipeError, ConnectionResetError):
                 os._exit(1)
+            except BlockingIOError:
+                self._block()
             except OSError as error:
                 if error.errno == errno.ENOTCONN or not self.are_whole:
                     os._exit(1)

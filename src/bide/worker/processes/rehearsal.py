@@ -21,7 +21,7 @@ from bide.worker.processes.child import Child
 from bide.worker.processes.table import Table
 from bide.worker.processes.wire import Order, Setting, encode, pair, send
 
-TIMES: Final = 3
+TIMES: Final = 12
 """Until Python has seen enough of it."""
 
 

@@ -1,0 +1,48 @@
+"""A call, where it goes, and what is answered: what `bide.dialogue` and `bide.routes` share."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+from redis import exceptions as lib
+
+Call = tuple[Any, ...]
+Answer = list[Any] | Exception
+"""Replies, in which an error reply is an exception; or what broke the round trip."""
+
+
+class At(NamedTuple):
+    """To a node that has answered before."""
+
+    node: str
+    """Its URL; empty for the one server there is."""
+
+
+class Behind(NamedTuple):
+    """Right behind the call before it, and again with that if it has to be sent elsewhere."""
+
+    counts: tuple[int, ...]
+    """Places of calls whose writes it is to count. It counts those of its own connection: where one
+    of these went over another, routes have that call repeated."""
+
+
+Route = str | At | Behind
+"""The key whose node a call is for; or that node; or behind another."""
+
+
+class NoScript(lib.NoScriptError):
+    """A node does not know a script."""
+
+    def __init__(self, text: str, node: str) -> None:
+        super().__init__(text)
+        self.node = node
+
+
+class Late(lib.TimeoutError):
+    """A call was not sent: it repeats another, and was so long under way that it must not."""
+
+
+def is_late(until: float | None) -> bool:
+    """Whether a time (`time.monotonic()`) has passed; None never does."""
+    return until is not None and time.monotonic() > until

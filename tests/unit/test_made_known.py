@@ -1,0 +1,45 @@
+"""Making a queue known, beside its first enqueue; without a server."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from bide import Queue, ServerUnavailable
+from bide.queue.core import Trip
+from bide.queue.place import REST
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The clock; what is put into it is the time."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[-1])
+    return now
+
+
+def trip_of(queue: Queue) -> Trip:
+    (trip,) = queue._trips([queue.prepare("shop:send")])
+    return trip
+
+
+def calls(trip: Trip) -> list[tuple[str, bool]]:
+    return [(command.script, command.aside) for command in trip.commands]
+
+
+def test_it_goes_along_with_the_first_enqueue_and_is_not_worth_a_repeat(now: list[float]) -> None:
+    queue = Queue("mail", url="redis://127.0.0.1:1")
+    trip = trip_of(queue)
+    assert calls(trip) == [("enqueue", False), ("register", True)]
+    trip.read([[], None])
+    assert calls(trip_of(queue)) == [("enqueue", False)]
+
+
+def test_where_it_fails_it_is_not_tried_again_by_each_enqueue(now: list[float]) -> None:
+    queue = Queue("mail", url="redis://127.0.0.1:1")
+    trip_of(queue).read([[], ServerUnavailable("its node is down")])
+    now.append(now[-1] + REST - 1)
+    assert calls(trip_of(queue)) == [("enqueue", False)]
+    now.append(now[-1] + 1)
+    assert calls(trip_of(queue)) == [("enqueue", False), ("register", True)]

@@ -1,0 +1,105 @@
+"""Round trips as the executors make them: what is late is not sent; what a broken one means."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from redis import exceptions as lib
+
+from bide import aio, calls, dialogue, sync
+from bide.calls import Call, Late, Route
+from bide.errors import ServerUnavailable
+from bide.keys import keys_of
+from bide.ops import manage
+from bide.routes import Delivery, Trip
+
+NOBODY = "redis://127.0.0.1:1"
+"""Refuses connections."""
+COMMAND = manage.pause(keys_of("mail"))
+
+
+class Slow:
+    """Routes that have to ask long for the way."""
+
+    def __init__(self, now: list[float], *seconds: float) -> None:
+        self.answers: list[Any] = []
+        self._now = now
+        self._seconds = [*seconds]
+
+    def deliver(self, calls: Sequence[Call], routes: Sequence[Route]) -> Delivery:
+        self._now.append(self._now[-1] + self._seconds.pop(0))
+        (answer,) = yield [Trip(NOBODY, [*calls])]
+        self.answers.append(answer)
+        return answer
+
+    def must_be_master(self, node: str) -> bool:
+        return False
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The clock of the parts under test; what is put into it is the time."""
+    now = [100.0]
+    clock = SimpleNamespace(monotonic=lambda: now[-1], sleep=time.sleep)
+    for module in (aio, calls, dialogue, sync):
+        monkeypatch.setattr(module, "time", clock)
+    return now
+
+
+def test_a_repeat_that_is_late_is_not_sent_by_the_blocking_one(now: list[float]) -> None:
+    client: Any = sync.Client(NOBODY)
+    client._reached = True
+    client._routes = Slow(now, 8, 1, 2)
+    with pytest.raises(ServerUnavailable, match="refused"):
+        client.run(COMMAND)
+    broken, again, late = client._routes.answers
+    assert isinstance(broken, lib.ConnectionError)
+    assert isinstance(again, lib.ConnectionError)
+    assert isinstance(late, Late)
+
+
+@pytest.mark.anyio
+async def test_nor_by_the_awaited_one(now: list[float]) -> None:
+    client: Any = aio.Client(NOBODY)
+    client.answered = 1.0
+    client._routes = Slow(now, 8, 1, 2)
+    with pytest.raises(ServerUnavailable, match="connect"):
+        await client.run(COMMAND)
+    broken, again, late = client._routes.answers
+    assert isinstance(broken, lib.ConnectionError)
+    assert isinstance(again, lib.ConnectionError)
+    assert isinstance(late, Late)
+
+
+@pytest.mark.anyio
+async def test_nor_what_has_waited_for_its_turn(now: list[float]) -> None:
+    client: Any = aio.Client(NOBODY)
+    steps = client._routes.deliver([("PING",)], ["key"])
+    slots = client._open.here.slots
+    for _ in range(aio.CONNECTIONS):
+        await slots.acquire()
+    waiting = asyncio.create_task(client._drive(steps, until=now[-1] + 10))
+    await asyncio.sleep(0)
+    now.append(now[-1] + 11)
+    slots.release()
+    assert isinstance(await waiting, Late)
+
+
+@pytest.mark.parametrize("is_question", [True, False])
+def test_that_jobs_are_not_served_a_question_does_not_show(is_question: bool) -> None:
+    client: Any = sync.Client(NOBODY)
+    client._talk(Trip(NOBODY, [("PING",)], is_question), None)
+    assert client.answers is is_question
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("is_question", [True, False])
+async def test_by_neither_executor(is_question: bool) -> None:
+    client: Any = aio.Client(NOBODY)
+    await client._visit(Trip(NOBODY, [("PING",)], is_question), 0, None)
+    assert client.answers is is_question
