@@ -40,10 +40,10 @@ def work(url: str, jobs: str, concurrency: str) -> None:
     body = queue.prepare(tasks.nothing, (0,)).body
     visit = aio.Client._visit
 
-    async def answered(self: aio.Client, trip: Trip, block: float) -> Any:
+    async def answered(self: aio.Client, trip: Trip, *rest: Any) -> Any:
         nonlocal first, cpu
         if not all(call[1:2] in _OURS for call in trip.calls):
-            return await visit(self, trip, block)
+            return await visit(self, trip, *rest)
         await asyncio.sleep(0)  # as when it waits for a reply
         if not first:
             first, cpu = time.perf_counter(), time.process_time()
@@ -57,7 +57,7 @@ def work(url: str, jobs: str, concurrency: str) -> None:
                 replies.append(_claimed(taken, body, more=bool(ids)))
         return replies
 
-    aio.Client._visit = answered  # type: ignore[method-assign]
+    aio.Client._visit = answered  # type: ignore[method-assign, assignment]
     executed = Worker([queue], modules=[tasks.__name__], concurrency=int(concurrency)).work(True)
     wall, cpu = time.perf_counter() - first, time.process_time() - cpu
     if executed != int(jobs):
@@ -68,7 +68,7 @@ def work(url: str, jobs: str, concurrency: str) -> None:
 def add(url: str, jobs: str) -> None:
     """Enqueue jobs, one by one and many at once, that reach no server."""
 
-    def answered(self: sync.Client, trip: Trip) -> Any:
+    def answered(self: sync.Client, trip: Trip, until: float | None) -> Any:
         counts = [(len(call) - 3 - call[2]) // 4 for call in trip.calls]
         return [[b"ok", 0, *[b"new", 0] * count] for count in counts]
 
