@@ -41,7 +41,7 @@ from bide.embedded import Server
 
 PEERS: Final = ("bide", "bullmq", "rq", "celery", "dramatiq", "huey", "arq", "saq", "streaq")
 
-QUICK_S, THOROUGH_S = 100.0, 900.0
+QUICK_S, THOROUGH_S = 100.0, 420.0
 """Seconds after which a job that has not ended counts as lost."""
 
 APART_S: Final = 15.0
@@ -252,7 +252,10 @@ def _try(
         with _trial(binary, name, patience) as trial:
             told = trial.peer
             settings = told.workers["faults"]["settings"]
-            about[name] = f"{told.about['package']} {told.about['version']}, {settings}"
+            about[name] = (
+                f"{told.about['version']}, {settings}. A job is acknowledged {told.about['acks']}. "
+                f"Delayed jobs are in {told.about['delays']}"
+            )
             return act(trial)
     except RuntimeError as error:
         print(error, file=sys.stderr)
