@@ -60,6 +60,7 @@ format: $(VENV)/has-dev  ## Format the code and repair what can be repaired
 docs: $(VENV)/has-dev  ## Write the made pages again, and the site to build/docs
 	$(PY) docs/make_keys.py > docs/keys.md
 	$(PY) docs/make_features.py
+	$(PY) -m benchmarks.page
 	$(PY) -m sphinx --quiet --fail-on-warning --keep-going docs build/docs
 
 fuzz: $(VENV)/has-dev  ## Try 100,000 mutated inputs (ARGS="--seed ...")

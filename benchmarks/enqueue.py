@@ -1,128 +1,90 @@
 """How many jobs a producer adds in a second, by the way it calls.
 
-One process against an idle server; each call makes the id, encodes the body and reads the reply,
-as users' calls do. The ways take turns, round after round. The floor of a way that makes one round
-trip at a time is PING by the same client library: what a round trip costs with no bide in it.
+One process against an idle server; each library by the calls that it has: one by one, blocking or
+awaited; a hundred callers that await in one loop; many in one call, 500 a call. Jobs are due at
+once or in an hour. All take turns, round after round. The floor of a way that makes one round trip
+at a time is PING by the client library that bide uses: what a round trip costs with no queue in it.
 """
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from typing import Any
+from functools import partial
+from typing import NamedTuple
 
-import redis
-import redis.asyncio
+from benchmarks.lab import Lab
+from benchmarks.peer import Peer, open_peer, server_s
+from benchmarks.report import Aim, Report, Row, Rows
+from benchmarks.rounds import Pair, company, in_turn, medians, ratios
 
-from benchmarks import tasks
-from benchmarks.lab import QUEUE, Lab
-from benchmarks.report import Report, Row, Rows, median, spread
-from bide import AsyncQueue
+QUICK_S, THOROUGH_S = 20, 45
+DELAY_S = 3600.0
 
-CALLERS = 100
-CHUNK = 500
-DELAY = 3600
 
-Way = Callable[[Lab, int], Row]
+class Way(NamedTuple):
+    """A way to enqueue, and what is held against what."""
+
+    name: str
+    title: str
+    jobs: int
+    pairs: dict[str, float]
+    """bide against peers by their names: how many times as fast it is to be."""
+
+
+WAYS = (
+    Way("blocking", "one by one", 1_000, {"Dramatiq": 1.3, "Huey": 1.3, "RQ": 1.3, "Celery": 1.3}),
+    Way("awaited", "one by one, awaited", 1_000, {"BullMQ": 0, "SAQ": 0, "arq": 0}),
+    Way("concurrent", "100 callers that await in one loop", 2_000, {"BullMQ": 4, "SAQ": 0}),
+    Way("many", "many in one call", 5_000, {"RQ": 4, "BullMQ": 4, "streaq": 4}),
+)
+DUE = {"due at once": 0.0, "due in an hour": DELAY_S}
 
 
 def run(lab: Lab) -> list[Report]:
-    """Measure each way in turn, several times."""
-    count = 2_000 if lab.quick else 5_000
-    ways: dict[str, tuple[Way, int]] = {
-        "enqueue, one by one": (_blocking, count),
-        "  floor: PING, one by one": (_ping, count),
-        "await enqueue, one by one": (_awaited, count),
-        "  floor: await PING, one by one": (_ping_awaited, count),
-        f"await enqueue, {CALLERS} callers in one loop": (_concurrent, 2 * count),
-        f"enqueue_many, {CHUNK} a call": (_many, 10 * count),
+    """Measure each way of each in turn, several times."""
+    peers = list(company(lab).peers.values())
+    with open_peer("ping", lab.server.url, company(lab).marks) as floor:
+        measures = {
+            f"{way.name} {due} {peer.name}": partial(_time, lab, peer, way, delay)
+            for way in WAYS
+            for due, delay in DUE.items()
+            for peer in [*peers, floor]
+            if peer is not floor or (due == "due at once" and way.name in ("blocking", "awaited"))
+        }
+        rounds = in_turn(lab.seconds(QUICK_S, THOROUGH_S), measures)
+    reports: list[Report] = []
+    for way in WAYS:
+        rows: Rows = {}
+        aims: list[Aim] = []
+        for due in DUE:
+            prefix = f"{way.name} {due} "
+            ours = {
+                name.removeprefix(prefix): measured
+                for name, measured in rounds.items()
+                if name.startswith(prefix) and measured[0]
+            }
+            rows |= {f"{name}, {due}": row for name, row in medians(ours, "jobs/s").items()}
+            compared, met = ratios(
+                ours, [Pair("bide", name, times) for name, times in way.pairs.items()], "jobs/s"
+            )
+            rows |= {f"  {name}, {due}": row for name, row in compared.items()}
+            aims += [aim._replace(what=f"enqueue {way.title}, {due}: {aim.what}") for aim in met]
+        note = "CPU µs: the producer's; server µs: the server's CPU; times: medians of ratios"
+        reports.append(Report(f"Enqueueing, {way.title}", rows, "library", note, aims))
+    return reports
+
+
+def _time(lab: Lab, peer: Peer, way: Way, delay: float) -> Row:
+    lab.empty()
+    jobs = way.jobs // (2 if lab.quick else 1)
+    told = peer.time(way.name, 1, delay)
+    if told is None:
+        return {}
+    before = server_s(lab.client)
+    told = peer.time(way.name, jobs, delay)
+    assert told is not None
+    used = server_s(lab.client) - before
+    return {
+        "jobs/s": jobs / told["seconds"],
+        "CPU µs": told["cpu_s"] * 1e6 / jobs,
+        "server µs": used * 1e6 / jobs,
     }
-    rounds: dict[str, list[Row]] = {name: [] for name in ways}
-    for _ in range(3 if lab.quick else 7):
-        for name, (way, jobs) in ways.items():
-            lab.empty()
-            calls, usec = lab.scripts()
-            row = way(lab, jobs)
-            calls, usec = lab.scripts()[0] - calls, lab.scripts()[1] - usec
-            if calls:
-                row["server µs"] = usec / jobs
-            rounds[name].append(row)
-    rows: Rows = {name: median(r) | spread(r, "jobs/s") for name, r in rounds.items()}
-    return [Report("Enqueueing delayed jobs", rows, "way", "PING: round trips for jobs")]
-
-
-@contextmanager
-def _timed(jobs: int) -> Iterator[Row]:
-    """Fill in what the block took, once it has ended."""
-    row: Row = {}
-    wall, cpu = time.perf_counter(), time.process_time()
-    yield row
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    row |= {"jobs/s": jobs / wall, "wall µs": wall * 1e6 / jobs, "CPU µs": cpu * 1e6 / jobs}
-
-
-def _blocking(lab: Lab, jobs: int) -> Row:
-    with closing(lab.queue()) as queue:
-        queue.enqueue(tasks.nothing, delay=DELAY)  # connects
-        with _timed(jobs) as row:
-            for number in range(jobs):
-                queue.enqueue(tasks.nothing, number, delay=DELAY)
-    return row
-
-
-def _ping(lab: Lab, jobs: int) -> Row:
-    client: Any = redis.Redis.from_url(lab.server.url, protocol=2)
-    with closing(client):
-        client.ping()
-        with _timed(jobs) as row:
-            for _ in range(jobs):
-                client.ping()
-    return row
-
-
-def _many(lab: Lab, jobs: int) -> Row:
-    with closing(lab.queue()) as queue:
-        queue.enqueue(tasks.nothing, delay=DELAY)
-        with _timed(jobs) as row:
-            for i in range(0, jobs, CHUNK):
-                batch = range(i, i + CHUNK)
-                queue.enqueue_many([queue.prepare(tasks.nothing, (n,), delay=DELAY) for n in batch])
-    return row
-
-
-def _awaited(lab: Lab, jobs: int) -> Row:
-    return asyncio.run(_await_enqueues(lab, jobs, callers=1))
-
-
-def _concurrent(lab: Lab, jobs: int) -> Row:
-    return asyncio.run(_await_enqueues(lab, jobs, callers=CALLERS))
-
-
-async def _await_enqueues(lab: Lab, jobs: int, callers: int) -> Row:
-    queue = AsyncQueue(QUEUE, url=lab.server.url)
-
-    async def call(count: int) -> None:
-        for number in range(count):
-            await queue.enqueue(tasks.nothing, number, delay=DELAY)
-
-    await asyncio.gather(*(call(1) for _ in range(callers)))  # connects
-    with _timed(jobs) as row:
-        await asyncio.gather(*(call(jobs // callers) for _ in range(callers)))
-    await queue.close()
-    return row
-
-
-def _ping_awaited(lab: Lab, jobs: int) -> Row:
-    return asyncio.run(_await_pings(lab, jobs))
-
-
-async def _await_pings(lab: Lab, jobs: int) -> Row:
-    client: Any = redis.asyncio.Redis.from_url(lab.server.url, protocol=2)
-    await client.ping()
-    with _timed(jobs) as row:
-        for _ in range(jobs):
-            await client.ping()
-    await client.aclose()
-    return row

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import signal
 import statistics
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -34,12 +33,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from benchmarks.install import install
 from benchmarks.lab import Lab
-from benchmarks.peer import Marks, Peer, install, install_node, open_peer
+from benchmarks.peer import Marks, Peer, complain, open_peer
 from benchmarks.report import Report, Row, Rows, percentiles
+from benchmarks.rounds import PEERS
 from bide.embedded import Server
-
-PEERS: Final = ("bide", "bullmq", "rq", "celery", "dramatiq", "huey", "arq", "saq", "streaq")
 
 QUICK_S, THOROUGH_S = 100.0, 420.0
 """Seconds after which a job that has not ended counts as lost."""
@@ -173,7 +172,7 @@ class Trial:
     def _begun(self) -> set[int]:
         """Wait for the first jobs to begin; the fault comes while they run."""
         if not self.ledger.wait("begin", 1, AT_ONCE):
-            raise RuntimeError(f"{self.peer.name} does not begin")
+            raise RuntimeError("it does not begin")
         time.sleep(1)
         seen = self.ledger.read()
         return set(seen["begin"]) - set(seen["end"])
@@ -231,12 +230,9 @@ def run(lab: Lab) -> list[Report]:
 
 def _is_installed(name: str) -> bool:
     try:
-        if name == "bullmq":
-            install_node(name)
-        else:
-            install(name)
+        install(name)
     except RuntimeError as error:
-        print(f"without {name}: {error}", file=sys.stderr)
+        complain(name, error)
         return False
     return True
 
@@ -258,7 +254,7 @@ def _try(
             )
             return act(trial)
     except RuntimeError as error:
-        print(error, file=sys.stderr)
+        complain(name, error)
         return {}
 
 

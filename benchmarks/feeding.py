@@ -114,12 +114,9 @@ def _late(lab: Lab, peer: Peer, marks: Marks) -> Report:
     for name in _hire(lab, peer, 2):
         late: list[float] = []
         lab.empty()
-        with peer.working(name) as processes:
-            peer.enqueue(name, QUICK_JOBS + 1, QUICK_JOBS)
-            marks.wait(QUICK_JOBS + 1, QUICK_JOBS, name)
-            processes.wait_idle()
+        with peer.warm(name, marks):
             for _ in range(5 if lab.quick else 20):
-                late += _late_once(lab, marks, name)
+                late += _late_once(lab, marks)
         behind = sum(ms > BUSY_MS / 2 for ms in late) / len(late)
         rows[name] = percentiles(late) | {"behind it, %": 100 * behind}
     note = (
@@ -128,17 +125,17 @@ def _late(lab: Lab, peer: Peer, marks: Marks) -> Report:
     return Report("A free child beside a busy one", rows, "who claims", note)
 
 
-def _late_once(lab: Lab, marks: Marks, name: str) -> list[float]:
+def _late_once(lab: Lab, marks: Marks) -> list[float]:
     marks.clear()
     queue: Any = lab.queue()
     due = time.time() + 0.3
     due_ns = time.monotonic_ns() + round((due - time.time()) * 1e9)
     at = datetime.fromtimestamp(due, UTC)
     jobs = [queue.prepare("benchmarks.peers.bide:busy", (0,), at=at)]
-    jobs += [queue.prepare("benchmarks.peers.bide:job", (n + 1,), at=at) for n in range(QUICK_JOBS)]
+    jobs += [queue.prepare("job", (n + 1,), at=at) for n in range(QUICK_JOBS)]
     queue.enqueue_many(jobs)
     queue.close()
-    marks.wait(0, QUICK_JOBS + 1, name)
+    marks.wait(0, QUICK_JOBS + 1)
     time.sleep(max(0.0, due + 1.2 - time.time()))
     return [(at_ns - due_ns) / 1e6 for at_ns in marks.times(1, QUICK_JOBS)]
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from benchmarks.child import answer, child
 from benchmarks.lab import QUEUE, Lab
-from benchmarks.report import Report, Row, Rows
+from benchmarks.report import Aim, Report, Row, Rows
 from benchmarks.tasks import LOG, Log, read_log
 from bide import Queue
 
@@ -30,7 +30,7 @@ _STEP: Final = "BIDE_BENCH_STEP"
 _OWN: Final = ("Private_Clean:", "Private_Dirty:")
 
 
-def run(lab: Lab) -> Report:
+def run(lab: Lab) -> list[Report]:
     """Produce and work at the same time."""
     jobs = QUICK_JOBS if lab.quick else JOBS
     os.environ[_STEP] = str(jobs // STEPS)
@@ -44,12 +44,12 @@ def run(lab: Lab) -> Report:
                 answer(producer, 3_600)
             lab.wait_completed(jobs, 600)
         rows: Rows = {name: _row(log) for name, log in logs.items()}
-    return Report(
-        f"Memory of a process through which {jobs:,} jobs pass",
-        rows,
-        "process",
-        f"bytes/job: the slope over the second half (target: below {MOST_BYTES})",
-    )
+    aims = [
+        Aim(f"bytes per job that a {name} grows by", row["bytes/job"], at_most=MOST_BYTES)
+        for name, row in rows.items()
+    ]
+    title = f"Memory of a process through which {jobs:,} jobs pass"
+    return [Report(title, rows, "process", "bytes/job: the slope over the second half", aims)]
 
 
 def _row(log: Path) -> Row:

@@ -8,7 +8,7 @@ import platform
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,8 @@ class Lab:
         self.chosen = chosen
         self.client: Any = redis.Redis.from_url(server.url, decode_responses=True)
         self.keys = keys_of(QUEUE)
+        self.stack = ExitStack()
+        """What is closed with the lab."""
 
     def queue(self) -> Queue:
         """A producer's view of the queue."""
@@ -58,15 +60,20 @@ class Lab:
             if name.split("|")[0] not in _OUR_OWN
         }
 
+    def seconds(self, quick: float, thorough: float) -> float:
+        """How long something may be measured."""
+        return quick if self.quick else thorough
+
     def scripts(self) -> tuple[int, int]:
         """Calls and microseconds of EVALSHA so far; the time includes all that scripts call."""
         return self.commands().get("evalsha", (0, 0))
 
     def memory(self) -> int:
-        """`used_memory`, without the buffers of the connection that did the loading."""
+        """`used_memory`, without the buffers of connections."""
         self.client.connection_pool.disconnect()
         time.sleep(0.05)
-        return int(self.client.info("memory")["used_memory"])
+        told = self.client.info("memory")
+        return int(told["used_memory"]) - int(told["mem_clients_normal"])
 
     def last_finish_us(self) -> int:
         """When the server last noted that a job had completed."""
@@ -134,7 +141,9 @@ def open_lab(quick: bool, chosen: str | None) -> Iterator[Lab]:
             raise SystemExit(f"no {chosen} server was found; give its path to --server")
         binary = next(iter(found.values()))
     with Server.start(binary=binary) as server:
-        yield Lab(server, quick, chosen)
+        lab = Lab(server, quick, chosen)
+        with lab.stack:
+            yield lab
 
 
 def environment(server: Server) -> dict[str, Any]:
@@ -153,7 +162,7 @@ def environment(server: Server) -> dict[str, Any]:
         "versions": versions,
         "cpus": os.cpu_count(),
         "load": round(os.getloadavg()[0], 2),
-        "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "platform": f"{platform.system()} {platform.machine()}",
         "transport": server.url.partition(":")[0],
     }
 

@@ -1,56 +1,77 @@
 """What a delayed job takes in the server's memory, enqueued as users do it.
 
-The difference in `used_memory` between an empty server and one with 100,000 jobs, a job of its
-own delay each, on every server that is here. The floor is a sorted set of the same ids and due
-times and nothing else: no task, no arguments, no protection from a repeated enqueue.
+The difference in `used_memory` between an empty server and one with many jobs, each due at a time
+of its own in the hours to come, and each with its number as its argument; no worker is there. bide
+is measured on every server that is here, its peers on the one under measurement. Some keep jobs so
+that one can be found by its id (to be cancelled, or looked at), some do not: that is said. The
+floor is a sorted set of ids and due times and nothing else.
 """
 
 from __future__ import annotations
 
-import random
+import time
+from contextlib import ExitStack
 
-from benchmarks.lab import QUEUE, Lab, binaries
-from benchmarks.report import Report, Row, Rows
-from bide import Queue
+from benchmarks.lab import Lab, binaries
+from benchmarks.peer import LONGEST_S, Peer, complain, open_peer
+from benchmarks.report import Aim, Report, Row, Rows
+from benchmarks.rounds import company
 from bide.embedded import Server
 
-JOBS = 100_000
-CHUNK = 500
-TASK = "app:send"
-LONGEST_S = 24 * 3600
+JOBS = 25_000
+"""By which hash tables of 32,768 places are as full as they are on average."""
+
+AHEAD_S = 3600.0
+STEP_S = 1.0
+MOST_BYTES = 260
+"""On Redis 7, by id."""
 
 
 def run(lab: Lab) -> list[Report]:
     """Load each server once: allocators are deterministic, rounds would tell nothing more."""
+    here = company(lab)
     rows: Rows = {}
+    aims: list[Aim] = []
+    known = f"{lab.server.flavour} {lab.server.version}"
+    for peer in here.peers.values():
+        try:
+            row = _load(lab, peer)
+        except RuntimeError as error:
+            complain(peer.name, error)
+            continue
+        found = "by id" if peer.about["by_id"] else "not by id"
+        rows[f"{peer.name}, {known} ({found})"] = row
+        if peer.key == "bide" and known.startswith("redis 7"):
+            aims = [Aim(f"bytes a delayed job, {known}", row["bytes"], at_most=MOST_BYTES)]
+    rows[f"floor: sorted set, {known}"] = _floor(lab)
     for binary in binaries(lab.chosen).values():
-        with Server.start(binary=binary) as server:
-            rows[f"{server.flavour} {server.version}"] = _load(Lab(server, lab.quick, None))
-    return [Report(f'Memory per delayed job, {JOBS:,} of "{TASK}" with the argument 42', rows)]
+        if binary == lab.server.binary:
+            continue
+        with ExitStack() as stack:
+            server = stack.enter_context(Server.start(binary=binary))
+            other = Lab(server, lab.quick, None)
+            bide = stack.enter_context(open_peer("bide", server.url, here.marks))
+            name = f"{server.flavour} {server.version}"
+            rows[f"{bide.name}, {name} (by id)"] = _load(other, bide)
+            rows[f"floor: sorted set, {name}"] = _floor(other)
+    note = "used_memory, a job; by id: whether a delayed job can be found by its id"
+    return [Report(f"Memory per delayed job, {JOBS:,} jobs", rows, "library", note, aims)]
 
 
-def _load(lab: Lab) -> Row:
-    rng, queue = random.Random(0), Queue(QUEUE, url=lab.server.url)
-    queue.enqueue(TASK, 42, delay=60)  # loads the script
+def _load(lab: Lab, peer: Peer) -> Row:
+    lab.empty()
+    due = time.time() + AHEAD_S
+    peer.put(peer.best, 0, 1, at=due)  # loads what the library has for the server
     lab.empty()
     empty = lab.memory()
-    ids: dict[str, float] = {}
-    for _ in range(JOBS // CHUNK):
-        jobs = [
-            queue.prepare(TASK, (42,), delay=rng.uniform(3600, LONGEST_S)) for _ in range(CHUNK)
-        ]
-        for job in queue.enqueue_many(jobs):
-            ids[job.id] = round(job.due.timestamp() * 1e6)
-    queue.close()
-    used = lab.memory() - empty
+    peer.put(peer.best, 0, JOBS, at=due, step=STEP_S, seconds=2 * LONGEST_S)
+    return {"bytes": (lab.memory() - empty) / JOBS}
+
+
+def _floor(lab: Lab) -> Row:
     lab.empty()
-    empty = lab.memory()
-    items = list(ids.items())
-    for i in range(0, JOBS, CHUNK):
-        lab.client.zadd("floor", dict(items[i : i + CHUNK]))
-    return {
-        "bytes": used / JOBS,
-        "floor: sorted set": (lab.memory() - empty) / JOBS,
-        "id": len(jobs[0].id),
-        "body": len(jobs[0].body),
-    }
+    empty, due = lab.memory(), time.time() + AHEAD_S
+    for first in range(0, JOBS, 500):
+        batch = range(first, first + 500)
+        lab.client.zadd("floor", {f"{n:020}": round((due + n) * 1e6) for n in batch})
+    return {"bytes": (lab.memory() - empty) / JOBS}

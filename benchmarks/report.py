@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from rich.box import SIMPLE_HEAD
@@ -14,6 +14,29 @@ Row = dict[str, float]
 Rows = dict[str, Row]
 
 
+class Aim(NamedTuple):
+    """What a figure is to be, and is."""
+
+    what: str
+    measured: float
+    at_most: float | None = None
+    at_least: float | None = None
+
+    @property
+    def bound(self) -> str:
+        """What it is to be, in print."""
+        if self.at_most is not None:
+            return f"≤ {number(self.at_most)}"
+        return f"≥ {number(self.at_least or 0)}"
+
+    @property
+    def met(self) -> bool:
+        """Whether it is."""
+        if self.at_most is not None and self.measured > self.at_most:
+            return False
+        return self.at_least is None or self.measured >= self.at_least
+
+
 class Report(NamedTuple):
     """One table: a row for each thing measured, a column for each figure."""
 
@@ -21,6 +44,9 @@ class Report(NamedTuple):
     rows: Rows
     first: str = ""
     note: str = ""
+    aims: Sequence[Aim] = ()
+    points: Mapping[str, Sequence[float]] = {}
+    """Of some rows, the values themselves, thinned: for a plot."""
 
 
 def percentiles(values: Iterable[float]) -> Row:
@@ -47,14 +73,37 @@ def difference(one: Row, floor: Row) -> Row:
 
 
 def median(rounds: Sequence[Row]) -> Row:
-    """The median of each figure over rounds."""
-    return {column: statistics.median(r[column] for r in rounds) for column in rounds[0]}
+    """The median of each figure over those rounds that have it."""
+    columns = dict.fromkeys(column for row in rounds for column in row)
+    return {
+        column: statistics.median(row[column] for row in rounds if column in row)
+        for column in columns
+    }
 
 
 def spread(rounds: Sequence[Row], column: str) -> Row:
     """The lowest and highest of one figure over rounds: how far to trust its median."""
     values = [r[column] for r in rounds]
     return {"lowest": min(values), "highest": max(values)}
+
+
+def thinned(values: Iterable[float], most: int = 200) -> list[float]:
+    """Quantiles at even distances, to three decimals: for a cumulative plot."""
+    ordered = sorted(round(value, 3) for value in values)
+    if len(ordered) <= most:
+        return ordered
+    return [ordered[round(i * (len(ordered) - 1) / (most - 1))] for i in range(most)]
+
+
+def show_aims(console: Console, aims: Sequence[Aim]) -> None:
+    """Print what was to be reached, and whether it was."""
+    table = Table(title="What is to be reached", title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("")
+    for column in ("measured", "to be", ""):
+        table.add_column(column, justify="right", no_wrap=True)
+    for aim in aims:
+        table.add_row(aim.what, number(aim.measured), aim.bound, "met" if aim.met else "missed")
+    console.print(table)
 
 
 def show(console: Console, report: Report) -> None:
@@ -69,14 +118,15 @@ def show(console: Console, report: Report) -> None:
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     for name, row in report.rows.items():
-        table.add_row(name, *(_number(row[c]) if c in row else "–" for c in columns))
+        table.add_row(name, *(number(row[c]) if c in row else "–" for c in columns))
     console.print(table)
     if report.note:
         console.print(report.note, style="dim", highlight=False)
         console.print()
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """A figure with as many digits as mean something."""
     if isinstance(value, int) or abs(value) >= 1000 or value == int(value):
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}"

@@ -75,10 +75,3 @@ async def stamp(number: int) -> None:
     at_ns = time.time_ns()
     assert _log is not None
     _log.note(number, at_to_us(current_job().due) * 1000, at_ns)
-
-
-async def stamp_since(number: int, since_ns: int) -> None:
-    """Note when this job began, beside a moment its producer chose."""
-    at_ns = time.time_ns()
-    assert _log is not None
-    _log.note(number, since_ns, at_ns)

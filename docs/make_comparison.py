@@ -1,7 +1,7 @@
 """Writes `docs/comparison.md` from the figures in `docs/comparison.json`.
 
-`python -m benchmarks faults --json docs/comparison.json` measures them; `make docs` writes the page,
-and a test holds it equal to what this makes.
+`python -m benchmarks faults --json docs/comparison.json` measures them; `make docs` writes the
+page, and a test holds it equal to what this makes.
 """
 
 from __future__ import annotations
@@ -25,31 +25,32 @@ TITLES = {
 HEAD = """\
 # Beside other queues, under faults
 
-The same faults, done to bide and to other task queues: each with the settings that it has by default,
-on a server of its own, side by side on the same machine. Jobs write into a ledger when they begin and
-when they end; what is told here is what the ledger says.
+The same faults, done to bide and to other task queues: each with the settings that it has by
+default, on a server of its own, side by side on the same machine. Jobs write into a ledger when
+they begin and when they end; what is told here is what the ledger says.
 
     python -m benchmarks faults --json docs/comparison.json
 
 {server}, {python}, {cpus} processors; {date}. A job is *not back* if it has not come to its end
 within {seconds} s, which may be lost or yet to come. *Twice* are those that came to their end
-twice. *Again* is how long after the fault the jobs that it met were begun again (median). A dash: it
-did not happen.
+twice. *Again* is how long after the fault the jobs that it met were begun again (median). A dash:
+it did not happen.
 """
 
 WORST = """\
 ## What to make of it
 
-- Of a worker that is killed alone, bide's jobs wait for the end of their leases, ten seconds unless
-  you say otherwise: this is its worst case, and the figure above. In [processes](howto/executors.md),
-  where a child is killed and its worker lives, it is known at once.
-- A job that stood still with its worker runs twice wherever somebody else took it over meanwhile. No
-  queue can prevent that; bide refuses what the first run returns, and gives you
-  [a token](howto/ids.md) to have your own database refuse it, too.
-- What a server has acknowledged and not yet written to its disk is gone when it is killed, with any
-  queue. [`durability="fsync"`](howto/durability.md) waits for the disk.
-- Others can be set to lose less than by default: Celery with `acks_late`, RQ and SAQ with retries. Then
-  more is repeated; the table says what you get if you do not know.
+- Of a worker that is killed alone, bide's jobs wait for the end of their leases, ten seconds
+  unless you say otherwise: this is its worst case, and the figure above. In
+  [processes](howto/executors.md), where a child is killed and its worker lives, it is known at
+  once.
+- A job that stood still with its worker runs twice wherever somebody else took it over meanwhile.
+  No queue can prevent that; bide refuses what the first run returns, and gives you [a
+  token](howto/ids.md) to have your own database refuse it, too.
+- What a server has acknowledged and not yet written to its disk is gone when it is killed, with
+  any queue. [`durability="fsync"`](howto/durability.md) waits for the disk.
+- Others can be set to lose less than by default: Celery with `acks_late`, RQ and SAQ with retries.
+  Then more is repeated; the table says what you get if you do not know.
 """
 
 

@@ -4,15 +4,19 @@ Every default is on: leases that are renewed, fencing tokens, the claim's record
 """
 
 import time
+from contextlib import asynccontextmanager
 
-from benchmarks.peers.common import QUEUE, URL, mark, take
-from bide import Queue
+from benchmarks.peers.common import QUEUE, URL, mark, take, when
+from bide import AsyncQueue, Queue
 
 ABOUT = {
+    "name": "bide",
+    "best": "bide async, 100",
     "package": "bide",
     "acks": "when a job has ended, under a fencing token; a child's death is known at once, a "
     "worker's when its leases end (10 s)",
     "delays": "a sorted set; a worker sleeps until the next is due",
+    "by_id": True,
 }
 
 
@@ -26,7 +30,7 @@ WORKERS = {
     "bide process, 2": {"command": _work("-x", "process", "-c", "2"), "jobs": 20_000},
     "bide threads, 1 × 8": {"command": _work("-c", "8"), "jobs": 20_000},
     "bide threads, 2 × 8": {"command": _work("-w", "2", "-c", "8"), "jobs": 30_000},
-    "bide async, 100": {"command": _work("-c", "100"), "jobs": 25_000},
+    "bide async, 100": {"command": _work("-c", "100"), "jobs": 25_000, "job": "job_async"},
 }
 
 
@@ -38,10 +42,12 @@ FAULTS = {
 queue = Queue(QUEUE, url=URL)
 
 
+@queue.task(name="job")
 def job(number):
     mark(number)
 
 
+@queue.task(name="job_async")
 async def job_async(number):
     mark(number)
 
@@ -51,17 +57,30 @@ def busy(number):
     time.sleep(1)
 
 
-def enqueue(numbers, worker):
-    task = job_async if "async" in worker else job
-    for i in range(0, len(numbers), 500):
-        queue.enqueue_many([queue.prepare(task, (n,)) for n in numbers[i : i + 500]])
-
-
 def held(number, seconds):
     take(number, seconds)
 
 
-def hold(delays, seconds):
-    queue.enqueue_many(
-        [queue.prepare(held, (n, seconds), delay=delay) for n, delay in delays.items()]
-    )
+tasks = {"job": job, "job_async": job_async, "held": held}
+
+
+def one(task, args, at):
+    queue.enqueue(tasks[task], *args, at=when(at))
+
+
+def many(calls):
+    queue.enqueue_many([queue.prepare(tasks[task], args, at=when(at)) for task, args, at in calls])
+
+
+@asynccontextmanager
+async def session():
+    global awaited
+    awaited = AsyncQueue(QUEUE, url=URL)
+    try:
+        yield
+    finally:
+        await awaited.close()
+
+
+async def aone(task, args, at):
+    await awaited.enqueue(tasks[task], *args, at=when(at))

@@ -8,15 +8,20 @@ As its guide to optimizing advises for short tasks, each process prefetches many
 that nobody reads are ignored; nothing is said between workers, and no rates are limited.
 """
 
+from functools import cache
+
 from celery import Celery
 
-from benchmarks.peers.common import QUEUE, URL, mark, take
+from benchmarks.peers.common import QUEUE, URL, mark, take, when
 
 ABOUT = {
+    "name": "Celery",
+    "best": "Celery prefork, 2",
     "package": "celery",
     "acks": "before a job runs (acks_late is off): one whose process dies is lost; what was "
     "prefetched comes back after an hour",
     "delays": "the memory of the worker that has taken the message",
+    "by_id": False,
 }
 WORKERS = {
     "Celery prefork, 2": {
@@ -49,17 +54,15 @@ def job(number):
     mark(number)
 
 
-def enqueue(numbers, worker):
-    with app.producer_pool.acquire() as producer:
-        for number in numbers:
-            job.apply_async((number,), producer=producer)
+@cache
+def _producer():
+    return app.producer_pool.acquire()
+
+
+def one(task, args, at):
+    app.tasks[task].apply_async(args, eta=when(at), producer=_producer())
 
 
 @app.task(name="held")
 def held(number, seconds):
     take(number, seconds)
-
-
-def hold(delays, seconds):
-    for number, delay in delays.items():
-        held.apply_async((number, seconds), countdown=delay or None)

@@ -6,12 +6,15 @@
 
 from huey import RedisHuey
 
-from benchmarks.peers.common import QUEUE, URL, mark, take
+from benchmarks.peers.common import QUEUE, URL, mark, take, when
 
 ABOUT = {
+    "name": "Huey",
+    "best": "Huey, 8 threads",
     "package": "huey",
     "acks": "never: what is taken off the list is gone, and lost with its worker",
     "delays": "a sorted set, which a scheduler looks at every second",
+    "by_id": False,
 }
 WORKERS = {
     "Huey, 8 threads": {
@@ -39,19 +42,16 @@ def job(number):
     mark(number)
 
 
-def enqueue(numbers, worker):
-    for number in numbers:
-        job(number)
-
-
 @huey.task()
 def held(number, seconds):
     take(number, seconds)
 
 
-def hold(delays, seconds):
-    for number, delay in delays.items():
-        if delay:
-            held.schedule((number, seconds), delay=delay)
-        else:
-            held(number, seconds)
+tasks = {"job": job, "held": held}
+
+
+def one(task, args, at):
+    if at is None:
+        tasks[task](*args)
+    else:
+        tasks[task].schedule(args, eta=when(at))

@@ -9,25 +9,28 @@ before it forks.
 """
 
 import sys
-from datetime import timedelta
 
 from redis import Redis
 from rq import Queue, SimpleWorker, Worker
 from rq.worker_pool import WorkerPool
 
-from benchmarks.peers.common import QUEUE, URL, mark, take
+from benchmarks.peers.common import QUEUE, URL, mark, take, when
 
 ABOUT = {
+    "name": "RQ",
+    "best": "RQ SimpleWorker, scheduler",
     "package": "rq",
     "acks": "when a job has ended; one whose worker dies fails when its heartbeat is missed, and "
     "runs again only if it has retries",
     "delays": "a sorted set, which a scheduler looks at every second",
+    "by_id": True,
 }
 _WORK = ["python", "-m", "benchmarks.peers.rq"]
 WORKERS = {
     "RQ Worker, 1": {"command": [*_WORK, "fork"], "jobs": 100},
     "RQ Worker, 2": {"command": [*_WORK, "pool"], "jobs": 200},
     "RQ SimpleWorker, 1": {"command": [*_WORK, "simple"], "jobs": 400},
+    "RQ SimpleWorker, scheduler": {"command": [*_WORK, "punctual"], "jobs": 400},
 }
 
 
@@ -44,20 +47,23 @@ def job(number):
     mark(number)
 
 
-def enqueue(numbers, worker):
-    queue.enqueue_many([Queue.prepare_data("benchmarks.peers.rq.job", (n,)) for n in numbers])
-
-
 def held(number, seconds):
     take(number, seconds)
 
 
-def hold(delays, seconds):
-    for number, delay in delays.items():
-        if delay:
-            queue.enqueue_in(timedelta(seconds=delay), "benchmarks.peers.rq.held", number, seconds)
-        else:
-            queue.enqueue("benchmarks.peers.rq.held", number, seconds)
+def one(task, args, at):
+    if at is None:
+        queue.enqueue(f"benchmarks.peers.rq.{task}", *args)
+    else:
+        queue.enqueue_at(when(at), f"benchmarks.peers.rq.{task}", *args)
+
+
+def many(calls):
+    if calls[0][2] is not None:
+        raise NotImplementedError
+    queue.enqueue_many(
+        [Queue.prepare_data(f"benchmarks.peers.rq.{task}", args) for task, args, _ in calls]
+    )
 
 
 def work(kind):
@@ -66,8 +72,8 @@ def work(kind):
     elif kind == "scheduler":
         Worker([QUEUE], connection=connection).work(logging_level="WARNING", with_scheduler=True)
     else:
-        worker = {"fork": Worker, "simple": SimpleWorker}[kind]
-        worker([QUEUE], connection=connection).work(logging_level="WARNING")
+        worker = (Worker if kind == "fork" else SimpleWorker)([QUEUE], connection=connection)
+        worker.work(logging_level="WARNING", with_scheduler=kind == "punctual")
 
 
 if __name__ == "__main__":

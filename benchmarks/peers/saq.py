@@ -1,21 +1,24 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["saq[redis]>=0.26,<1", "redis[hiredis]", "typing_extensions"]
+# dependencies = ["saq[redis]>=0.26,<1", "redis[hiredis]", "uvloop", "typing_extensions"]
 # ///
 """SAQ: coroutines; each of a worker's slots waits at the queue itself."""
 
-import asyncio
-import time
+from contextlib import asynccontextmanager
 
-from saq import Queue
+from redis.asyncio import Redis
+from saq.queue.redis import RedisQueue
 
 from benchmarks.peers.common import QUEUE, URL, mark, take_async
 
 ABOUT = {
+    "name": "SAQ",
+    "best": "SAQ, 100",
     "package": "saq",
     "acks": "when a job has ended; one whose worker dies is looked for by a sweep once its "
     "time-out (10 s) has passed, and runs again only if it has retries",
     "delays": "a sorted set, which a worker looks at every second",
+    "by_id": True,
 }
 WORKERS = {
     "SAQ, 100": {"command": ["saq", "benchmarks.peers.saq.busy", "-q"], "jobs": 2_000},
@@ -34,24 +37,24 @@ async def held(ctx, *, number, seconds):
     await take_async(number, seconds)
 
 
-queue = Queue.from_url(URL, name=QUEUE)
+queue = RedisQueue(Redis.from_url(URL), name=QUEUE)
 plain = {"queue": queue, "functions": [job, held]}
 busy = {**plain, "concurrency": 100}
 
 
-async def _enqueue(calls):
-    queue = Queue.from_url(URL, name=QUEUE)
-    await queue.connect()
-    for name, kwargs, delay in calls:
-        scheduled = {"scheduled": time.time() + delay} if delay else {}
-        await queue.enqueue(name, **kwargs, **scheduled)
-    await queue.disconnect()
+@asynccontextmanager
+async def session():
+    global producer
+    producer = RedisQueue(Redis.from_url(URL), name=QUEUE, max_concurrent_ops=100)
+    await producer.connect()
+    try:
+        yield
+    finally:
+        await producer.disconnect()
 
 
-def enqueue(numbers, worker):
-    asyncio.run(_enqueue([("job", {"number": n}, 0) for n in numbers]))
-
-
-def hold(delays, seconds):
-    calls = [("held", {"number": n, "seconds": seconds}, delay) for n, delay in delays.items()]
-    asyncio.run(_enqueue(calls))
+async def aone(task, args, at):
+    scheduled = {} if at is None else {"scheduled": at}
+    await producer.enqueue(
+        task, **dict(zip(("number", "seconds"), args, strict=False)), **scheduled
+    )

@@ -1,20 +1,23 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["streaq>=7,<8"]
+# dependencies = ["streaq>=7,<8", "uvloop"]
 # ///
 """streaq: coroutines; jobs are read from a stream, in batches."""
 
-import asyncio
+from contextlib import asynccontextmanager
 
 from streaq import Worker
 
-from benchmarks.peers.common import QUEUE, URL, mark, take_async
+from benchmarks.peers.common import QUEUE, URL, mark, take_async, when
 
 ABOUT = {
+    "name": "streaq",
+    "best": "streaq, 100",
     "package": "streaq",
     "acks": "when a job has ended; one whose worker dies runs again once it has been idle for a "
     "minute",
     "delays": "a sorted set, which a worker looks at",
+    "by_id": True,
 }
 WORKERS = {
     "streaq, 100": {"command": ["streaq", "run", "benchmarks.peers.streaq:busy"], "jobs": 2_000},
@@ -25,7 +28,7 @@ FAULTS = {
 }
 
 plain = Worker(redis_url=URL, queue_name=QUEUE)
-busy = Worker(redis_url=URL, queue_name=QUEUE, concurrency=100)
+busy = Worker(redis_url=URL, queue_name=QUEUE, concurrency=100, anyio_kwargs={"use_uvloop": True})
 
 
 async def job(number):
@@ -36,22 +39,23 @@ async def held(number, seconds):
     await take_async(number, seconds)
 
 
-tasks = {worker: (worker.task(job), worker.task(held)) for worker in (plain, busy)}
+tasks = {worker: {"job": worker.task(job), "held": worker.task(held)} for worker in (plain, busy)}
 
 
-def enqueue(numbers, worker):
-    async def send():
-        async with busy:
-            await busy.enqueue_many([tasks[busy][0].enqueue(n) for n in numbers])
-
-    asyncio.run(send())
+@asynccontextmanager
+async def session():
+    async with busy:
+        yield
 
 
-def hold(delays, seconds):
-    async def send():
-        async with plain:
-            for number, delay in delays.items():
-                made = tasks[plain][1].enqueue(number, seconds)
-                await (made.start(delay=delay) if delay else made)
+def _prepare(task, args, at):
+    made = tasks[busy][task].enqueue(*args)
+    return made if at is None else made.start(schedule=when(at))
 
-    asyncio.run(send())
+
+async def aone(task, args, at):
+    await _prepare(task, args, at)
+
+
+async def amany(calls):
+    await busy.enqueue_many([_prepare(*call) for call in calls])

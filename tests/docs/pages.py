@@ -11,7 +11,8 @@ A page is Markdown. Its fenced blocks are steps, in the order in which they stan
 
 HTML comments, which readers do not see, say the rest: `<!-- python: ... -->` and
 `<!-- run: bide ... -->` are steps that the page does not show; `<!-- skip: why -->` lets the next
-block be; `<!-- needs: package -->` runs the next block, or hidden step, only where it is installed.
+block be; `<!-- needs: package -->` runs the next block, or hidden step, only where it is installed;
+what stands between `<!-- figures: ... -->` and `<!-- end: figures -->` is made of measurements.
 """
 
 from __future__ import annotations
@@ -160,8 +161,11 @@ def _parts(text: str) -> Iterator[Step | _Block | _Mark]:
 
 def _said(comment: str, line: int) -> Iterator[Step | _Mark]:
     word, colon, rest = comment.strip().partition(":")
-    if not colon or word not in ("python", "run", "skip", "needs"):
-        raise BadPage(f"line {line}: a comment is python:, run:, skip: or needs:, not {comment!r}")
+    if not colon or word not in ("python", "run", "skip", "needs", "figures", "end"):
+        known = "python:, run:, skip:, needs:, or figures: and end: around a table that is made"
+        raise BadPage(f"line {line}: a comment is {known}, not {comment!r}")
+    if word in ("figures", "end"):
+        return
     if word == "python":
         yield Python(line, rest.strip("\n") if "\n" in rest else rest.strip())
     elif word == "run":

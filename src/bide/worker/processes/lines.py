@@ -66,7 +66,7 @@ class Lines:
                 self._block()
 
     def _block(self) -> None:
-        """Have the lines block again: a job has said otherwise, for all children that share them."""
+        """Have the lines block again: a job has said otherwise for all that share them."""
         for fd, _ in self._known[:2]:
             os.set_blocking(fd, True)
 

@@ -1,0 +1,55 @@
+"""What a job that is enqueued alone costs the server's processor, from its enqueue to its end.
+
+A worker stands still while jobs are enqueued one by one, and then runs them, as for throughput; the
+server's CPU time is that of its process (INFO cpu), over both. What a job costs that is enqueued
+with many others stands beside the throughput (`executors`).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from benchmarks.lab import Lab
+from benchmarks.peer import measure
+from benchmarks.report import Aim, Report
+from benchmarks.rounds import company, in_turn, medians
+
+QUICK_S, THOROUGH_S = 30, 45
+MOST_US = 18
+
+
+def run(lab: Lab) -> list[Report]:
+    """Each peer in turn."""
+    here = company(lab)
+    measures = {
+        peer.best: partial(
+            measure,
+            peer,
+            peer.best,
+            peer.workers[peer.best]["jobs"] // (4 if lab.quick else 2),
+            here.marks,
+            lab.client,
+            bulk=False,
+        )
+        for peer in here.peers.values()
+    }
+    rounds = in_turn(lab.seconds(QUICK_S, THOROUGH_S), measures)
+    costs = {
+        name: [
+            {
+                "server µs": row["with enqueue"],
+                "to enqueue": row["with enqueue"] - row["server µs"],
+                "to run": row["server µs"],
+            }
+            for row in rows
+        ]
+        for name, rows in rounds.items()
+    }
+    rows = medians(costs, "server µs")
+    aims = [
+        Aim("server µs a job, enqueued one by one", row["server µs"], at_most=MOST_US)
+        for name, row in rows.items()
+        if name.startswith("bide")
+    ]
+    note = "the processor time of the server's process, a job; medians"
+    return [Report("What a job costs the server, enqueued one by one", rows, "worker", note, aims)]
