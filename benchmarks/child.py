@@ -7,6 +7,7 @@ the parent holds the other end.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
 import subprocess
@@ -30,7 +31,10 @@ PATIENCE = 5.0
 
 @contextmanager
 def child(role: str, *args: object, log: Path | None = None) -> Iterator[subprocess.Popen[str]]:
-    """Run a role of this module in a process of its own, which is ended afterwards."""
+    """Run a role in a process of its own, which is ended afterwards.
+
+    It is a function of this module, or named with another's: `benchmarks.growth.produce`.
+    """
     environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
     if log is not None:
         environ[tasks.LOG] = str(log)
@@ -179,4 +183,6 @@ _ROLES: dict[str, Callable[..., None]] = {
 if __name__ == "__main__":
     if sys.argv[1] != "sleep":  # which reads its orders from there, until they end
         threading.Thread(target=_end_with_parent, daemon=True).start()
-    _ROLES[sys.argv[1]](*sys.argv[2:])
+    module, _, name = sys.argv[1].rpartition(".")
+    role = getattr(importlib.import_module(module), name) if module else _ROLES[name]
+    role(*sys.argv[2:])
