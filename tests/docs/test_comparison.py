@@ -1,4 +1,4 @@
-"""The page that compares queues under faults is made of its figures, and they are of many of them."""
+"""The page that compares queues under faults is made of its figures, and these are of many."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 import runpy
 from typing import Any
 
-from benchmarks.faults import PEERS, SCENARIOS
+from benchmarks.faults import SCENARIOS
+from benchmarks.rounds import PEERS
 from tests.docs.pages import ROOT
 
 MAKE: Any = runpy.run_path(str(ROOT / "docs" / "make_comparison.py"))

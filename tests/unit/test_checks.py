@@ -23,6 +23,7 @@ GOOD: dict[str, Any] = {
     "hz": 10,
 }
 CONFIG = {"timeout": "0", "tcp-keepalive": "300", "save": "", "appendfsync": "always"}
+CONFIG["min-replicas-to-write"] = ""
 CLUSTER = {"cluster_state": "ok", "cluster_size": "3", "cluster_known_nodes": "6"}
 PLACE: dict[str, Any] = {"kind": "one", "node": "", "cluster": CLUSTER, "sentinels": (3, 3)}
 
@@ -75,6 +76,8 @@ def test_a_server_that_is_well() -> None:
         ("replication", "fail", "replica of h:1", {
             "role": "slave", "master_host": "h", "master_port": 1}),
         ("replication", "warn", "no replicas", {"connected_slaves": 0}),
+        ("replication", "warn", "2 replicas, of which 1 suffice", {
+            "connected_slaves": 2, "min-replicas-to-write": "1"}),
         ("clock", "ok", "agree", {"skew": 0.00005}),
         ("clock", "ok", "behind", {"skew": -0.9}),
         ("clock", "warn", "2s ahead of", {"skew": 2.0}),
@@ -93,6 +96,12 @@ def test_what_is_not(check: str, verdict: str, says: str, info: dict[str, Any]) 
     assert finding.verdict == verdict
     assert says in finding.says
     assert bool(finding.fix) == (verdict in ("warn", "fail"))
+
+
+@pytest.mark.parametrize("enough", ["2", ""])
+def test_replicas_that_all_have_to_be_there_are_well(enough: str) -> None:
+    found = findings(**{"connected_slaves": 2, "min-replicas-to-write": enough})["replication"]
+    assert found.verdict == "ok"
 
 
 def test_a_failed_snapshot_is_said_beside_the_rest() -> None:

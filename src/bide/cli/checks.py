@@ -209,7 +209,15 @@ def _replication(readings: Readings) -> Iterator[Finding]:
         yield Finding("replication", "fail", says, "Give the primary's address.")
     elif role == "master":
         replicas = int(info.get("connected_slaves", 0))
-        if replicas:
+        enough = readings.config.get("min-replicas-to-write", "")
+        if replicas > 1 and enough.isdigit() and int(enough) < replicas:
+            says = (
+                f"{replicas} replicas, of which {enough} suffice to write: while one is made the "
+                "master, the others still confirm what it does not have (durability='replica')"
+            )
+            fix = f"Set min-replicas-to-write to {replicas}."
+            yield Finding("replication", "warn", says, fix)
+        elif replicas:
             says = f"{replicas} replicas: a failover may lose what they had not received"
             fix = "Wait with durability='replica' for jobs that must not be lost."
             yield Finding("replication", "ok", says, fix)

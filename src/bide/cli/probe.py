@@ -163,7 +163,7 @@ def _ping(client: redis.Redis) -> float:
 
 
 def _config(client: redis.Redis) -> dict[str, str]:
-    asked = ("timeout", "tcp-keepalive", "save", "appendfsync")
+    asked = ("timeout", "tcp-keepalive", "save", "appendfsync", "min-replicas-to-write")
     config: dict[str, str] = {}
     for name in asked:
         found: dict[Any, Any] = _allowed(partial(client.config_get, name), {})
