@@ -100,8 +100,8 @@ def test_what_is_not(check: str, verdict: str, says: str, info: dict[str, Any]) 
 
 @pytest.mark.parametrize("enough", ["2", ""])
 def test_replicas_that_all_have_to_be_there_are_well(enough: str) -> None:
-    found = findings(**{"connected_slaves": 2, "min-replicas-to-write": enough})["replication"]
-    assert found.verdict == "ok"
+    info: dict[str, Any] = {"connected_slaves": 2, "min-replicas-to-write": enough}
+    assert findings(**info)["replication"].verdict == "ok"
 
 
 def test_a_failed_snapshot_is_said_beside_the_rest() -> None:

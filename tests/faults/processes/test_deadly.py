@@ -96,6 +96,18 @@ def test_a_plain_function_may_close_the_loop_that_it_finds(stand: Stand) -> None
         assert after.refresh().attempts == ()
 
 
+def test_lines_that_were_shut_down_are_replaced(stand: Stand) -> None:
+    """All children share them: without, nothing would ever run here again."""
+    with stand.at_work(lease=1):  # which one did it is not always known
+        before = [stand.queue.enqueue(hostile.ran) for _ in range(10)]
+        job = stand.queue.enqueue(hostile.shut_all_down, on_crash="fail")
+        after = [stand.queue.enqueue(hostile.ran) for _ in range(10)]
+        with pytest.raises(JobFailed):
+            job.wait(20)
+        assert [other.wait(20) for other in (*before, *after)] == ["ran"] * 20
+        assert len(stand.notes("begun", job.id)) == 1
+
+
 @PROCESS
 def test_lines_that_do_not_block_any_more_are_mended(stand: Stand) -> None:
     """All children share them: those whose wait ended by that would die."""

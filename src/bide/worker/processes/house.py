@@ -61,12 +61,7 @@ class House:
         self._fd = Table.create(slots)
         self._table = Table(self._fd)
         self.slots: Final = [Slot(i, self._table.row(i)) for i in range(slots)]
-        self._orders, self._orders_out = pair()
-        self._replies, self._replies_in = pair()
-        for line in (self._orders, self._replies):
-            line.setblocking(False)
-        self._reply_reader = Reader(self._replies)
-        self._back_reader = Reader(self._orders_out)
+        self._make_lines()
         self._mark = f"{os.getpid()}-{secrets.token_hex(8)}"
         self._most = self._replies_in.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // _LEAST_ROOM
         self._nursery: Control | None = None
@@ -76,6 +71,15 @@ class House:
         self._closing = False
         self._begun: asyncio.Future[None] | None = None
         self._empty = asyncio.Event()
+
+    def _make_lines(self) -> None:
+        self._orders, self._orders_out = pair()
+        self._replies, self._replies_in = pair()
+        for line in (self._orders, self._replies):
+            line.setblocking(False)
+        self._reply_reader = Reader(self._replies)
+        self._back_reader = Reader(self._orders_out)
+        self._are_broken = False
 
     def hear(
         self,
@@ -104,10 +108,21 @@ class House:
             send(self._orders, order)
         except BlockingIOError:
             return False
+        except (BrokenPipeError, ConnectionResetError):
+            self._replace_lines()
+            return False
         except OSError as error:  # no descriptor for a large message, say: later there may be
             log.error("A job cannot be handed out: %s", error)
             return False
         return True
+
+    def _replace_lines(self) -> None:
+        """Have other lines, and all children anew: a job has shut down those that they share."""
+        if self._nursery is not None and not self._are_broken and not self._closing:
+            self._are_broken = True
+            log.error("a job has shut down the lines to all children; they are replaced")
+            self._loop.remove_reader(self._replies)
+            self._nursery.kill()
 
     def take_back(self) -> list[bytes]:
         """What no child has taken; from now on none will."""
@@ -187,6 +202,7 @@ class House:
                 self.has_lost = True
                 continue
             if message is None:
+                self._replace_lines()
                 break
             reply = decode_reply(message)
             if isinstance(reply, _OF_JOBS):
@@ -260,6 +276,14 @@ class House:
         self._end_nursery(nursery)
         self._cannot_begin(why or BideError("The process that makes children died."))
         self.listen()
+        if self._are_broken:
+            waiting = self.take_back()
+            for line in (self._orders, self._orders_out, self._replies, self._replies_in):
+                line.close()
+            self._make_lines()
+            self._loop.add_reader(self._replies, self.listen)
+            for message in waiting:
+                send(self._orders, message)
         lost = [slot for slot in self.slots if slot.pid]
         busy = sum(slot.row.job != 0 for slot in lost)
         for slot in lost:
