@@ -307,7 +307,9 @@ class Client:
             )
         except (redis.RedisError, OSError) as error:
             await connection.disconnect(nowait=True)
-            return error
+            # The library wraps what a server says to who may not come in.
+            refused = isinstance(error.__cause__, lib.AuthenticationError)
+            return error.__cause__ if refused else error  # type: ignore[return-value]
         except RuntimeError as error:  # uvloop's, where the other side has closed the connection
             abort(connection)
             return redis.ConnectionError(str(error))
