@@ -286,12 +286,13 @@ class Client:
 
     async def _talk(self, opened: _Open, connection: Any, trip: Trip, patience: float) -> Answer:
         replies: list[Any] = []
+        is_new = False
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(patience) as limit:
                 if not connection.is_connected:
                     await connection.connect()
-                    await _greet(connection)
+                    is_new = True
                 packed = [hiredis.pack_command(call) for call in trip.calls]
                 await connection.send_packed_command(b"".join(packed), check_health=False)
                 for _ in trip.calls:
@@ -307,9 +308,10 @@ class Client:
             )
         except (redis.RedisError, OSError) as error:
             await connection.disconnect(nowait=True)
-            # The library wraps what a server says to who may not come in.
-            refused = isinstance(error.__cause__, lib.AuthenticationError)
-            return error.__cause__ if refused else error  # type: ignore[return-value]
+            if isinstance(error.__cause__, lib.AuthenticationError):  # the library wraps that
+                return error.__cause__
+            is_closed = is_new and isinstance(error, redis.ConnectionError)
+            return (is_closed and await _why(self._maker(trip.node)())) or error
         except RuntimeError as error:  # uvloop's, where the other side has closed the connection
             abort(connection)
             return redis.ConnectionError(str(error))
@@ -326,11 +328,20 @@ class Client:
         return replies
 
 
-async def _greet(connection: Any) -> None:
-    """Ask for a word on a new connection, as `bide.connections` does."""
-    await connection.send_command("PING")
-    with contextlib.suppress(lib.NoPermissionError):
-        await connection.read_response()
+async def _why(connection: Any) -> Exception | None:
+    """Why a new connection was closed, if a word to another finds it out (`bide.connections`)."""
+    try:
+        async with asyncio.timeout(REPLY_TIMEOUT):
+            await connection.connect()
+            await connection.send_command("PING")
+            await connection.read_response()
+    except lib.AuthenticationError as error:
+        return error
+    except (redis.RedisError, OSError, RuntimeError):  # uvloop's, of a connection that has gone
+        return None
+    finally:
+        await connection.disconnect(nowait=True)
+    return None
 
 
 class _Open:

@@ -15,7 +15,6 @@ from typing import Any
 
 import hiredis
 import redis
-from redis import exceptions as lib
 
 from bide.calls import Call
 
@@ -44,17 +43,20 @@ class Connections:
         idle = self._idle
         connection = idle.pop() if idle else self._make()
         self._busy.add(connection)
+        is_new = False
         try:
             if connection._sock is None:
                 connection.connect()
-                _greet(connection)
+                is_new = True
             packed = b"".join([hiredis.pack_command(call) for call in calls])
             connection.send_packed_command([packed], check_health=False)
             replies = [_read(connection) for _ in calls]
-        except BaseException:
+        except BaseException as error:
             # Wherever it came from: nobody else may read what is still to come.
             self._busy.discard(connection)
             connection.disconnect()
+            if is_new and isinstance(error, redis.ConnectionError):
+                self._ask_why()
             raise
         self._busy.discard(connection)
         if idle is self._idle:
@@ -62,6 +64,23 @@ class Connections:
         else:  # all were closed meanwhile
             connection.disconnect()
         return replies
+
+    def _ask_why(self) -> None:
+        """Find out why a new connection was closed; raises what is said to who may not come in.
+
+        Some servers say nothing to a stranger who begins with a call of more than ten words.
+        """
+        connection = self._make()
+        try:
+            connection.connect()
+            connection.send_command("PING")
+            connection.read_response()
+        except redis.AuthenticationError:
+            raise
+        except (redis.RedisError, OSError):
+            pass
+        finally:
+            connection.disconnect()
 
     def close(self) -> None:
         """Close those that are idle now, and the others when their round trip has ended."""
@@ -80,16 +99,6 @@ class Connections:
             if opened is not None:
                 with suppress(OSError):
                     socket.socket.shutdown(opened, socket.SHUT_RDWR)
-
-
-def _greet(connection: Any) -> None:
-    """Ask for a word on a new connection; raises what the server says to who may not come in.
-
-    To one that has not logged in, and sends a call of more than ten words, it would say nothing.
-    """
-    connection.send_command("PING")
-    with suppress(lib.NoPermissionError):  # for PING: it knows us
-        connection.read_response()
 
 
 def _read(connection: Any) -> Any:

@@ -47,3 +47,15 @@ def test_a_lone_worker_does_not_call_itself_for_ever(
     claims, took = calls(direct) - before, time.monotonic() - started
     print(f"{claims} calls in {took:.1f} s")
     assert claims < 10 + 10 * took
+
+
+def test_where_the_line_breaks_a_hint_may_have_been_lost(
+    proxy: Proxy, direct: redis.Redis, crew: Crew
+) -> None:
+    """So the worker looks, though it had promised to look only later."""
+    crew.workers_at_work(1, proxy.url, "-q", "mail")
+    eventually(lambda: scores(direct, KEYS["keep"]))
+    (promise,) = scores(direct, KEYS["keep"]).values()
+    proxy.cut()
+    eventually(lambda: [*scores(direct, KEYS["keep"]).values()] not in ([], [promise]))
+    assert time.time() * 1e6 < promise - 1_000_000

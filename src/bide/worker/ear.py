@@ -52,8 +52,10 @@ class Ear:
             try:
                 hint = await self._client.pop([self._key], HINT_WAIT)
             except Exception:
-                # The claims meet the same trouble and report it; here it only costs hints.
+                # The claims meet the same trouble and report it; here it only costs hints, of which
+                # one may have been under way.
                 await asyncio.sleep(random.uniform(0.1, 1.0))
+                self._heard("-")
                 continue
             if hint is not None:
                 self._heard(hint[1])
