@@ -2,7 +2,7 @@
 
 The client library's pipeline packs in Python, asks the socket first whether it is sound, and tells
 an observer of each command; here the packing is C, and a connection that broke shows itself when it
-is used, at which the call is repeated (`bide.dialogue`). An enqueue takes half the time by that.
+is used, at which the call is repeated (`bide.dialogue`).
 """
 
 from __future__ import annotations
@@ -89,16 +89,21 @@ class Connections:
             connection.disconnect()
 
     def cut(self) -> None:
-        """Have the round trips of other threads break off now.
-
-        Their connections stay theirs to close: the number of a socket that is closed while it is
-        read is given to the next that is opened, whose bytes the reader would then take.
-        """
+        """Have the round trips of other threads break off now."""
         for connection in [*self._busy]:
-            opened = connection._sock
-            if opened is not None:
-                with suppress(OSError):
-                    socket.socket.shutdown(opened, socket.SHUT_RDWR)
+            shut(connection)
+
+
+def shut(connection: Any) -> None:
+    """Have whoever waits for what a connection brings, in another thread, come back at once.
+
+    It stays theirs to close: the number of a socket that is closed while it is read is given to
+    the next that is opened, whose bytes the reader would then take.
+    """
+    opened = getattr(connection, "_sock", None)
+    if opened is not None:
+        with suppress(OSError):  # of the socket itself, for TLS would have a word to say
+            socket.socket.shutdown(opened, socket.SHUT_RDWR)
 
 
 def _read(connection: Any) -> Any:

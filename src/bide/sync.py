@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +25,7 @@ from bide.connection import (
     options,
     resolve_url,
 )
-from bide.connections import Connections
+from bide.connections import Connections, shut
 from bide.dialogue import (
     PATIENCE,
     Entries,
@@ -297,10 +296,7 @@ class Hints:
     def cut(self) -> None:
         """Have `hear`, which waits in another thread, come back at once and for good."""
         self._is_cut = True
-        opened = getattr(self._connection, "_sock", None)
-        if opened is not None:
-            with suppress(OSError):  # of the socket itself, for TLS would have a word to say
-                socket.socket.shutdown(opened, socket.SHUT_RDWR)
+        shut(self._connection)
 
     def _ask(self) -> None:
         if self._connection is None:

@@ -71,12 +71,14 @@ class Plan:
         then: Callable[[], object] | None = None,
         hangs: bool = False,
         late: tuple[bytes, float] | None = None,
+        late_way: Way = "replies",
     ) -> None:
         self.replies = replies
         self.requests = requests
         self.then = then
         self.hangs = hangs
         self.late = late
+        self.late_way = late_way
         self.replies_seen = 0
         self.requests_seen = 0
         self.lost = 0
@@ -89,8 +91,8 @@ class Plan:
         self.requests_seen += 1
         return self._loses(self.requests(self.requests_seen, message))
 
-    def delay(self, message: bytes) -> float:
-        if self.late is None or self.late[0] not in message:
+    def delay(self, message: bytes, way: Way) -> float:
+        if self.late is None or way != self.late_way or self.late[0] not in message:
             return 0
         seconds, self.late = self.late[1], None
         if self.then is not None:
@@ -162,6 +164,10 @@ class Proxy:
         """Deliver the next reply that has this text late; `then` is called when it has come."""
         self._plan = Plan(late=(text, seconds), then=then)
 
+    def delay_request(self, text: bytes, seconds: float) -> None:
+        """Deliver the next request that has this text late, also when its sender has gone."""
+        self._plan = Plan(late=(text, seconds), late_way="requests")
+
     def lose_replies_with(self, text: bytes) -> None:
         """Lose every reply that has this text."""
         self._plan = Plan(replies=lambda _, message: text in message)
@@ -208,6 +214,10 @@ class Proxy:
         self._upstream = upstream
         self.cut()
 
+    def wait(self) -> None:
+        """Wait until all connections have ended, and what came over them was handed on."""
+        self._call(self._wait_all())
+
     def cut(self) -> None:
         """End all connections."""
         self._call(self._cut_all())
@@ -239,6 +249,9 @@ class Proxy:
         for link in links:
             link.cancel()
         await asyncio.gather(*links, return_exceptions=True)
+
+    async def _wait_all(self) -> None:
+        await asyncio.gather(*self._links, return_exceptions=True)
 
     async def _reset_all(self) -> None:
         for writer in list(self._clients):
@@ -304,8 +317,8 @@ class Proxy:
                     if plan.hangs:
                         await asyncio.Event().wait()
                     return
+                await asyncio.sleep(plan.delay(message, way))
                 if way == "replies":
-                    await asyncio.sleep(plan.delay(message))
                     await self._delivers.wait()
                 if self._deaf == way:
                     self.swallowed += 1

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from bide import Queue, Retry
+from bide import Queue, Retry, Worker
 from bide.keys import keys_of
 from tests.faults.crew import JOBS, Crew
 from tests.faults.eventually import eventually
@@ -132,6 +132,16 @@ def test_a_burst_ends_when_nothing_is_due(
     assert holding.sets["completed"].keys() == due
     assert holding.due.keys() == {later.id}
     assert forgotten(direct, worker.name)
+
+
+def test_a_sign_of_life_that_is_late_does_not_arrive_behind_the_goodbye(
+    proxy: Proxy, direct: redis.Redis
+) -> None:
+    proxy.delay_request(b'"host"', 0.3)
+    """Over its own connection, that is: who it is of has been forgotten by then."""
+    Worker("mail", url=proxy.url, name="w1").work(burst=True)
+    proxy.wait()
+    assert forgotten(direct, "w1")
 
 
 def test_jobs_of_a_claim_whose_reply_was_lost_are_given_back_at_the_stop(

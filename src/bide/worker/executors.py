@@ -24,11 +24,6 @@ class Limits(NamedTuple):
     max_rss: int | None
     """Bytes."""
 
-    @property
-    def is_apart(self) -> bool:
-        """Whether jobs run in processes of their own."""
-        return is_apart(self.executor)
-
 
 def is_apart(executor: Executor) -> bool:
     """Whether it runs jobs in processes of their own."""

@@ -26,8 +26,11 @@ async def beat(
     about: Callable[[float | None], About],
     beaten: Callable[[], None],
     stop: Callable[[], None],
+    over: asyncio.Event,
 ) -> None:
-    """Beat until cancelled.
+    """Beat until it is over, and the server has answered the last.
+
+    One that nobody waits for any more could arrive, over its own connection, behind the goodbye.
 
     Args:
         client: of the server.
@@ -36,10 +39,11 @@ async def beat(
         about: what it says of itself, given how far its clock is ahead of the server's.
         beaten: called each time the server has taken note.
         stop: called once, when someone wants it to stop.
+        over: set when the worker has stopped.
     """
     skew: float | None = None
     asked = False
-    while True:
+    while not over.is_set():
         with contextlib.suppress(BideError):
             before = time.time()
             pulse = await client.run(heartbeat(keys, worker, about(skew)))
@@ -48,4 +52,6 @@ async def beat(
             if pulse.stop and not asked:
                 asked = True
                 stop()
-        await asyncio.sleep(EVERY)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(EVERY):
+                await over.wait()

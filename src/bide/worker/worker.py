@@ -30,7 +30,7 @@ from bide.task import Served, registering_modules
 from bide.version import VERSION
 from bide.worker import cancels, eventloop, idleness, title
 from bide.worker.begin import begin_with
-from bide.worker.executors import Executor, check_limits
+from bide.worker.executors import Executor, check_limits, is_apart
 from bide.worker.given import agreed, pickling
 from bide.worker.heartbeat import beat
 from bide.worker.leases import Leases
@@ -240,19 +240,19 @@ class Worker:
         leases.start()
         everyone = self._global_keys["workers"]
         channels = [everyone, *(keys["asked"] for keys in self._keys)]
-        duties = [
-            asyncio.create_task(
-                beat(
-                    client,
-                    self._global_keys,
-                    self.name,
-                    partial(self._about, running, time.time_ns() // 1000),
-                    self._note_beat,
-                    self._dismissed,
-                )
-            ),
-            asyncio.create_task(cancels.hear(client, channels, hear)),
-        ]
+        over = asyncio.Event()
+        beating = asyncio.create_task(
+            beat(
+                client,
+                self._global_keys,
+                self.name,
+                partial(self._about, running, time.time_ns() // 1000),
+                self._note_beat,
+                self._dismissed,
+                over,
+            )
+        )
+        duties = [asyncio.create_task(cancels.hear(client, channels, hear))]
         if self._max_idle is not None:
             duties.append(asyncio.create_task(idleness.watch(running, self._max_idle, loop.stop)))
         if self._has_process:
@@ -274,8 +274,11 @@ class Worker:
                 duty.cancel()
             await asyncio.gather(*duties, return_exceptions=True)
             await running.close()
+            over.set()
             if not loop.cut_off:
-                await self._say_goodbye(client)
+                await self._say_goodbye(client, beating)
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
             self.replaceable = running.has_had_enough or self._signalled_to
             log.info("worker %s stopped after %d jobs", self.name, running.executed)
         return running.executed
@@ -303,7 +306,7 @@ class Worker:
 
     def _make_running(self, changed: Callable[[], None]) -> Running | Crew:
         limits = self._limits
-        if not limits.is_apart:
+        if not is_apart(limits.executor):
             return Running(
                 self.name,
                 self._served,
@@ -329,11 +332,12 @@ class Worker:
         )
         return Crew(House(setting, limits.concurrency), changed)
 
-    async def _say_goodbye(self, client: aio.Client) -> None:
+    async def _say_goodbye(self, client: aio.Client, beating: asyncio.Task[None]) -> None:
         """Drop what the server remembers of this worker; if it cannot be said, it is forgotten."""
         goodbye = [leave(keys, self.name) for keys in self._keys]
         with contextlib.suppress(BideError, TimeoutError):
             async with asyncio.timeout(GOODBYE):
+                await asyncio.wait([beating])
                 await client.run_many([*goodbye, heartbeat(self._global_keys, self.name, None)])
 
     def stop(self) -> None:

@@ -89,13 +89,9 @@ class OwnerKilled(_OfSeveral):
         scene.stage.several.restart(owner)
 
 
-class OwnerFrozen(_OfSeveral):
+class OwnerFrozen(OwnerKilled):
     name = "cluster-owner-frozen"
     title = "The cluster's node that has the queue hangs; its replica takes over"
-    allows = "what the replica had not had, until the producer repeats it, with the same ids"
-    several = staticmethod(cluster)
-    injections = 1
-    back_off = 5.0
 
     def inject(self, scene: Scene, injection: Injection) -> None:
         owner = scene.stage.owner
@@ -148,10 +144,9 @@ class MasterKilled(_OfSentinels):
             scene.stage.several.restart(master)
 
 
-class MasterFrozen(_OfSentinels):
+class MasterFrozen(MasterKilled):
     name = "sentinel-master-frozen"
     title = "Sentinels' master hangs; a replica takes over"
-    allows = "what the replica had not had, until the producer repeats it, with the same ids"
     injections = 1
 
     def inject(self, scene: Scene, injection: Injection) -> None:

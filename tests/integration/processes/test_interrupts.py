@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator
@@ -11,9 +12,47 @@ import pytest
 
 from bide.errors import JobCancelled, JobTimeout
 from bide.job import Claimed
+from bide.task import Served
+from bide.worker.processes.child import Child
 from bide.worker.processes.interrupts import ASKED, Interrupts
 from bide.worker.processes.table import Row, Table
+from bide.worker.processes.wire import pair
 from bide.worker.run import Run
+from tests.integration.processes.test_lines import SETTING
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """An event loop whose next run is ended before anything has begun."""
+
+    ends_by: BaseException | None = None
+
+    def run_until_complete(self, future: Any) -> Any:
+        ends_by, self.ends_by = self.ends_by, None
+        if ends_by is not None:
+            raise ends_by
+        return super().run_until_complete(future)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_unfit"), [(JobTimeout("late"), False), (RuntimeError("it runs already"), True)]
+)
+def test_a_coroutine_that_is_ended_before_it_begins_was_not_unfit_to_run(
+    error: BaseException, is_unfit: bool
+) -> None:
+    """By a signal, that is; what else ends it then is a sign that the event loop is broken."""
+
+    async def never() -> None:
+        raise AssertionError
+
+    (orders, far), (replies, near) = pair(), pair()
+    with orders, far, replies, near:
+        child = Child(orders, replies, replies.fileno(), Served(), SETTING)
+        child._loop = loop = Loop()
+        loop.ends_by = error
+        with pytest.raises(type(error)):
+            child._wait(never())
+        assert child._is_unfit is is_unfit
+        loop.close()
 
 
 @pytest.fixture

@@ -227,15 +227,20 @@ class Child:
             run.deadline = time.monotonic() + run.policy.timeout
             self._row.limit(run.deadline)
             if target.is_async:
-                result = self._wait(self._await(call, run, job))
-            else:
-                result = copy_context().run(self._call, call, run, job)
-            return judging.completed(run, result)
+                return self._judge_coroutine(call, run, job)
+            return judging.completed(run, copy_context().run(self._call, call, run, job))
         except BaseException as error:
-            if self._is_unfit:  # which is no fault of this job, and it has not begun
-                log.warning("a child runs no coroutines any more (%r), and is replaced", error)
-                return Judged(("release", "", b""), None, None)
             return judging.raised(run, error, self._served)
+
+    def _judge_coroutine(self, call: Call, run: Run, job: CurrentJob) -> Judged:
+        try:
+            return judging.completed(run, self._wait(self._await(call, run, job)))
+        except (OSError, RuntimeError) as error:
+            if not self._is_unfit:
+                raise
+            # Which is no fault of this job, and it has not begun.
+            log.warning("a child runs no coroutines any more (%r), and is replaced", error)
+            return Judged(("release", "", b""), None, None)
 
     def _judge_dead(self, order: Order, run: Run) -> Judged:
         """Find out what becomes of a job that has killed another child."""
@@ -263,24 +268,27 @@ class Child:
         `asyncio.Runner` does the same, and takes as long as a small job for it. It is not set as
         the thread's: plain functions may make one of their own there, and close it.
         """
+        task: asyncio.Task[Any] | None = None
         try:
-            if self._loop is None:
-                with self._lines.keep():
-                    self._loop = eventloop.new_event_loop()
-                    self._loop.run_until_complete(asyncio.sleep(0))  # it opens some only to run
-            task = self._loop.create_task(coroutine)
+            loop = self._loop = self._loop or self._make_loop()
+            task = loop.create_task(coroutine)
+            return loop.run_until_complete(task)
         except (OSError, RuntimeError):
-            coroutine.close()
-            self._is_unfit = True
-            raise
-        try:
-            return self._loop.run_until_complete(task)
-        finally:
             self._is_unfit = inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
-            if not task.done():  # a signal has ended the wait: not to be gone on with in the next
+            if task is None:
+                coroutine.close()
+            raise
+        finally:
+            if task and not task.done():  # a signal ended it: not to be gone on with later
                 task.cancel()
                 with contextlib.suppress(BaseException):
-                    self._loop.run_until_complete(asyncio.wait([task], timeout=GRACE))
+                    task.get_loop().run_until_complete(asyncio.wait([task], timeout=GRACE))
+
+    def _make_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lines.keep():
+            loop = eventloop.new_event_loop()
+            loop.run_until_complete(asyncio.sleep(0))  # it opens some descriptors only to run
+        return loop
 
     def prepare(self) -> None:
         """Get ready, in the nursery: what a child hears, it hears from its first moment."""
