@@ -26,7 +26,7 @@ _CHANGE: Final = (
     *("cancel", "configure", "counts", "delete", "empty", "fetch", "list", "listen", "pause"),
     *("promote", "queues", "register", "reschedule", "resume", "retry", "upcoming"),
 )
-_PRODUCE: Final = (*_CHANGE, "enqueue", "watch")
+_PRODUCE: Final = (*_CHANGE, "enqueue", "place", "watch")
 _OPERATE: Final = (
     *("fsck_jobs", "fsck_queue", "fsck_queues", "fsck_workers", "stop", "upgrade", "workers"),
 )

@@ -77,6 +77,22 @@ class Job:
     run: Run | None = None
     result: bytes | None = None
     notes: list[bytes] = field(default_factory=list)
+    terms: str = ""
+
+    def begins_by(self) -> int | None:
+        """By when it must have begun, if it ever must."""
+        way, number = self.terms[2:3], self.terms[3:].partition(" ")[0]
+        if not way:
+            return None
+        return int(number) + (self.score if way == "+" else 0)
+
+    def is_unbegun(self) -> bool:
+        """Whether it has never begun since somebody last asked for it."""
+        run = self.run
+        if run is None:
+            return True
+        tried = run.attempt or run.crashes or run.strikes or run.retried
+        return not tried and (not run.first or run.missing > 0)
 
     def note(self, line: bytes) -> None:
         """Add a line; of each kind the newest are kept, the very newest whatever its size."""
@@ -125,6 +141,7 @@ class Store:
     claims: dict[str, tuple[int, int, list[str]]] = field(default_factory=dict)
     asked: dict[str, int] = field(default_factory=dict)
     waiters: dict[str, int] = field(default_factory=dict)
+    expiring: dict[str, int] = field(default_factory=dict)
     said: list[tuple[str, str]] = field(default_factory=list)
     """Messages published and not yet heard: channel and id."""
     retention: str = ""

@@ -242,6 +242,7 @@ JOB = Prepared("a", "+0", 5, b"{}")
 OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "produce.enqueue": [
         *((n, produce.enqueue(MAIL, [JOB] * n)) for n in (1, 3)),
+        *((n, produce.enqueue(MAIL, [JOB._replace(terms="x=+1")] * n)) for n in (1, 3)),
         (1, produce.enqueue(MAIL, [JOB], ("replica", "fsync"))),
         (0, produce.enqueue(MAIL, [], ("fsync",))),
     ],

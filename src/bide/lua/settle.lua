@@ -5,6 +5,7 @@
 -- @key   run        remembers token and outcome
 -- @key   results    adds results that are not None, trims
 -- @key   notes      adds errors, trims
+-- @key   terms      trims
 -- @key   active     removes
 -- @key   completed  adds, trims
 -- @key   failed     adds, trims
@@ -182,7 +183,7 @@ end
 if counts.crash > 0 then redis.pcall('HINCRBY', meta, 'reclaimed', counts.crash) end
 if counts.retry > 0 then redis.pcall('HINCRBY', meta, 'retried', counts.retry) end
 
-local stores, limit = {jobs, run, results, notes}, n + 64
+local stores, limit = {jobs, run, results, notes, limits.terms and terms or nil}, n + 64
 if counts.complete > 0 then
   redis.pcall('HINCRBY', meta, 'completed', counts.complete)
   retain.trim(completed, stores, now, limits, 1, limit)

@@ -15,6 +15,7 @@ from bide.ops.manage import DATA
 from bide.ops.reply import groups, number, pairs, raw, text, words
 from bide.retention import Retention
 from bide.states import LISTABLE, State
+from bide.terms import Terms
 
 CHUNK: Final = 25
 """Jobs read per call at most. A call reads some megabytes at most, too; what is left is asked for
@@ -42,7 +43,8 @@ class Counts(NamedTuple):
     idle_workers: int
     paused: bool
     totals: dict[str, int]
-    """Since the queue was first used: completed, failed, cancelled, retried, reclaimed."""
+    """Since the queue was first used: completed, failed, cancelled, of these expired, retried,
+    reclaimed."""
     gap_us: int
     """The last jump of the server's clock, or stretch in which no worker claimed; 0 for none."""
     retention: Retention
@@ -156,7 +158,7 @@ def check_count(count: int, most: int = MAX_PAGE) -> None:
 def _snapshot(id: str, now_us: int, item: list[Any]) -> Snapshot | None:
     if item[0] == b"gone":
         return None
-    state, since, priority, body, line, result, notes, asked = item
+    state, since, priority, body, line, result, notes, asked, terms = item
     run = RunRecord.read(line)
     known = run.priority if run else priority
     if run is not None and not run.started_us:  # cancelled before it was ever claimed
@@ -172,10 +174,11 @@ def _snapshot(id: str, now_us: int, item: list[Any]) -> Snapshot | None:
         raw_result=result,
         raw_notes=notes,
         asked=asked is not None,
+        terms=Terms.read(terms),
     )
 
 
-_TOTALS: Final = ("completed", "failed", "cancelled", "retried", "reclaimed")
+_TOTALS: Final = ("completed", "failed", "cancelled", "expired", "retried", "reclaimed")
 
 
 def _read_counts(reply: list[Any]) -> Counts:
