@@ -143,7 +143,8 @@ class QueueCore(Generic[C]):
         if priority is None:
             priority = defaults.get("priority")
         names = signature.positional if signature else ()
-        terms = write_terms(options.get("expires") or defaults.get("expires"))
+        expires = options.get("expires")
+        terms = write_terms(defaults.get("expires") if expires is None else expires)
         job_id = options.get("job_id")
         return produce.prepare(body, delay, at, priority, job_id, names, durability, terms)
 
