@@ -37,12 +37,13 @@ from bide.errors import (
 from bide.events import Event
 from bide.middleware import Middleware, use
 from bide.notes import Attempt, LogLine, Progress
+from bide.ops.groups import GroupCounts
 from bide.ops.inspect import Counts
 from bide.ops.registry import WorkerSeen
 from bide.options import Options, TaskOptions
 from bide.outcomes import Fail, RetryLater, Snooze
 from bide.payload.codec import Body, ErrorInfo
-from bide.queue import AsyncJob, AsyncQueue, AsyncTask, Job, Queue, Task
+from bide.queue import AsyncGroup, AsyncJob, AsyncQueue, AsyncTask, Group, Job, Queue, Task
 from bide.resource import Resource, resource
 from bide.retention import Retention
 from bide.retry import Retry
@@ -53,6 +54,7 @@ from bide.worker import Worker
 __all__ = [
     "AccessDenied",
     "AsyncDelayQueue",
+    "AsyncGroup",
     "AsyncItem",
     "AsyncItems",
     "AsyncJob",
@@ -70,6 +72,8 @@ __all__ = [
     "ErrorInfo",
     "Event",
     "Fail",
+    "Group",
+    "GroupCounts",
     "Item",
     "ItemSeen",
     "Items",

@@ -34,6 +34,10 @@ class TaskOptions(TypedDict, total=False):
     """Whether a job whose worker died under it is run again (`"rerun"`, the default) or fails."""
     expires: Duration | datetime | None
     """By when it must have begun, or it is cancelled: counted from its due time, or a moment."""
+    group: str | None
+    """Jobs of one group run one at a time, in due order; groups take turns."""
+    group_concurrency: int | None
+    """How many jobs of its group may run at once, instead of one; the latest job's holds."""
     on_success: Callable[..., Any] | str | None
     """Called with the current job and its result, in the worker, once the job has completed."""
     on_failure: Callable[..., Any] | str | None

@@ -21,9 +21,10 @@ from bide.servers import Kind
 Role = Literal["worker", "producer", "operator", "viewer"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
-_LOOK: Final = ("counts", "fetch", "list", "queues", "upcoming", "workers")
+_LOOK: Final = ("counts", "fetch", "groups", "list", "queues", "upcoming", "workers")
 _CHANGE: Final = (
-    *("cancel", "configure", "counts", "delete", "empty", "fetch", "list", "listen", "pause"),
+    *("arrange", "cancel", "configure", "counts", "delete", "empty", "fetch", "groups", "list"),
+    *("listen", "pause"),
     *("promote", "queues", "register", "reschedule", "resume", "retry", "upcoming"),
 )
 _PRODUCE: Final = (*_CHANGE, "enqueue", "place", "watch")
@@ -67,7 +68,8 @@ _READ: Final = frozenset(
     [
         *("exists", "hexists", "hget", "hgetall", "hkeys", "hlen", "hmget", "hrandfield"),
         *("hstrlen", "llen", "time", "xrange", "xrevrange", "zcard", "zcount", "zmscore"),
-        *("zrandmember", "zrange", "zrangebyscore", "zrevrange", "zrevrangebyscore", "zscore"),
+        *("zlexcount", "zrandmember", "zrange", "zrangebylex", "zrangebyscore", "zrevrange"),
+        *("zrevrangebyscore", "zscore"),
     ]
 )
 """Commands of scripts that change nothing."""

@@ -22,8 +22,8 @@ from bide.payload.items import decode_item, is_item
 from bide.terms import Terms
 
 _SETS = ("active", "completed", "failed", "cancelled")
-_ASIDE = ("asked", "waiters", "expiring")
-_HASHES = ("jobs", "run", "results", "notes", "terms")
+_ASIDE = ("asked", "waiters", "expiring", "order", "held", "turns")
+_HASHES = ("jobs", "run", "results", "notes", "terms", "groups")
 _PICTURE = """
 local reply = {}
 for i, key in ipairs(KEYS) do
@@ -57,6 +57,12 @@ class Holding:
     """id -> since when a running job has been asked to end."""
     waiters: dict[str, int]
     """id -> until when its end is waited for."""
+    order: set[str]
+    """`<group> <due> <id>` of each job of a group that was not taken."""
+    held: set[str]
+    """`<group> <id>` of each that runs."""
+    turns: set[str]
+    """The markers of groups."""
     hashes: dict[str, dict[str, bytes]]
     records: dict[str, RunRecord]
     meta: dict[str, str]
@@ -105,8 +111,8 @@ def hold(client: redis.Redis, queue: str, prefix: str = PREFIX) -> Holding:
         record = RunRecord.read(line)
         assert record is not None, f"{id} has the record {line!r}"
         records[id] = record
-    asked, waiters, _ = (sets.pop(name) for name in _ASIDE)
-    return Holding(sets, asked, waiters, hashes, records, meta)
+    asked, waiters, _, *of_groups = (sets.pop(name) for name in _ASIDE)
+    return Holding(sets, asked, waiters, *map(set, of_groups), hashes, records, meta)
 
 
 def assert_legal(
@@ -122,6 +128,7 @@ def assert_legal(
     if not unreadable:
         _bodies_can_be_read(holding)
     _records_agree(holding)
+    _groups_agree(holding)
     _no_other_key(client, queue, prefix)
     return holding
 
@@ -162,6 +169,8 @@ def _records_agree(holding: Holding) -> None:
         assert min(record.attempt, record.crashes, record.strikes) >= 0, f"{id}: {record}"
         if state == "due":
             place = "alone" if record.strikes >= 2 else str(record.priority)
+            if Terms.read(holding.hashes["terms"].get(id)).group is not None:
+                place = "grouped"
             assert id in holding.sets[f"due:{place}"], f"{id} is not in due:{place}: {record}"
     for id, result in holding.hashes["results"].items():
         assert holding.where(id) == "completed", f"{id} has a result"
@@ -173,6 +182,28 @@ def _records_agree(holding: Holding) -> None:
     for id, text in holding.hashes["notes"].items():
         assert id in holding.records, f"{id} has notes, but never ran"
         _notes_can_be_read(id, text)
+
+
+def _groups_agree(holding: Holding) -> None:
+    of = {id: Terms.read(line).group for id, line in holding.hashes["terms"].items()}
+    due, active = holding.sets["due:grouped"], holding.sets["active"]
+    assert holding.order == {f"{of[id]} {at:017} {id}" for id, at in due.items()}
+    assert holding.held == {f"{of[id]} {id}" for id in active if of.get(id) is not None}
+    markers = set()
+    for name, line in holding.hashes["groups"].items():
+        _priority, asked, set_, paused, level, turn = map(int, line.split())
+        running = sum(entry.startswith(f"{name} ") for entry in holding.held)
+        has_next = any(entry.startswith(f"{name} ") for entry in holding.order)
+        is_trashed = any(of.get(id) == name for id in holding.sets["trash:grouped"])
+        assert has_next or running or set_ or paused or is_trashed, f"{name} is remembered"
+        may_begin = has_next and not paused and running < (set_ or asked or 1)
+        assert may_begin == (level > 0) or is_trashed, f"{name} has {line!r}, and {running} run"
+        if level and has_next:
+            markers.add(f"{'abcdefghijk'[level - 1]} {turn:017} {name}")
+    assert holding.turns == markers
+    known = {*holding.hashes["groups"]}
+    assert {entry.split()[0] for entry in holding.order | holding.held} <= known
+    assert "groups" in holding.meta or not known, "groups that nothing looks at"
 
 
 def _notes_can_be_read(id: str, text: bytes) -> None:

@@ -19,7 +19,7 @@ from bide import sync
 from bide.command import Command
 from bide.errors import ScriptBug
 from bide.keys import GLOBAL, LAYOUT, META, Keys, keys_of
-from bide.ops import consume, fsck, inspect, listen, manage, produce, registry
+from bide.ops import consume, fsck, groups, inspect, listen, manage, produce, registry
 from bide.ops.consume import Said, Settle
 from bide.ops.produce import Prepared
 from bide.ops.registry import About
@@ -266,6 +266,9 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "manage.empty": [(0, manage.empty(MAIL, "this")), (0, manage.empty(MAIL, None))],
     "listen.listen": [(0, listen.listen(MAIL, "audit", "1-1"))],
     "inspect.fetch": [(n, inspect.fetch(MAIL, ["a"] * n)) for n in (1, 3)],
+    "groups.arrange": [(0, groups.arrange(MAIL, "g", 2, True))],
+    "groups.counts": [(0, groups.counts(MAIL, "g"))],
+    "groups.page": [(0, groups.page(MAIL, "0"))],
     "inspect.counts": [(0, inspect.counts(MAIL))],
     "inspect.upcoming": [(0, inspect.upcoming(MAIL, 0, 10))],
     "inspect.watch": [(0, inspect.watch(MAIL, "a", 1_000_000))],
@@ -297,7 +300,7 @@ COMMANDS = [
 
 
 def test_every_operation_is_in_the_table_and_every_script_is_called_by_one() -> None:
-    modules: list[ModuleType] = [consume, fsck, inspect, listen, manage, produce, registry]
+    modules: list[ModuleType] = [consume, fsck, groups, inspect, listen, manage, produce, registry]
     operations = {
         f"{module.__name__.rpartition('.')[2]}.{name}"
         for module in modules

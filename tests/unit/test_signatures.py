@@ -10,12 +10,14 @@ import pytest
 
 from bide import (
     AsyncDelayQueue,
+    AsyncGroup,
     AsyncItem,
     AsyncItems,
     AsyncJob,
     AsyncQueue,
     AsyncTask,
     DelayQueue,
+    Group,
     Item,
     Items,
     Job,
@@ -37,6 +39,7 @@ PAIRS = [
     (Items, AsyncItems),
     (BlockingCall, AwaitedCall),
     (sync.Client, aio.Client),
+    (Group, AsyncGroup),
     (Events, AsyncEvents),
     (Listening, AsyncListening),
 ]
@@ -52,7 +55,7 @@ loop has ended, need of the asyncio side, and nobody of the other."""
 
 ASKS_NOBODY = {
     *("task", "later", "options", "__call__", "waiting_for", "listen", "abandon"),
-    *("take", "each", "hints", "events"),
+    *("take", "each", "hints", "events", "group"),
 }
 """Methods of both kinds that send nothing by themselves."""
 
@@ -84,7 +87,7 @@ def unawaited(parts: list[tuple[str, Any, Any, str]]) -> list[tuple[str, Any, An
             return None
         for name in (
             *("Job", "Queue", "Task", "DelayQueue", "Item", "Items", "Iterator", "Taking"),
-            *("Events", "Listening"),
+            *("Events", "Listening", "Group"),
         ):
             text = text.replace(f"Async{name}", name)
         return text.replace("AwaitedCall", "BlockingCall").replace("aio.Client", "sync.Client")

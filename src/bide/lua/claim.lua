@@ -6,6 +6,10 @@
 -- @key   notes     adds that an attempt crashed
 -- @key   terms     reads, marks jobs that have expired, trims
 -- @key   expiring  removes
+-- @key   order     removes and adds jobs of groups
+-- @key   held      adds jobs of groups that run, removes
+-- @key   groups    reads and notes groups
+-- @key   turns     moves groups' markers
 -- @key   active    adds what is taken, removes what has expired
 -- @key   failed    adds poison jobs, trims
 -- @key   completed trims
@@ -27,12 +31,13 @@
 -- @arg   arm       integer  2 to wait with free slots, 1 to wait if nothing was taken, 0 not to
 -- @reply ok now until deadline more alone drain, then per job: id body token tries due
 -- @reply stale     the worker has since sent a later claim
--- @include clock record hint wait retain sweep noting ended event reclaim recall weigh find term expire
+-- @include clock record hint wait retain sweep noting ended event reclaim recall weigh find term
+-- @include expire group rota
 
 -- tries: the attempt; of a job that was claimed before, what `record.tries` says
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
 local SWEEP, TRIM = 100, 100
-local LEVELS, ALONE, MOST = 10, 11, 250
+local LEVELS, ALONE, MOST, SPARE_STEPS = 10, 11, 250, 16
 count = math.min(count, MOST)
 
 -- Removes before anything is added: a full server lets a script that has begun to remove go on.
@@ -42,8 +47,8 @@ redis.call('ZREM', park, worker)
 local now = clock.now(meta)
 local lease_end = now + lease_us
 local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
-  'trash', 'drain_until', 'calm_from', 'listened', 'large', 'terms')
-local has_terms = set[11]
+  'trash', 'drain_until', 'calm_from', 'listened', 'large', 'terms', 'groups', 'side')
+local has_terms, has_groups = set[11], set[12]
 local book = event.open(set[9], now)
 local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now,
   lease_us)
@@ -83,19 +88,24 @@ end
 
 local stores = {jobs, run, results, notes, has_terms and terms or nil}
 local sets = {meta = meta, due = due, run = run, notes = notes, active = active, asked = asked,
-  failed = failed, cancelled = cancelled, terms = terms, expiring = expiring}
-local more, given_up = reclaim.some(sets, record, noting, event, book, now,
+  failed = failed, cancelled = cancelled, terms = terms, expiring = expiring,
+  has_groups = has_groups, order = order, held = held, groups = groups, turns = turns}
+local more, given_up = reclaim.some(sets, record, noting, event, group, book, now,
   now >= calm_until and now or calm_from)
 ended.tell(waiters, now, given_up)
 local may_expire, expired = false, {}
 if has_terms then
-  may_expire, expired = expire.some(sets, record, find, term, event, book, now)
+  may_expire, expired = expire.some(sets, record, find, term, event, group, book, now)
   more = more or may_expire
 end
 if rewound then
   more = reclaim.clamp(active, now + math.max(lease_us, tonumber(set[5]) or 0)) or more
 end
-if set[6] then sweep.some(meta, trash, stores, SWEEP) end
+if set[6] then
+  sweep.some(meta, trash, stores, SWEEP, has_groups and function(ids)
+    group.forget(sets, ids, now)
+  end)
+end
 
 if marked then
   -- Once a second, so that a queue in which nothing is settled forgets what is old, too.
@@ -112,24 +122,25 @@ local alone = 0
 local taken = {}
 local room = weigh.room()
 
-local function take(level, picked)
+-- `at_level`: that of a group whose turn it is. Returns how many were looked at.
+local function take(level, picked, at_level)
   local ids = {}
   for i = 1, #picked, 2 do ids[#ids + 1] = picked[i] end
   if set[10] and weigh.cut(room, jobs, ids) then more = true end
-  if #ids == 0 then return end
+  if #ids == 0 then return 0 end
   redis.call('ZREM', due[level], unpack(ids))
   local bodies = redis.call('HMGET', jobs, unpack(ids))
   local lines = redis.call('HMGET', run, unpack(ids))
   local asked_of = has_terms and redis.call('HMGET', terms, unpack(ids))
   local leases, records = {}, {}
   local fresh_head = record.fresh(now)
-  local fresh_tail = record.tail(math.max(LEVELS - level, 0), 1, 0, 0, alone, now, worker)
+  local fresh_tail = record.tail(math.max(LEVELS - (at_level or level), 0), 1, 0, 0, alone, now, worker)
   for i, id in ipairs(ids) do
     local body, line, at = bodies[i], lines[i], picked[2 * i]
     local f = line and record.parse(line)
     local begins_by = asked_of and term.begins_by(asked_of[i], tonumber(at))
     if begins_by and begins_by <= now and expire.is_unbegun(f) then
-      expire.one(sets, record, event, book, now, id, level, f)
+      expire.one(sets, record, event, book, now, id, at_level or level, f)
       expired[#expired + 1] = id
     elseif body then
       local token, tries = now, 1
@@ -159,6 +170,7 @@ local function take(level, picked)
     redis.call('ZADD', active, unpack(leases))
     redis.call('HSET', run, unpack(records))
   end
+  return #ids
 end
 
 local deadline
@@ -171,15 +183,28 @@ end
 -- none of them becomes idle in that time, it runs beside others.
 local suspect = redis.call('ZRANGE', due[ALONE], 0, 0, 'WITHSCORES')
 local suspect_at = tonumber(suspect[2])
+local steps = {left = 2 * count + SPARE_STEPS}
+local function take_turns(level, wanted)
+  rota.take(sets, group, record, level, now, wanted, steps, take, taken)
+end
+local group_at = has_groups and rota.first(sets, ALONE)
+local function take_suspect()
+  if group_at == suspect_at then take_turns(ALONE, 1) else take(ALONE, suspect) end
+end
+if group_at and (not suspect_at or group_at < suspect_at) then
+  suspect_at = group_at
+else
+  group_at = nil
+end
 if suspect_at and not paused then
   if suspect_at > now then
     if busy == 0 then by(suspect_at) end
   elseif busy == 0 and count > 0 then
     alone = 1
-    take(ALONE, suspect)
-    count = #taken
+    take_suspect()
+    if group_at and #taken == 0 then alone = 0 else count = #taken end
   elseif now - suspect_at > LONG_PATIENCE and count > 0 then
-    take(ALONE, suspect)
+    take_suspect()
   elseif now - suspect_at > PATIENCE and now > (tonumber(set[7]) or 0) then
     redis.call('HSET', meta, 'drain_until', now + DRAIN_EVERY)
     reply[7] = 1
@@ -190,8 +215,15 @@ end
 local overdue = false
 if not paused then
   for level = 1, LEVELS do
-    local wanted = count - #taken
+    local turn_at = has_groups and rota.first(sets, level)
     local head = redis.call('ZRANGE', due[level], 0, 0, 'WITHSCORES')
+    if turn_at and turn_at <= now and count > #taken then
+      take_turns(level, rota.share(meta, set[13] == '1', due[level], now, count - #taken))
+      turn_at = rota.first(sets, level)
+    end
+    if turn_at and turn_at <= now then overdue = true end
+    by(turn_at)
+    local wanted = count - #taken
     if head[2] and tonumber(head[2]) <= now then
       if wanted > 0 then
         local picked = redis.call('ZRANGEBYSCORE', due[level], '-inf', now, 'WITHSCORES',
@@ -204,6 +236,8 @@ if not paused then
     by(tonumber(head[2]))
     if overdue then break end
   end
+  -- Turns that are left though slots are free, or a suspect that was met: to be looked at at once.
+  if steps.met_suspect or (overdue and steps.left == 0) then more = true end
 end
 
 if has_terms then

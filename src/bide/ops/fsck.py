@@ -48,6 +48,8 @@ FORMS: Final = dict.fromkeys(META, _NUMBER) | {
     "own": _ONE,
     "large": _ONE,
     "terms": _ONE,
+    "groups": _ONE,
+    "side": _ONE,
     "trash": _ONE,
     "gap_us": r"^-?%d+$",
     "retention": r"^%d+ %d+ %d+ %d+ %d+ %d+$",

@@ -2,19 +2,23 @@
 
 from bide.queue.awaited import AsyncQueue
 from bide.queue.awaited_events import AsyncEvents, AsyncListening
+from bide.queue.awaited_groups import AsyncGroup
 from bide.queue.awaited_job import AsyncJob
 from bide.queue.blocking import Queue
 from bide.queue.blocking_events import Events, Listening
+from bide.queue.blocking_groups import Group
 from bide.queue.blocking_job import Job
 from bide.queue.tasks import AsyncTask, Task
 
 __all__ = [
     "AsyncEvents",
+    "AsyncGroup",
     "AsyncJob",
     "AsyncListening",
     "AsyncQueue",
     "AsyncTask",
     "Events",
+    "Group",
     "Job",
     "Listening",
     "Queue",

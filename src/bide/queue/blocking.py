@@ -22,6 +22,7 @@ from bide.ops.registry import WorkerSeen
 from bide.options import OnCrash, Options, TaskOptions
 from bide.payload.serializers import Codec
 from bide.queue.blocking_events import Events, Listening, stop_all
+from bide.queue.blocking_groups import Grouping
 from bide.queue.blocking_job import Job
 from bide.queue.core import (
     QueueCore,
@@ -45,7 +46,7 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 
-class Queue(QueueCore[sync.Client]):
+class Queue(QueueCore[sync.Client], Grouping):
     """A queue, for code that blocks; safe to share by threads."""
 
     def __init__(
@@ -121,6 +122,8 @@ class Queue(QueueCore[sync.Client]):
         durability: Durability | None = None,
         on_crash: OnCrash | None = None,
         expires: Duration | datetime | None = None,
+        group: str | None = None,
+        group_concurrency: int | None = None,
         description: str | None = None,
         meta: Mapping[str, Any] | None = None,
         on_success: Function | str | None = None,
@@ -143,6 +146,8 @@ class Queue(QueueCore[sync.Client]):
             durability=durability,
             on_crash=on_crash,
             expires=expires,
+            group=group,
+            group_concurrency=group_concurrency,
             description=description,
             meta=meta,
             on_success=on_success,
