@@ -88,7 +88,7 @@ LAYOUT: Final[dict[str, Key]] = {
     "groups": Key(
         ":groups",
         "hash",
-        "group → its priority, how many run at once, whether it is paused, and where its marker is; "
+        "group → its priority, how many run at once, whether it is paused, where its marker is; "
         "while it has jobs, or is configured",
     ),
     "turns": Key(

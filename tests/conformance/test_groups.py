@@ -44,9 +44,9 @@ NOTHING = (0, 0, 0, 0)
 
 
 def test_jobs_of_a_group_run_one_at_a_time_in_due_order(q: Probe) -> None:
-    add(q, "g", "late", when="+2000")
-    add(q, "g", "b", "a", when="+1000")
-    q.move(1)
+    add(q, "g", "late", when=f"+{2 * SECOND}")
+    add(q, "g", "b", "a", when=f"+{SECOND}")
+    q.move(3)
     for id in ("a", "b", "late"):
         (job,) = q.claim().jobs
         assert job.id == id

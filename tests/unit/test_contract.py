@@ -197,6 +197,7 @@ HGET HSET HSETNX HDEL HMGET HLEN HSTRLEN HEXISTS HINCRBY HRANDFIELD
 ZADD ZREM ZCARD ZCOUNT ZSCORE ZMSCORE ZPOPMIN ZRANGE ZRANGEBYSCORE ZREVRANGEBYSCORE
 ZREVRANGE ZREMRANGEBYSCORE ZRANDMEMBER
 XADD XRANGE XREVRANGE
+ZLEXCOUNT ZRANGEBYLEX UNLINK
 SCAN HSCAN ZSCAN
 """
 """Commands of Redis 6.2 whose work the call itself bounds, or that look at what is small."""
@@ -218,7 +219,7 @@ def test_no_script_grows_with_the_queue(name: str) -> None:
         assert by_id.endswith("'COUNT', 1"), by_id
     for scan in re.findall(r"'[HZ]?SCAN',[^)]*", text):
         assert re.search(r"'COUNT', (limit|PIECE|1)$", scan), scan
-    for by_score in re.findall(r"'Z(?:REV)?RANGEBYSCORE',[^)]*\)[^)]*\)?", text):
+    for by_score in re.findall(r"'Z(?:REV)?RANGEBY(?:SCORE|LEX)',[^)]*\)[^)]*\)?", text):
         assert "'LIMIT'" in by_score, by_score
 
 

@@ -5,11 +5,11 @@
 -- @key   groups  reads
 -- @arg   name    text     of a group; - for all
 -- @arg   cursor  text     where to go on, as the reply before said; 0 to begin
--- @arg   count   integer  how many to read, about
+-- @arg   limit   integer  how many to read, about
 -- @reply ok now cursor    0 at the end; then per group: name delayed waiting running priority limit set paused
 -- @include clock group
 
-if not string.find(cursor, '^%d+$') or count < 1 then
+if not string.find(cursor, '^%d+$') or limit < 1 then
   return redis.error_reply('BADARG groups cursor')
 end
 local now = clock.now(meta)
@@ -27,7 +27,7 @@ if name ~= '-' then
   add(group.read(sets, name))
   return reply
 end
-local scanned = redis.call('HSCAN', groups, cursor, 'COUNT', count)
+local scanned = redis.call('HSCAN', groups, cursor, 'COUNT', limit)
 reply[3] = scanned[1]
 for i = 1, #scanned[2], 2 do add(group.parse(scanned[2][i + 1], scanned[2][i])) end
 return reply

@@ -34,7 +34,7 @@ local is_new = arrive.store(meta, jobs, trash, {run, notes, terms}, weigh, sweep
 local book = event.book(meta, now)
 local reply = {'ok', now}
 local sets = {due = due, order = order, held = held, groups = groups, turns = turns}
-local touched = {}
+local touched, has_terms, has_groups = {}, false, false
 local earliest
 local function by(at)
   if at and (not earliest or at < earliest) then earliest = at end
@@ -45,6 +45,7 @@ for i = rest, #ARGV, 5 do
   if is_new[i] then
     local at = when.us(ARGV[i + 1], now)
     redis.call('HSET', terms, id, line)
+    has_terms = true
     local begins_by = term.begins_by(line, at)
     if begins_by then
       redis.call('ZADD', expiring, begins_by, id)
@@ -52,6 +53,7 @@ for i = rest, #ARGV, 5 do
     end
     local of = group.touch(sets, touched, line)
     if of then -- what its latest job says of a group, holds
+      has_groups = true
       of.priority = tonumber(ARGV[i + 2])
       of.asked = tonumber(string.match(' ' .. line, ' n=(%d+)')) or of.asked
       group.put(sets, of, at, id)
@@ -68,11 +70,11 @@ for i = rest, #ARGV, 5 do
   end
 end
 
-if next(touched) then
+if has_groups then
   redis.call('HSETNX', meta, 'groups', 1)
   by(group.turns(sets, touched, now))
 end
-if next(is_new) then
+if has_terms then
   redis.call('HSETNX', meta, 'terms', 1)
 elseif wanted ~= '' and rest <= #ARGV then -- as in `enqueue`: a repeat writes, too
   redis.call('HSET', meta, 'repeated', now)
