@@ -29,7 +29,8 @@ _CHANGE: Final = (
 )
 _PRODUCE: Final = (*_CHANGE, "enqueue", "place", "watch")
 _OPERATE: Final = (
-    *("fsck_jobs", "fsck_queue", "fsck_queues", "fsck_workers", "stop", "upgrade", "workers"),
+    *("fsck_groups", "fsck_jobs", "fsck_queue", "fsck_queues", "fsck_workers", "stop"),
+    *("upgrade", "workers"),
 )
 _WORK: Final = ("begin", "claim", "extend", "heartbeat", "leave", "note", "pop", "refuse", "settle")
 

@@ -48,6 +48,10 @@ class Full:
     def add(self, *ids: str, when: str = "+0", priority: int = 5) -> None:
         self.run(produce.enqueue(KEYS, [Prepared(id, when, priority, BODY) for id in ids]))
 
+    def add_to(self, group: str, *ids: str, when: str = "+0") -> None:
+        jobs = [Prepared(id, when, 5, BODY, terms=f"g={group}") for id in ids]
+        self.run(produce.enqueue(KEYS, jobs))
+
     def claim(self, worker: str, count: int) -> list[str]:
         jobs = self.run(consume.claim(KEYS, worker, 1, count, LEASE_US, 0)).jobs
         self.tokens |= {job.id: job.token for job in jobs}
@@ -72,7 +76,8 @@ class Full:
         self.add("back")
         self.add("back-9", priority=9)
         self.run(manage.cancel(KEYS, ["back", "back-9"]))
-        self.claim("w2", 1)
+        self.add_to("g", "in-run", "in-set-aside")
+        assert self.claim("w2", 1) == ["in-run"]
         self.claim("w3", 1)
         self.add("aside", "aside-2")
         self.run(manage.empty(KEYS, "this"))
@@ -80,6 +85,8 @@ class Full:
         self.add("wait")
         self.add("wait-9", priority=9)
         self.add("later", when="+7200000000")
+        self.add_to("g", "in-wait", "in-wait-2")
+        self.add_to("idle", "in-later", when="+7200000000")
         self.run(inspect.watch(KEYS, "later", 60_000_000))
         self.run(inspect.watch(KEYS, "run-0", 60_000_000))
         self.run(registry.register(EVERYWHERE, ["mail"]))
