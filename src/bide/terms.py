@@ -10,6 +10,7 @@ from bide.clock import Duration, at_to_us, to_us
 from bide.errors import UsageError
 
 _WORD: Final = re.compile(r"(\w)=(\S+)")
+_DIGITS: Final = 16
 
 
 class Terms(NamedTuple):
@@ -60,4 +61,4 @@ def write_terms(expires: Duration | datetime | None = None) -> str:
 
 
 def _number(text: Any) -> int | None:
-    return int(text) if text.isascii() and text.isdecimal() else None
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else None

@@ -7,7 +7,7 @@ local term = {}
 
 local ASKED = {x = '^[+@]%d+$'}
 local NOTED = {e = '^%d+$'}
-local LONGEST, VALUE = 1000, 17
+local LONGEST, VALUE = 1000, 17 -- sixteen digits, and what stands before them
 
 local function read(line, is_known)
   local count = 0
