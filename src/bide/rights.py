@@ -21,11 +21,11 @@ from bide.servers import Kind
 Role = Literal["worker", "producer", "operator", "viewer"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
-_LOOK: Final = ("counts", "fetch", "groups", "list", "queues", "upcoming", "workers")
+_LOOK: Final = (*("counts", "fetch", "groups", "list", "minutes", "queues", "upcoming", "workers"),)
 _CHANGE: Final = (
     *("arrange", "cancel", "configure", "counts", "delete", "empty", "fetch", "groups", "list"),
-    *("listen", "pause"),
-    *("promote", "queues", "register", "reschedule", "resume", "retry", "upcoming"),
+    *("listen", "minutes", "pause", "promote", "queues", "register", "reschedule", "resume"),
+    *("retry", "upcoming"),
 )
 _PRODUCE: Final = (*_CHANGE, "enqueue", "place", "watch")
 _OPERATE: Final = (

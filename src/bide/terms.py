@@ -14,6 +14,7 @@ MOST_AT_ONCE: Final = 10_000
 """Jobs of a group."""
 
 _WORD: Final = re.compile(r"(\w)=(\S+)")
+_DIGITS: Final = 16
 
 
 class Terms(NamedTuple):
@@ -106,4 +107,4 @@ def _expires(expires: Duration | datetime | None) -> str:
 
 
 def _number(text: Any) -> int | None:
-    return int(text) if text.isascii() and text.isdecimal() else None
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else None

@@ -169,6 +169,11 @@ def test_the_id_of_a_job_set_aside_can_be_used_at_once(q: Probe) -> None:
     assert receipt.new
     hashes = q.holding().hashes
     assert {name: found for name, found in hashes.items() if found} == {"jobs": {"a": body}}
+    while go_on(q).more:
+        pass
+    assert_only(q, "a")
+    (job,) = q.claim().jobs
+    assert (job.body, job.attempt) == (body, 1)
 
 
 def test_an_id_that_was_not_set_aside_still_exists(q: Probe) -> None:

@@ -272,6 +272,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "groups.page": [(0, groups.page(MAIL, "0"))],
     "inspect.counts": [(0, inspect.counts(MAIL))],
     "inspect.upcoming": [(0, inspect.upcoming(MAIL, 0, 10))],
+    "inspect.minutes": [(0, inspect.minutes(MAIL, 59, 60))],
     "inspect.watch": [(0, inspect.watch(MAIL, "a", 1_000_000))],
     "inspect.listing": [(0, inspect.listing(MAIL, "waiting", 0, 10))],
     "registry.register": [(n, registry.register(GLOBALS, ["mail"] * n)) for n in (1, 3)],
@@ -284,6 +285,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "registry.workers": [(0, registry.workers(GLOBALS))],
     "registry.queues": [(0, registry.queues(GLOBALS))],
     "fsck.look_at_jobs": [(0, fsck.look_at_jobs(MAIL, "due", 1, "0", True))],
+    "fsck.look_at_groups": [(0, fsck.look_at_groups(MAIL, "order", "0", True))],
     "fsck.look_beside": [
         (len(META), fsck.look_beside(MAIL, "meta", "0", True)),
         (0, fsck.look_beside(MAIL, "keys", "0", True)),

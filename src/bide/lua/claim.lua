@@ -10,6 +10,7 @@
 -- @key   held      adds jobs of groups that run, removes
 -- @key   groups    reads and notes groups
 -- @key   turns     moves groups' markers
+-- @key   minutes   counts how late jobs begin
 -- @key   active    adds what is taken, removes what has expired
 -- @key   failed    adds poison jobs, trims
 -- @key   completed trims
@@ -32,7 +33,7 @@
 -- @reply ok now until deadline more alone drain, then per job: id body token tries due
 -- @reply stale     the worker has since sent a later claim
 -- @include clock record hint wait retain sweep noting ended event reclaim recall weigh find term
--- @include expire group rota
+-- @include expire minute group rota
 
 -- tries: the attempt; of a job that was claimed before, what `record.tries` says
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
@@ -119,7 +120,7 @@ end
 local paused = set[1]
 local reply = {'ok', now, 0, 0, 0, 0, 0}
 local alone = 0
-local taken = {}
+local taken, counted = {}, {}
 local room = weigh.room()
 
 -- `at_level`: that of a group whose turn it is. Returns how many were looked at.
@@ -158,6 +159,7 @@ local function take(level, picked, at_level)
       leases[#leases + 1] = lease_end
       leases[#leases + 1] = id
       taken[#taken + 1] = id
+      minute.count(counted, 'l', now - tonumber(at))
       if book then
         event.add(book, 'active', 'claim', id, worker, f and f.attempt or 1, tonumber(at), '')
       end
@@ -245,6 +247,7 @@ if has_terms then
   by(tonumber(redis.call('ZRANGE', expiring, 0, 0, 'WITHSCORES')[2]))
 end
 recall.note(claims, worker, now, seq, taken)
+minute.write(minutes, now, counted)
 if book then
   if #given_up > 0 then event.drained(book, 'reclaim', active, due) end
   event.write(meta, events, book)

@@ -31,7 +31,7 @@
 -- is told once. What is found holds: nothing moves while a script runs.
 local CHUNK, LEASE, DAY = 250, 60000000, 86400000000
 local EARLIEST, LAST = 1000000000000000, 9999999999999999
-local DUE = {[11] = 'alone', [12] = 'grouped'}
+local NAMED = {[11] = 'alone', [12] = 'grouped'}
 local LIKELY = {'due', 'active', 'failed', 'cancelled', 'completed'}
 local WHY_NO_BODY = '{"type":"bide.PayloadError","message":"Its body was lost on the server, so'
   .. ' it cannot run; enqueue it again."}'
@@ -82,7 +82,7 @@ local function names(places)
   return table.concat(words, ' and ')
 end
 
-local function label_of(level) return 'due:' .. (level <= 10 and 10 - level or DUE[level]) end
+local function label_of(level) return 'due:' .. (level <= 10 and 10 - level or NAMED[level]) end
 
 -- Every set in which one of these jobs is: per job, those that say its state, and the trash.
 local function find(ids)

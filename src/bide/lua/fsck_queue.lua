@@ -6,6 +6,7 @@
 -- @key   results    looks at its type
 -- @key   notes      looks at its type
 -- @key   terms      looks at its type
+-- @key   minutes    looks at its type
 -- @key   expiring   looks at its type
 -- @key   order      looks at its type
 -- @key   held       looks at its type
@@ -71,7 +72,7 @@ local function check_type(where, wanted)
   end
 end
 
-local hashes = {meta, jobs, run, results, notes, terms, groups, claims}
+local hashes = {meta, jobs, run, results, notes, terms, minutes, groups, claims}
 local zsets = {active, completed, failed, cancelled, asked, waiters, keep, park, listeners, expiring,
   order, held, turns}
 for i = 1, #due do zsets[#zsets + 1] = due[i] end

@@ -9,7 +9,7 @@ local term = {}
 
 local ASKED = {x = '^[+@]%d+$', g = '^[^%s%c{}]+$', n = '^[1-9]%d*$'}
 local NOTED = {e = '^%d+$'}
-local LONGEST, VALUE = 1000, 17
+local LONGEST, VALUE = 1000, 17 -- sixteen digits, and what stands before them
 local VALUES = {g = 128, n = 6}
 
 local function read(line, is_known)
