@@ -144,6 +144,7 @@ def full(seen: Seen) -> dict[str, Any]:
         "now": moment_json(from_us(seen.snapshot.now_us)),
         "expires": job.expires and moment_json(job.expires),
         "expired": job.expired,
+        "group": _group(seen),
         "args": read("args"),
         "kwargs": read("kwargs"),
         "meta": read("meta"),
@@ -159,6 +160,22 @@ def full(seen: Seen) -> dict[str, Any]:
         },
         "logs": [{"at": moment_json(line.at), "text": line.text} for line in job.logs],
     }
+
+
+def turn(seen: Seen) -> str:
+    """What a job of a group waits for before it can have its turn; empty where nothing is known."""
+    waits = seen.snapshot.turn
+    if waits is None:
+        return ""
+    if waits.paused:
+        return "paused"
+    before = f", {waits.before:,} of it before this one" if waits.before else ""
+    return f"{waits.running} of {waits.concurrency} of it at work{before}"
+
+
+def _group(seen: Seen) -> dict[str, Any] | None:
+    name, waits = seen.job.group, seen.snapshot.turn
+    return None if name is None else {"name": name, "waits": waits and waits._asdict()}
 
 
 def _full_item(seen: Seen) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from bide.cli.jobs.find import locate, read_ids
-from bide.cli.jobs.look import Seen, error_line, full, given_description, state_cell
+from bide.cli.jobs.look import Seen, error_line, full, given_description, state_cell, turn
 from bide.cli.options import json_option, queues_option, server_options
 from bide.cli.screen import (
     Cell,
@@ -105,6 +105,9 @@ def _facts(seen: Seen) -> Iterator[tuple[str, str | Cell]]:
         yield "arguments", _arguments(seen)
     yield "priority", "" if job.priority is None else str(job.priority)
     yield "due", _at(job.due, now)
+    if job.group is not None:
+        waits = turn(seen)
+        yield "group", f"{job.group} ({waits})" if waits else job.group
     if job.expires:
         yield "expired" if job.expired else "expires", _at(job.expires, now)
     if job.started:
