@@ -130,8 +130,9 @@ def main() -> None:
     large = int(sys.argv[1]) if len(sys.argv) > 1 else LARGE
     with Server.start() as server:
         bench = Bench(server.url)
-        turns(bench, large)
         apart(bench)
+        bench.direct.flushall()
+        turns(bench, large)
 
 
 if __name__ == "__main__":

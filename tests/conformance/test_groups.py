@@ -508,3 +508,28 @@ def test_a_job_that_has_to_wait_for_its_group_wakes_nobody(q: Probe) -> None:
     q.hear()
     add(q, "g", "b")
     assert q.hear() is None
+
+
+def test_few_entries_of_no_job_are_dropped_at_once(q: Probe) -> None:
+    """What no verb leaves behind; `bide fsck` finds it, and claims go on."""
+    add(q, "g", *(f"a{i:02}" for i in range(30)))
+    add(q, "g", "z", when=f"+{SECOND}")
+    q.raw.zrem(q.keys.names["due"][11], *(f"a{i:02}" for i in range(30)))
+    q.raw.hdel(q.keys["jobs"], *(f"a{i:02}" for i in range(30)))
+    q.raw.hdel(q.keys["terms"], *(f"a{i:02}" for i in range(30)))
+    q.move(2)
+    q.promote("z")
+    assert len(q.zset("order")) > 10
+    found: list[str] = []
+    while not found:
+        found = q.taken()
+    assert found == ["z"]
+
+
+def test_a_turn_that_is_too_early_takes_nothing(q: Probe) -> None:
+    """As where the clock was set back."""
+    add(q, "g", "a")
+    q.move(-30)
+    assert q.taken() == []
+    q.move(31)
+    assert q.taken() == ["a"]

@@ -18,7 +18,7 @@ _STATES = ("delayed", "waiting", "active")
 @server_options
 @json_option
 def groups(name: str, count: int, url: str | None, prefix: str | None, as_json: bool) -> None:
-    """List a queue's groups and how many of their jobs wait or run; those with most first."""
+    """List a queue's groups, those with most jobs first."""
     site = Site(url, prefix)
     (known,) = site.known((name,))
     found = site.queue(known).groups()

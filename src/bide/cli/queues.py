@@ -52,7 +52,10 @@ def ls(queues: tuple[str, ...], url: str | None, prefix: str | None, as_json: bo
 @group_option
 @server_options
 def pause(names: tuple[str, ...], group: str | None, url: str | None, prefix: str | None) -> None:
-    """Let no job of a queue, or of a group in it, be claimed; those that run go on."""
+    """Let no job of a queue, or of a group, be claimed.
+
+    Those that run go on.
+    """
     site = Site(url, prefix)
     for name in site.known(names):
         queue = site.queue(name)
@@ -70,7 +73,7 @@ def pause(names: tuple[str, ...], group: str | None, url: str | None, prefix: st
 @group_option
 @server_options
 def resume(names: tuple[str, ...], group: str | None, url: str | None, prefix: str | None) -> None:
-    """Let jobs of a queue, or of a group in it, be claimed again."""
+    """Let jobs of a queue, or of a group, be claimed again."""
     site = Site(url, prefix)
     for name in site.known(names):
         queue = site.queue(name)

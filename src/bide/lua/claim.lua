@@ -38,7 +38,8 @@
 -- tries: the attempt; of a job that was claimed before, what `record.tries` says
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
 local SWEEP, TRIM = 100, 100
-local LEVELS, ALONE, MOST, SPARE_STEPS = 10, 11, 250, 16
+local LEVELS, ALONE, MOST = 10, 11, 250
+local TURNS, SPARE_STEPS = 50, 16 -- a claim looks at so many turns of groups at most
 count = math.min(count, MOST)
 
 -- Removes before anything is added: a full server lets a script that has begun to remove go on.
@@ -185,7 +186,7 @@ end
 -- none of them becomes idle in that time, it runs beside others.
 local suspect = redis.call('ZRANGE', due[ALONE], 0, 0, 'WITHSCORES')
 local suspect_at = tonumber(suspect[2])
-local steps = {left = 2 * count + SPARE_STEPS}
+local steps = {left = 2 * math.min(count, TURNS) + SPARE_STEPS}
 local function take_turns(level, wanted)
   rota.take(sets, group, record, level, now, wanted, steps, take, taken)
 end

@@ -102,10 +102,11 @@ end
 -- Puts a group's marker where it belongs, and remembers the group while there is anything to
 -- remember. When its turn is, or nil. One whose turn has come keeps its place among the others.
 function group.turn(sets, f, now)
-  local at = group.head(sets, f.name)
   local running = group.running(sets, f.name)
+  local may_begin = f.paused == 0 and running < group.limit(f)
+  local at = (may_begin or running == 0) and group.head(sets, f.name)
   local level, turn = 0, 0
-  if at and f.paused == 0 and running < group.limit(f) then
+  if at and may_begin then
     level = f.level == group.ALONE and not f.is_changed and group.ALONE or LEVELS - f.priority
     turn = math.max(at, now)
     if f.level > 0 and f.turn <= now and at <= now then turn = f.turn end
