@@ -447,6 +447,7 @@ def test_a_paused_group_begins_nothing_until_it_is_resumed(q: Probe) -> None:
     q.run(groups.arrange(q.keys, "g", paused=True))
     assert q.taken() == ["o"]
     assert group(q).paused
+    assert q.zset("turns") == {}
     add(q, "g", "b", when="+1")
     assert q.taken() == []
     q.hear()
@@ -479,6 +480,7 @@ def test_names_that_begin_alike_are_different_groups(q: Probe) -> None:
     for name in ("a", "a!", "a-b", "a0", "aé"):
         add(q, name, f"in-{name}", f"in2-{name}")
     assert len(q.taken()) == 5
+    assert [group(q, name).active for name in ("a", "a!", "a-b", "a0", "aé")] == [1] * 5
     assert [group(q, name).waiting for name in ("a", "a!", "a-b", "a0", "aé")] == [1] * 5
 
 
@@ -518,7 +520,7 @@ def test_few_entries_of_no_job_are_dropped_at_once(q: Probe) -> None:
     q.raw.hdel(q.keys["jobs"], *(f"a{i:02}" for i in range(30)))
     q.raw.hdel(q.keys["terms"], *(f"a{i:02}" for i in range(30)))
     q.move(2)
-    q.promote("z")
+    q.reschedule("z", "+0")
     assert len(q.zset("order")) > 10
     found: list[str] = []
     while not found:
@@ -527,9 +529,12 @@ def test_few_entries_of_no_job_are_dropped_at_once(q: Probe) -> None:
 
 
 def test_a_turn_that_is_too_early_takes_nothing(q: Probe) -> None:
-    """As where the clock was set back."""
-    add(q, "g", "a")
-    q.move(-30)
+    """As where another program has written one; it is put where it belongs."""
+    add(q, "g", "a", when=f"+{10 * SECOND}")
+    early = q.now - SECOND
+    q.raw.delete(q.keys["turns"])
+    q.raw.zadd(q.keys["turns"], {f"e {early:017} g": 0})
+    q.raw.hset(q.keys["groups"], "g", f"5 0 0 0 5 {early}")
     assert q.taken() == []
-    q.move(31)
+    q.move(11)
     assert q.taken() == ["a"]

@@ -57,15 +57,15 @@ class Holding:
     """id -> since when a running job has been asked to end."""
     waiters: dict[str, int]
     """id -> until when its end is waited for."""
-    order: set[str]
-    """`<group> <due> <id>` of each job of a group that was not taken."""
-    held: set[str]
-    """`<group> <id>` of each that runs."""
-    turns: set[str]
-    """The markers of groups."""
     hashes: dict[str, dict[str, bytes]]
     records: dict[str, RunRecord]
     meta: dict[str, str]
+    order: frozenset[str] = frozenset()
+    """`<group> <due> <id>` of each job of a group that was not taken."""
+    held: frozenset[str] = frozenset()
+    """`<group> <id>` of each that runs."""
+    turns: frozenset[str] = frozenset()
+    """The markers of groups."""
 
     @property
     def ids(self) -> set[str]:
@@ -112,7 +112,8 @@ def hold(client: redis.Redis, queue: str, prefix: str = PREFIX) -> Holding:
         assert record is not None, f"{id} has the record {line!r}"
         records[id] = record
     asked, waiters, _, *of_groups = (sets.pop(name) for name in _ASIDE)
-    return Holding(sets, asked, waiters, *map(set, of_groups), hashes, records, meta)
+    order, held, turns = map(frozenset, of_groups)
+    return Holding(sets, asked, waiters, hashes, records, meta, order, held, turns)
 
 
 def assert_legal(

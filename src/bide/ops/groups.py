@@ -81,7 +81,18 @@ def page(keys: Keys, cursor: str) -> Command[Page]:
 
 def _read(reply: list[Any]) -> Page:
     found = [
-        GroupCounts(text(name), *numbers, bool(configured), bool(paused))
-        for name, *numbers, configured, paused in groups(reply, 3, 8)
+        GroupCounts(
+            name=text(name),
+            delayed=delayed,
+            waiting=waiting,
+            active=running,
+            priority=priority,
+            concurrency=limit,
+            is_configured=bool(configured),
+            paused=bool(paused),
+        )
+        for name, delayed, waiting, running, priority, limit, configured, paused in groups(
+            reply, 3, 8
+        )
     ]
     return Page(reply[2].decode(), found)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, cast
 from bide.ids import check_name
 from bide.ops import groups
 from bide.ops.groups import GroupCounts
+from bide.terms import check_concurrency
 
 if TYPE_CHECKING:
     from bide.queue.blocking import Queue
@@ -36,7 +37,7 @@ class Group:
         Raises:
             UsageError: there cannot be as many.
         """
-        count = groups.UNSET if concurrency is None else groups.check_concurrency(concurrency)
+        count = groups.UNSET if concurrency is None else check_concurrency(concurrency)
         self.queue._run(groups.arrange(self.queue.keys, self.name, concurrency=count))
 
     def pause(self) -> None:

@@ -100,9 +100,10 @@ function group.head(sets, name)
 end
 
 -- Puts a group's marker where it belongs, and remembers the group while there is anything to
--- remember. When its turn is, or nil. One whose turn has come keeps its place among the others.
-function group.turn(sets, f, now)
-  local running = group.running(sets, f.name)
+-- remember: at once, or with those in `notes`. When its turn is, or nil. One whose turn has come keeps
+-- its place among the others.
+function group.turn(sets, f, now, notes)
+  local running = f.running or group.running(sets, f.name)
   local may_begin = f.paused == 0 and running < group.limit(f)
   local at = (may_begin or running == 0) and group.head(sets, f.name)
   local level, turn = 0, 0
@@ -115,7 +116,12 @@ function group.turn(sets, f, now)
   f.level, f.turn = level, turn
   if level > 0 then redis.call('ZADD', sets.turns, 0, group.marker(f)) end
   if at or running > 0 or f.set > 0 or f.paused == 1 then
-    redis.call('HSET', sets.groups, f.name, group.format(f))
+    if notes then
+      notes[#notes + 1] = f.name
+      notes[#notes + 1] = group.format(f)
+    else
+      redis.call('HSET', sets.groups, f.name, group.format(f))
+    end
   else
     redis.call('HDEL', sets.groups, f.name)
   end
@@ -125,10 +131,12 @@ end
 -- The same for all groups that were touched; the earliest of their turns, or nil.
 function group.turns(sets, touched, now)
   local earliest
+  local notes = {}
   for _, f in pairs(touched) do
-    local turn = group.turn(sets, f, now)
+    local turn = group.turn(sets, f, now, notes)
     if turn and (not earliest or turn < earliest) then earliest = turn end
   end
+  if #notes > 0 then redis.call('HSET', sets.groups, unpack(notes)) end
   return earliest
 end
 
