@@ -326,6 +326,7 @@ def test_what_is_taken_back_leaves_its_group(q: Probe) -> None:
     for remove in removals:
         add(q, "g", "a", "b")
         q.run(remove)
+        assert len(q.zset("order")) == 1
         (b,) = q.claim().jobs
         assert b.id == "b"
         assert q.settle(b, "complete") == "ok"

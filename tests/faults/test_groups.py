@@ -50,7 +50,7 @@ def test_groups_keep_their_order_whoever_dies(
         assert order == sorted(order), "each again, where its worker was lost, and none before it"
         assert set(order) == set(ids[g])
     holding = assert_legal(direct, "mail")
-    assert (holding.held, holding.order, holding.turns) == (set(), set(), set())
+    assert holding.held | holding.order | holding.turns == set()
     assert holding.hashes["groups"] == {}
     for worker in (frozen, third, fourth):
         worker.terminate()

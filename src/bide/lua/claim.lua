@@ -39,7 +39,7 @@
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
 local SWEEP, TRIM = 100, 100
 local LEVELS, ALONE, MOST = 10, 11, 250
-local TURNS, SPARE_STEPS = 50, 16 -- a claim looks at so many turns of groups at most
+local TURNS, SPARE_STEPS = 30, 16 -- a claim looks at so many turns of groups at most
 count = math.min(count, MOST)
 
 -- Removes before anything is added: a full server lets a script that has begun to remove go on.
