@@ -23,8 +23,8 @@ ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 _LOOK: Final = ("counts", "fetch", "list", "queues", "upcoming", "workers")
 _CHANGE: Final = (
-    *("cancel", "configure", "counts", "delete", "empty", "fetch", "list", "listen", "pause"),
-    *("promote", "queues", "register", "reschedule", "resume", "retry", "upcoming"),
+    *("cancel", "configure", "counts", "delete", "empty", "fetch", "limit", "list", "listen"),
+    *("pause", "promote", "queues", "register", "reschedule", "resume", "retry", "upcoming"),
 )
 _PRODUCE: Final = (*_CHANGE, "enqueue", "watch")
 _OPERATE: Final = (

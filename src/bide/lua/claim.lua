@@ -25,7 +25,7 @@
 -- @arg   arm       integer  2 to wait with free slots, 1 to wait if nothing was taken, 0 not to
 -- @reply ok now until deadline more alone drain, then per job: id body token tries due
 -- @reply stale     the worker has since sent a later claim
--- @include clock record hint wait retain sweep noting ended event reclaim recall weigh
+-- @include clock record hint wait retain sweep noting ended event reclaim recall weigh gate
 
 -- tries: the attempt; of a job that was claimed before, what `record.tries` says
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
@@ -40,7 +40,7 @@ redis.call('ZREM', park, worker)
 local now = clock.now(meta)
 local lease_end = now + lease_us
 local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
-  'trash', 'drain_until', 'calm_from', 'listened', 'large')
+  'trash', 'drain_until', 'calm_from', 'listened', 'large', 'limited')
 local book = event.open(set[9], now)
 local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now,
   lease_us)
@@ -103,6 +103,8 @@ local reply = {'ok', now, 0, 0, 0, 0, 0}
 local alone = 0
 local taken = {}
 local room = weigh.room()
+local limited = set[11] and gate.open(meta, active, now)
+local overdue = false
 
 local function take(level, picked)
   local ids = {}
@@ -161,6 +163,8 @@ local suspect_at = tonumber(suspect[2])
 if suspect_at and not paused then
   if suspect_at > now then
     if busy == 0 then by(suspect_at) end
+  elseif limited and limited.room < 1 then
+    overdue = true
   elseif busy == 0 and count > 0 then
     alone = 1
     take(ALONE, suspect)
@@ -174,10 +178,10 @@ if suspect_at and not paused then
   end
 end
 
-local overdue = false
 if not paused then
+  local most = limited and math.min(count, limited.room) or count
   for level = 1, LEVELS do
-    local wanted = count - #taken
+    local wanted = most - #taken
     local head = redis.call('ZRANGE', due[level], 0, 0, 'WITHSCORES')
     if head[2] and tonumber(head[2]) <= now then
       if wanted > 0 then
@@ -190,6 +194,9 @@ if not paused then
     end
     by(tonumber(head[2]))
     if overdue then break end
+  end
+  if limited then
+    overdue, deadline = gate.close(limited, meta, now, #taken, overdue, deadline)
   end
 end
 

@@ -1,5 +1,5 @@
 -- enqueue: add jobs, each due at its own time; an id that exists changes nothing.
--- @key   meta    reads whether a trash is left, and whether someone listens; marks large bodies
+-- @key   meta    reads whether a trash is left, who listens, and the limits; marks large bodies
 -- @key   due     adds
 -- @key   jobs    adds the bodies
 -- @key   run     removes what a trashed namesake left
@@ -12,7 +12,7 @@
 -- @last  wanted  what the caller will wait for behind this: replica | fsync | replica,fsync
 -- @reply ok now, then per job: new due | exists 0
 -- @reply cannot    what the server lacks for what is wanted; nothing was added
--- @include clock when hint sweep event weigh durable
+-- @include clock when hint sweep event weigh durable gate
 
 local LONGEST = 128 -- bytes of an id
 
@@ -46,7 +46,8 @@ if #known > 0 and redis.call('HEXISTS', meta, 'trash') == 1 then
   freed = sweep.take(trash, run, notes, known)
 end
 
-local book = event.book(meta, now)
+local set = redis.call('HMGET', meta, 'listened', 'limited')
+local book = event.open(set[1], now)
 local reply = {'ok', now}
 local earliest
 local adds = {}
@@ -85,5 +86,6 @@ for set, add in pairs(adds) do
   redis.call('ZADD', set, unpack(add))
 end
 if book then event.write(meta, events, book) end
+if earliest and set[2] then earliest = gate.earliest(meta, earliest, now) end
 if earliest then hint.due(wake, keep, earliest, now) end
 return reply

@@ -30,7 +30,7 @@
 -- field, form: what `meta` may hold, and the pattern of its value
 local DAY = 86400000000
 local AHEAD = {calm_until = 300000000, drain_until = 30000000, listened = 7 * DAY,
-  clock = 36600 * DAY, rewound_until = 36600 * DAY}
+  clock = 36600 * DAY, rewound_until = 36600 * DAY, held_until = 36600 * DAY, spent = 36600 * DAY}
 local SLACK, FAR = 60000000, 100000000000000000
 -- Enough that nothing is removed before somebody says again what is to be kept.
 local KEEP_ALL = '1000000 31536000000000 1000000 31536000000000 1000000 31536000000000'
@@ -79,11 +79,16 @@ end
 
 -- What each field of `meta` is without a value that can be read.
 local function mend(field)
-  if field == 'paused' or field == 'own' or field == 'large' or field == 'trash' then
+  if field == 'paused' or field == 'own' or field == 'large' or field == 'trash'
+    or field == 'limited' then
     if tell('meta', field, 'does not say 1', 'says 1') then redis.call('HSET', meta, field, 1) end
   elseif field == 'retention' then
     if tell('meta', field, 'cannot be read', 'keeps all for a year: say again what to keep') then
       redis.call('HSET', meta, field, KEEP_ALL)
+    end
+  elseif field == 'rate' or field == 'max_active' then
+    if tell('meta', field, 'cannot be read', 'is removed: say again what the limit is') then
+      redis.call('HDEL', meta, field)
     end
   elseif tell('meta', field, 'cannot be read', 'is removed') then
     redis.call('HDEL', meta, field)
@@ -109,6 +114,11 @@ local function check_meta()
         redis.call('HDEL', meta, field)
       end
     end
+  end
+  local limits = redis.call('HMGET', meta, 'limited', 'rate', 'max_active', 'held_until')
+  if not limits[1] and (limits[2] or limits[3] or limits[4])
+    and tell('meta', 'limited', 'is not set, and there are limits', 'is set') then
+    redis.call('HSET', meta, 'limited', 1)
   end
   if redis.call('HEXISTS', meta, 'trash') == 0 then
     for i = 1, #trash do

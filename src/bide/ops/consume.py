@@ -28,7 +28,7 @@ MAX_SETTLE_BYTES: Final = 4_000_000
 MAX_NOTED: Final = 12
 """Jobs to whose notes one call adds at most: they may take 90 KB each, and are read and written."""
 
-Outcome = Literal["complete", "retry", "fail", "snooze", "release", "cancel", "crash"]
+Outcome = Literal["complete", "retry", "fail", "snooze", "hold", "release", "cancel", "crash"]
 Verdict = Literal["ok", "lost", "gone"]
 Renewal = Literal["ok", "asked", "lost", "gone"]
 
@@ -78,7 +78,8 @@ class Settle(NamedTuple):
     token: int
     outcome: Outcome
     when: str = ""
-    """When it is due again; of one that has ended, how long to keep it if not as the queue does."""
+    """When it is due again; of one that has ended, how long to keep it if not as the queue does; of
+    one that is given back, anything if it had begun."""
     data: bytes = b""
     """Its result, or its error; of one that is snoozed unrun, because nobody serves it, that."""
 

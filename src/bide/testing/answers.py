@@ -35,6 +35,7 @@ class Shelf:
             "counts": self._counts,
             "delete": self._delete,
             "empty": lambda *_: Emptied(0, False),
+            "limit": lambda *_: None,
             "fetch": lambda *ids: [self.jobs.get(id) for id in ids],
             "list": self._list,
             "register": lambda *_: None,
