@@ -133,7 +133,7 @@ def say_nonsense(fraction: Any) -> None:
 
 def ask_for_later(delay: float | None = None) -> None:
     note(current_job().attempt)
-    raise RetryLater("not yet", delay=delay)
+    raise RetryLater(delay, "not yet")
 
 
 async def ask_for_later_async(delay: float | None = None) -> None:

@@ -83,3 +83,5 @@ class Fold:
             self.due[event.job_id] = event.due
         if event.verb != "revive":
             self.totals[event.kind] += 1
+        if (event.kind, event.verb) == ("failed", "crash"):  # one event says both
+            self.totals["reclaimed"] += 1

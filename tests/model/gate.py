@@ -36,7 +36,8 @@ class Bucket:
         if not rate:
             return None
         at, taken, last = map(int, spent.split()) if spent else (now, 0, 0)
-        bucket = cls(*map(int, rate.split()), at, taken, last)
+        count, period, burst = map(int, rate.split())
+        bucket = cls(count, period, burst, at, taken, last)
         if bucket.full_at <= now:
             bucket.at, bucket.taken = now, 0
         elif bucket.full_at > now + bucket.burst * bucket.each:

@@ -65,7 +65,7 @@ class Settled(Managed):
         """Tokens go back if nobody has taken one since; who waits for a slot, is told of it."""
         bucket = Bucket.read(self.rate, self.spent, now)
         if bucket:
-            back = min(bucket.taken, unbegun.count(bucket.last))
+            back = unbegun.count(bucket.last)
             if back:
                 bucket.taken -= back
                 self.spent = bucket.stored()

@@ -33,7 +33,10 @@ def limit(
     prefix: str | None,
     as_json: bool,
 ) -> None:
-    """Show the limits of a queue, or set those that are given; `none` removes one."""
+    """Show the limits of a queue, or set them.
+
+    Those that are not given stay as they are; `none` removes one.
+    """
     settings: QueueSettings = {}
     if rate is not None:
         settings["rate"] = None if rate == NONE else rate

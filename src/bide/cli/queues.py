@@ -66,7 +66,10 @@ def pause(names: tuple[str, ...], url: str | None, prefix: str | None) -> None:
 @queue_names
 @server_options
 def resume(names: tuple[str, ...], url: str | None, prefix: str | None) -> None:
-    """Let jobs of a queue be claimed again, also where one of them has held it."""
+    """Let jobs of a queue be claimed again.
+
+    Also where one of its jobs holds it.
+    """
     site = Site(url, prefix)
     for name in site.known(names):
         site.queue(name).resume()
@@ -139,7 +142,7 @@ def _remark(counts: Counts) -> Cell:
 
 
 def limits_line(counts: Counts) -> str:
-    """What limits a queue, and whether it holds jobs back now: `100/s, 10 at once, held for 20s`."""
+    """What limits a queue, as in `100/s, 10 at once, held for 20s`."""
     limits, parts = counts.limits, []
     if limits.rate:
         burst = f" in bursts of {limits.burst}" if limits.burst != 1 else ""

@@ -115,10 +115,16 @@ local function check_meta()
       end
     end
   end
-  local limits = redis.call('HMGET', meta, 'limited', 'rate', 'max_active', 'held_until')
-  if not limits[1] and (limits[2] or limits[3] or limits[4])
-    and tell('meta', 'limited', 'is not set, and there are limits', 'is set') then
-    redis.call('HSET', meta, 'limited', 1)
+  if redis.call('HEXISTS', meta, 'limited') == 0 then
+    local has_limits = false
+    for _, field in ipairs({'rate', 'max_active', 'held_until'}) do
+      local value = redis.call('HGET', meta, field)
+      has_limits = has_limits or (value and string.find(value, forms[field])
+        and #value < 51 and tonumber(string.match(value, '^%d+')) <= FAR)
+    end
+    if has_limits and tell('meta', 'limited', 'is not set, and there are limits', 'is set') then
+      redis.call('HSET', meta, 'limited', 1)
+    end
   end
   if redis.call('HEXISTS', meta, 'trash') == 0 then
     for i = 1, #trash do

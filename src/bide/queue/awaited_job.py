@@ -74,7 +74,7 @@ class AsyncJob(JobView[R]):
         raise not_found(self.id)
 
     async def why(self) -> list[Reason]:
-        """Why it has not run: all that holds it back now, the nearest first; empty once it has begun.
+        """Why it has not run: what holds it back now, the nearest first; empty once it has begun.
 
         Raises:
             JobNotFound: it is no more.

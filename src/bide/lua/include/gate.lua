@@ -98,11 +98,12 @@ function gate.settled(meta, active, now, freed, unbegun)
   local set = redis.call('HMGET', meta, 'rate', 'spent', 'max_active')
   local b = #unbegun > 0 and gate.bucket(set[1], set[2], now)
   if b then
-    local before = b.taken
+    local back = 0
     for i = 1, #unbegun do
-      if unbegun[i] == b.last and b.taken > 0 then b.taken = b.taken - 1 end
+      if unbegun[i] == b.last then back = back + 1 end
     end
-    if b.taken < before then redis.call('HSET', meta, 'spent', stored(b)) end
+    b.taken = b.taken - back
+    if back > 0 then redis.call('HSET', meta, 'spent', stored(b)) end
   end
   local most = tonumber(set[3])
   return most and redis.call('ZCARD', active) + freed >= most
