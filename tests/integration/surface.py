@@ -149,6 +149,27 @@ def snooze_once(delay: float) -> str:
     return "awake"
 
 
+def hold_once(delay: float) -> float:
+    """Hold the queue; by the second run it has been moved. When that was due."""
+    job = current_job()
+    if job.due == job.first_due:
+        raise RetryLater(delay, "429", queue=True)
+    return job.due.timestamp()
+
+
+async def hold_once_async(delay: float) -> float:
+    return hold_once(delay)
+
+
+def started() -> float:
+    """When it was claimed, by the server's clock."""
+    return current_job().token / 1e6
+
+
+async def started_async() -> float:
+    return started()
+
+
 async def snooze_until(iso: str) -> None:
     raise Snooze(at=datetime.fromisoformat(iso))
 

@@ -101,7 +101,7 @@ class Queue(Settled):
         paused = "paused" in self.meta
         gate = self.gate(now)
         room = gate.room if gate else FOREVER
-        overdue = False
+        overdue = held_back = False
         deadlines: list[int] = []
         taken: list[Job] = []
         alone = drain = False
@@ -129,7 +129,9 @@ class Queue(Settled):
                     break  # and is seen to before any deadline
                 deadlines += [job.score for job in jobs[len(ripe) :][:1]]
             if gate:
+                was = overdue
                 overdue, deadlines = self._through(gate, len(taken), overdue, deadlines)
+                held_back = was and not overdue
         told: Reply = []
         for job in taken:
             is_first = job.run is None
@@ -148,7 +150,8 @@ class Queue(Settled):
         free = count > len(taken)
         stays = arm == 2 or (arm == 1 and not taken)
         until = self._wait(now, worker, free, stays, deadline, overdue or more)
-        return [b"ok", now, until, deadline or 0, int(more), int(alone), int(drain), *told]
+        left = 1 if more else 2 if held_back else 0
+        return [b"ok", now, until, deadline or 0, left, int(alone), int(drain), *told]
 
     def _through(
         self, gate: Gate, taken: int, overdue: bool, deadlines: list[int]

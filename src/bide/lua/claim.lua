@@ -27,6 +27,7 @@
 -- @reply stale     the worker has since sent a later claim
 -- @include clock record hint wait retain sweep noting ended event reclaim recall weigh gate
 
+-- more: 1 where there is, 2 where a limit holds back what is due
 -- tries: the attempt; of a job that was claimed before, what `record.tries` says
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
 local SWEEP, TRIM = 100, 100
@@ -104,7 +105,7 @@ local alone = 0
 local taken = {}
 local room = weigh.room()
 local limited = set[11] and gate.open(meta, active, now)
-local overdue = false
+local overdue, held_back = false, false
 
 local function take(level, picked)
   local ids = {}
@@ -196,7 +197,7 @@ if not paused then
     if overdue then break end
   end
   if limited then
-    overdue, deadline = gate.close(limited, meta, now, #taken, overdue, deadline)
+    overdue, deadline, held_back = gate.close(limited, meta, now, #taken, overdue, deadline)
   end
 end
 
@@ -226,6 +227,6 @@ elseif wait.lacks(keep, park, due_by) then
   hint.push(wake, worker)
 end
 reply[4] = deadline or 0
-if more then reply[5] = 1 end
+if more then reply[5] = 1 elseif held_back then reply[5] = 2 end
 reply[6] = alone
 return reply

@@ -62,7 +62,7 @@ end
 
 -- So many have been taken; `overdue`: more is due, `deadline`: when the next is. Both as they are seen
 -- through the gate: what it holds back waits for the moment at which it opens, and, where only the
--- end of a job opens it, for the hint of that.
+-- end of a job opens it, for the hint of that. Third: whether it holds back something that is due.
 function gate.close(g, meta, now, taken, overdue, deadline)
   local b = g.bucket
   if b and taken > 0 then
@@ -70,9 +70,9 @@ function gate.close(g, meta, now, taken, overdue, deadline)
     redis.call('HSET', meta, 'spent', stored(b))
   end
   if taken < g.room then return overdue, deadline end
-  if g.slots <= taken then return false, nil end
+  if g.slots <= taken then return false, nil, overdue end
   local opens = math.max(now + 1, g.held_until, b and refilled(b) or 0)
-  if overdue then return false, opens end
+  if overdue then return false, opens, true end
   return false, deadline and math.max(deadline, opens)
 end
 
