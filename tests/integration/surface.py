@@ -161,6 +161,11 @@ async def hold_once_async(delay: float) -> float:
     return hold_once(delay)
 
 
+async def hang_once_begun() -> None:
+    current_job().log("begun")
+    await asyncio.sleep(60)
+
+
 def started() -> float:
     """When it was claimed, by the server's clock."""
     return current_job().token / 1e6

@@ -67,6 +67,19 @@ def test_no_executor_runs_more_in_a_time_or_at_once(
     assert min(gaps([job.refresh().result for job in made])) >= 0.05 - 1e-6
 
 
+@pytest.mark.parametrize("executor", ["auto", "process"])
+def test_a_worker_that_gives_running_jobs_back_frees_nothing_of_the_rate(
+    queue: Queue, executor: Any
+) -> None:
+    queue.configure(rate="1/h")
+    job = queue.enqueue(surface.hang_once_begun)
+    with at_work(queue, executor=executor, concurrency=2) as worker:
+        eventually(lambda: job.refresh().logs)
+        worker.stop()  # and again as the context ends, which does not wait
+    assert job.refresh().status is State.WAITING
+    assert kinds(job) == ["limited", "no worker"]
+
+
 def test_a_worker_that_takes_quick_jobs_ahead_breaks_no_limit(queue: Queue) -> None:
     queue.configure(rate="400/s", burst=8, max_active=3)
     made = [queue.enqueue(surface.started_async) for _ in range(80)]

@@ -22,6 +22,8 @@ class Bucket:
     """How many were taken since."""
     last: int
     """When the latest was."""
+    rewound: bool = False
+    """The clock was set back since it was stored."""
 
     @property
     def each(self) -> Fraction:
@@ -41,7 +43,7 @@ class Bucket:
         if bucket.full_at <= now:
             bucket.at, bucket.taken = now, 0
         elif bucket.full_at > now + bucket.burst * bucket.each:
-            bucket.at, bucket.taken = now, bucket.burst
+            bucket.at, bucket.taken, bucket.rewound = now, bucket.burst, True
         return bucket
 
     def tokens(self, now: int) -> int:

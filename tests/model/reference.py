@@ -158,9 +158,9 @@ class Queue(Settled):
     ) -> tuple[bool, list[int]]:
         """What is overdue, and what is due next, as the limits let it begin."""
         shut = taken >= gate.room
-        if gate.bucket and taken:
+        if gate.bucket and (taken or gate.bucket.rewound):
             gate.bucket.taken += taken
-            gate.bucket.last = gate.now
+            gate.bucket.last = gate.now if taken else gate.bucket.last
             self.spent = gate.bucket.stored()
         if not shut:
             return overdue, deadlines

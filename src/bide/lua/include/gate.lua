@@ -15,15 +15,15 @@ function gate.bucket(rate, spent, now)
   if not count or count < 1 or period < 1 or burst < 1 then return nil end
   local at, taken, last = string.match(spent or '', '^(%d+) (%d+) (%d+)$')
   at, taken, last = tonumber(at) or now, tonumber(taken) or 0, tonumber(last) or 0
-  local full_at = at + taken * period / count
+  local full_at, rewound = at + taken * period / count, false
   if full_at <= now then
     at, taken = now, 0
   elseif full_at > now + burst * period / count then
-    at, taken = now, burst
+    at, taken, rewound = now, burst, true
   end
   local tokens = math.floor((now - at) * count / period - taken + burst)
   return {count = count, period = period, burst = burst, at = at, taken = taken, last = last,
-    tokens = math.max(0, math.min(tokens, burst))}
+    rewound = rewound, tokens = math.max(0, tokens)}
 end
 
 -- When it has a token again.
@@ -65,8 +65,8 @@ end
 -- end of a job opens it, for the hint of that. Third: whether it holds back something that is due.
 function gate.close(g, meta, now, taken, overdue, deadline)
   local b = g.bucket
-  if b and taken > 0 then
-    b.taken, b.last = b.taken + taken, now
+  if b and (taken > 0 or b.rewound) then
+    if taken > 0 then b.taken, b.last = b.taken + taken, now end
     redis.call('HSET', meta, 'spent', stored(b))
   end
   if taken < g.room then return overdue, deadline end
