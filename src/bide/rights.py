@@ -21,12 +21,13 @@ from bide.servers import Kind
 Role = Literal["worker", "producer", "operator", "viewer"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
-_LOOK: Final = ("counts", "fetch", "list", "queues", "upcoming", "workers")
+_LOOK: Final = ("counts", "fetch", "list", "minutes", "queues", "upcoming", "workers")
 _CHANGE: Final = (
     *("cancel", "configure", "counts", "delete", "empty", "fetch", "limit", "list", "listen"),
+    "minutes",
     *("pause", "promote", "queues", "register", "reschedule", "resume", "retry", "upcoming"),
 )
-_PRODUCE: Final = (*_CHANGE, "enqueue", "watch")
+_PRODUCE: Final = (*_CHANGE, "enqueue", "place", "watch")
 _OPERATE: Final = (
     *("fsck_jobs", "fsck_queue", "fsck_queues", "fsck_workers", "stop", "upgrade", "workers"),
 )

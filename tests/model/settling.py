@@ -43,6 +43,8 @@ class Settled(Managed):
                 unbegun.append(job.run.started)
             self._end(job, "snooze" if outcome == "hold" else outcome, at, data, now)
             job.run.settled = STAMPS[outcome]
+            if outcome in ("complete", "retry", "fail", "cancel"):
+                self.note_minute(now, "r", max(0, now - token))
             if job.place.startswith("due:"):
                 earliest = job.score if earliest is None else min(earliest, job.score)
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from bide import config, sync
 from bide.clock import Duration, to_us
@@ -35,7 +35,7 @@ from bide.queue.core import (
 )
 from bide.queue.place import StandIn
 from bide.queue.settings import settings_calls
-from bide.queue.tasks import Task
+from bide.queue.tasks import Task, TaskDecorator
 from bide.queue.view import not_found
 from bide.retry import Retry
 from bide.task import Function
@@ -83,7 +83,9 @@ class Queue(QueueCore[sync.Client]):
     @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
     @overload
-    def task(self, /, *, name: str | None = None, **options: Unpack[TaskOptions]) -> _Decorator: ...
+    def task(
+        self, /, *, name: str | None = None, **options: Unpack[TaskOptions]
+    ) -> TaskDecorator: ...
     def task(
         self, function: Any = None, /, *, name: str | None = None, **options: Unpack[TaskOptions]
     ) -> Any:
@@ -118,6 +120,7 @@ class Queue(QueueCore[sync.Client]):
         retention: Duration | None = None,
         durability: Durability | None = None,
         on_crash: OnCrash | None = None,
+        expires: Duration | datetime | None = None,
         description: str | None = None,
         meta: Mapping[str, Any] | None = None,
         on_success: Function | str | None = None,
@@ -139,6 +142,7 @@ class Queue(QueueCore[sync.Client]):
             retention=retention,
             durability=durability,
             on_crash=on_crash,
+            expires=expires,
             description=description,
             meta=meta,
             on_success=on_success,
@@ -386,14 +390,3 @@ class Queue(QueueCore[sync.Client]):
 
     def _move(self, commands: Sequence[Command[list[Moved]]]) -> list[str]:
         return [moved.word for page in self._client.run_many(commands) for moved in page]
-
-
-class _Decorator(Protocol):
-    """What `task(...)` with options returns: it keeps the function's types."""
-
-    @overload
-    def __call__(
-        self, function: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> Task[P, Coroutine[Any, Any, R], R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...

@@ -8,7 +8,17 @@ from __future__ import annotations
 
 import functools
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from bide.clock import at_to_us, to_us
 from bide.errors import UsageError
@@ -17,7 +27,7 @@ from bide.options import Options, TaskOptions, check_names
 from bide.task import defaults_of, register
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from bide.ops.produce import Prepared
     from bide.queue.awaited import AsyncQueue
@@ -182,6 +192,28 @@ def _look_like(
     Those are other decorators' business, and one called `queue` or `name` would replace the task's.
     """
     functools.update_wrapper(task, function, updated=())
+
+
+class TaskDecorator(Protocol):
+    """What `Queue.task(...)` with options returns: it keeps the function's types."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Task[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+
+
+class AsyncTaskDecorator(Protocol):
+    """The same of `AsyncQueue.task(...)`."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> AsyncTask[P, R, R]: ...
 
 
 def as_due(when: float | str | timedelta | datetime) -> Options:

@@ -135,6 +135,8 @@ def _facts(seen: Seen, reasons: Sequence[Reason]) -> Iterator[tuple[str, str | C
         yield "arguments", _arguments(seen)
     yield "priority", "" if job.priority is None else str(job.priority)
     yield "due", _at(job.due, now)
+    if job.expires:
+        yield "expired" if job.expired else "expires", _at(job.expires, now)
     yield "why not yet", "; ".join(reason.text for reason in reasons)
     if job.started:
         late = "" if job.lateness is None else f", {describe(job.lateness)} after it was due"
