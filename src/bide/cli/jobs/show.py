@@ -137,7 +137,7 @@ def _facts(seen: Seen, reasons: Sequence[Reason]) -> Iterator[tuple[str, str | C
     yield "due", _at(job.due, now)
     if job.expires:
         yield "expired" if job.expired else "expires", _at(job.expires, now)
-    yield "why not yet", "; ".join(reason.text for reason in reasons)
+    yield "not yet", "; ".join(reason.text for reason in reasons)
     if job.started:
         late = "" if job.lateness is None else f", {describe(job.lateness)} after it was due"
         yield "taken" if is_item else "started", f"{_at(job.started, now)}{late}"
