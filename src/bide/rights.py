@@ -23,9 +23,9 @@ ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 _LOOK: Final = (*("counts", "fetch", "groups", "list", "minutes", "queues", "upcoming", "workers"),)
 _CHANGE: Final = (
-    *("arrange", "cancel", "configure", "counts", "delete", "empty", "fetch", "groups", "list"),
-    *("listen", "minutes", "pause", "promote", "queues", "register", "reschedule", "resume"),
-    *("retry", "upcoming"),
+    *("arrange", "cancel", "configure", "counts", "delete", "empty", "fetch", "groups", "limit"),
+    *("list", "listen", "minutes", "pause", "promote", "queues", "register", "reschedule"),
+    *("resume", "retry", "upcoming"),
 )
 _PRODUCE: Final = (*_CHANGE, "enqueue", "place", "watch")
 _OPERATE: Final = (

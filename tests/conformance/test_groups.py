@@ -337,6 +337,7 @@ def test_what_is_taken_back_leaves_its_group(q: Probe) -> None:
 def test_a_moved_job_is_where_its_due_time_says(q: Probe) -> None:
     add(q, "g", "a", "b", "c")
     q.reschedule("a", f"+{10 * SECOND}")
+    assert len(q.zset("order")) == 3
     assert q.taken() == ["b"]
     assert q.promote("a").word == "ok"
     claimed = q.taken("w2")
@@ -426,7 +427,11 @@ def test_what_expires_leaves_its_group(q: Probe) -> None:
 def test_more_that_has_expired_than_a_claim_looks_for(q: Probe) -> None:
     add(q, "g", *(f"a{i:02}" for i in range(50)), also=f"x=+{5 * SECOND} ")
     add(q, "g", "b", when=f"+{1 * SECOND}")
+    q.run(manage.pause(q.keys))
     q.move(6)
+    q.claim()
+    assert len(q.zset("order")) == 31
+    q.run(manage.resume(q.keys))
     taken: list[str] = []
     while not taken:
         taken = q.taken()

@@ -118,11 +118,11 @@ def test_the_command_line_shows_groups_and_what_a_job_waits_for(home: Path, one_
         ["zed", "1", "0", "0", "1", "5"],
     ]
     shown = said(bide(home, "jobs", "show", jobs[2].id, url=one_url))
-    assert "g-1 (0 of 1 of it at work, 2 of it before this one)" in shown
+    assert "jobs of its group g-1 take turns; 2 of them are before it" in " ".join(shown.split())
     paused = said(bide(home, "queues", "pause", "mail", "-g", "g-1", url=one_url))
     assert "`bide queues resume mail --group g-1`" in paused
     assert not queue.counts().paused
-    assert "g-1 (paused)" in said(bide(home, "jobs", "show", jobs[0].id, url=one_url))
+    assert "its group g-1 is paused" in said(bide(home, "jobs", "show", jobs[0].id, url=one_url))
     asked = bide(home, "queues", "groups", "mail", "--json", "-n", "1", url=one_url)
     report = json.loads(said(asked))
     assert (report["all"], report["groups"][0]["paused"]) == (2, True)

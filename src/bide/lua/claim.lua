@@ -33,8 +33,9 @@
 -- @reply ok now until deadline more alone drain, then per job: id body token tries due
 -- @reply stale     the worker has since sent a later claim
 -- @include clock record hint wait retain sweep noting ended event reclaim recall weigh find term
--- @include expire minute group rota
+-- @include expire minute gate group rota
 
+-- more: 1 where there is, 2 where a limit holds back what is due
 -- tries: the attempt; of a job that was claimed before, what `record.tries` says
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
 local SWEEP, TRIM = 100, 100
@@ -49,7 +50,7 @@ redis.call('ZREM', park, worker)
 local now = clock.now(meta)
 local lease_end = now + lease_us
 local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
-  'trash', 'drain_until', 'calm_from', 'listened', 'large', 'terms', 'groups', 'side')
+  'trash', 'drain_until', 'calm_from', 'listened', 'large', 'terms', 'groups', 'side', 'limited')
 local has_terms, has_groups = set[11], set[12]
 local book = event.open(set[9], now)
 local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now,
@@ -123,6 +124,8 @@ local reply = {'ok', now, 0, 0, 0, 0, 0}
 local alone = 0
 local taken, counted = {}, {}
 local room = weigh.room()
+local limited = set[14] and gate.open(meta, active, now)
+local overdue, held_back = false, false
 
 -- `at_level`: that of a group whose turn it is. Returns how many were looked at.
 local function take(level, picked, at_level)
@@ -202,6 +205,8 @@ end
 if suspect_at and not paused then
   if suspect_at > now then
     if busy == 0 then by(suspect_at) end
+  elseif limited and limited.room < 1 then
+    overdue = true
   elseif busy == 0 and count > 0 then
     alone = 1
     take_suspect()
@@ -215,18 +220,18 @@ if suspect_at and not paused then
   end
 end
 
-local overdue = false
 if not paused then
+  local most = limited and math.min(count, limited.room) or count
   for level = 1, LEVELS do
     local turn_at = has_groups and rota.first(sets, level)
     local head = redis.call('ZRANGE', due[level], 0, 0, 'WITHSCORES')
-    if turn_at and turn_at <= now and count > #taken then
-      take_turns(level, rota.share(meta, set[13] == '1', due[level], now, count - #taken))
+    if turn_at and turn_at <= now and most > #taken then
+      take_turns(level, rota.share(meta, set[13] == '1', due[level], now, most - #taken))
       turn_at = rota.first(sets, level)
     end
     if turn_at and turn_at <= now then overdue = true end
     by(turn_at)
-    local wanted = count - #taken
+    local wanted = most - #taken
     if head[2] and tonumber(head[2]) <= now then
       if wanted > 0 then
         local picked = redis.call('ZRANGEBYSCORE', due[level], '-inf', now, 'WITHSCORES',
@@ -241,6 +246,9 @@ if not paused then
   end
   -- Turns that are left though slots are free, or a suspect that was met: to be looked at at once.
   if steps.met_suspect or (overdue and steps.left == 0) then more = true end
+  if limited then
+    overdue, deadline, held_back = gate.close(limited, meta, now, #taken, overdue, deadline)
+  end
 end
 
 if has_terms then
@@ -274,6 +282,6 @@ elseif wait.lacks(keep, park, due_by) then
   hint.push(wake, worker)
 end
 reply[4] = deadline or 0
-if more then reply[5] = 1 end
+if more then reply[5] = 1 elseif held_back then reply[5] = 2 end
 reply[6] = alone
 return reply

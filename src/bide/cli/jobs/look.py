@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from bide.cli.screen import STATE_STYLE, Cell, moment_json, relative
@@ -13,6 +14,7 @@ from bide.notes import Attempt
 from bide.payload.codec import ErrorInfo
 from bide.queue.view import JobView, written
 from bide.states import FINISHED, State
+from bide.why import Reason
 
 _REMARK: Final = 200
 """Characters of an error that a list shows, even where lines have no end."""
@@ -162,20 +164,17 @@ def full(seen: Seen) -> dict[str, Any]:
     }
 
 
-def turn(seen: Seen) -> str:
-    """What a job of a group waits for before it can have its turn; empty where nothing is known."""
-    waits = seen.snapshot.turn
-    if waits is None:
-        return ""
-    if waits.paused:
-        return "paused"
-    before = f", {waits.before:,} of it before this one" if waits.before else ""
-    return f"{waits.running} of {waits.concurrency} of it at work{before}"
-
-
 def _group(seen: Seen) -> dict[str, Any] | None:
     name, waits = seen.job.group, seen.snapshot.turn
     return None if name is None else {"name": name, "waits": waits and waits._asdict()}
+
+
+def why_report(reasons: Sequence[Reason]) -> list[dict[str, Any]]:
+    """Why it has not run, as JSON has it."""
+    return [
+        {"kind": reason.kind, "text": reason.text, "until": moment_json(reason.until)}
+        for reason in reasons
+    ]
 
 
 def _full_item(seen: Seen) -> dict[str, Any]:
