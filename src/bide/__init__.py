@@ -41,7 +41,7 @@ from bide.notes import Attempt, LogLine, Progress
 from bide.ops.groups import GroupCounts
 from bide.ops.inspect import Counts
 from bide.ops.registry import WorkerSeen
-from bide.options import Options, QueueSettings, TaskOptions
+from bide.options import GroupSettings, Options, QueueSettings, TaskOptions
 from bide.outcomes import Fail, RetryLater, Snooze
 from bide.payload.codec import Body, ErrorInfo
 from bide.queue import AsyncGroup, AsyncJob, AsyncQueue, AsyncTask, Group, Job, Queue, Task
@@ -76,6 +76,7 @@ __all__ = [
     "Fail",
     "Group",
     "GroupCounts",
+    "GroupSettings",
     "Item",
     "ItemSeen",
     "Items",

@@ -97,6 +97,8 @@ class Turn(NamedTuple):
     """How many do."""
     before: int
     """How many are before it."""
+    free_us: int
+    """When the group's rate lets the next one begin; 0, or passed, for now."""
 
     @classmethod
     def read(cls, line: bytes | None) -> Turn | None:

@@ -58,6 +58,17 @@ class Options(TaskOptions, total=False):
     """Your own notes on the job: plain values, stored with it, never passed to the function."""
 
 
+class GroupSettings(TypedDict, total=False):
+    """What `queue.group(name).configure` sets; what is not given stays as it is."""
+
+    concurrency: int | None
+    """How many of its jobs may run at once; None: as many as the latest asks for, or one."""
+    rate: str | None
+    """How many of its jobs may begin in which time, such as `"10/s"`; None: no limit."""
+    burst: int | None
+    """How many of them may begin at once, after a quiet time; as of a queue by default."""
+
+
 class QueueSettings(TypedDict, total=False):
     """What `queue.configure` may say; what is left out stays as it is."""
 

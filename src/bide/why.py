@@ -29,6 +29,7 @@ Kind = Literal[
     "next",
     "group",
     "group paused",
+    "group limited",
 ]
 
 
@@ -101,12 +102,18 @@ def _group(read: Read) -> Iterator[Reason]:
     before = f"{turn.before:,} of them are before it"
     if turn.paused:
         resume = shlex.join(["bide", "queues", "resume", read.queue, "--group", name])
-        yield Reason("group paused", f"its group {name} is paused; `{resume}` ends that")
+        yield Reason(
+            "group paused", "group limited", f"its group {name} is paused; `{resume}` ends that"
+        )
     elif read.job.state == State.DELAYED:
         return
     elif turn.running >= turn.concurrency:
         text = f"{turn.running} of its group {name} run, and no more may"
         yield Reason("group", f"{text}; {before}" if turn.before else text)
+    elif turn.free_us > read.job.now_us:
+        yield _until(
+            "group limited", f"the rate of its group {name} is used up", turn.free_us, read
+        )
     elif turn.before:
         yield Reason("group", f"jobs of its group {name} take turns; {before}")
 

@@ -496,7 +496,7 @@ def test_a_job_says_what_it_waits_for(q: Probe) -> None:
     seen = q.fetch("c")
     assert seen
     assert seen.turn
-    assert (seen.terms.group, seen.turn) == ("g", (False, 1, 1, 1))
+    assert (seen.terms.group, seen.turn) == ("g", (False, 1, 1, 1, 0))
     running = q.fetch("a")
     assert running
     assert (running.terms.group, running.turn) == ("g", None)
@@ -544,3 +544,53 @@ def test_a_turn_that_is_too_early_takes_nothing(q: Probe) -> None:
     assert q.taken() == []
     q.move(11)
     assert q.taken() == ["a"]
+
+
+# -- rates
+
+
+def limit(q: Probe, rate: str, name: str = "g") -> None:
+    q.run(groups.arrange(q.keys, name, rate=rate))
+
+
+def test_as_many_of_a_group_begin_as_its_rate_lets_and_others_go_on(q: Probe) -> None:
+    limit(q, f"1 {10 * SECOND} 2")
+    add(q, "g", *"abcd", concurrency=9)
+    add(q, "h", "other")
+    claim = q.claim(lease=60)
+    assert [job.id for job in claim.jobs] == ["a", "other", "b"]
+    assert q.taken() == []
+    seen = q.fetch("c")
+    assert seen
+    assert seen.turn
+    assert seen.turn.free_us == q.claim().deadline_us
+    q.move(9)
+    assert q.taken() == []
+    q.move(1.1)
+    assert q.taken() == ["c"]
+    assert group(q).rate == "1/10s"
+
+
+def test_a_rate_goes_with_its_group_over_quiet_times_and_can_be_removed(q: Probe) -> None:
+    limit(q, f"1 {10 * SECOND} 1")
+    add(q, "g", "a", concurrency=9)
+    q.settle(q.claim().jobs[0], "complete")
+    add(q, "g", "b", "c", concurrency=9)
+    assert q.taken() == []
+    limit(q, f"1 {10 * SECOND} 1")
+    assert q.taken() == [], "to set the same again sets nothing free"
+    q.hear()
+    limit(q, "none")
+    assert q.hear() == "-"
+    assert q.taken() == ["b", "c"]
+    assert group(q).rate is None
+
+
+def test_a_queue_with_a_limit_lets_groups_and_single_jobs_take_turns(q: Probe) -> None:
+    q.run(manage.limit(q.keys, f"1 {10 * SECOND} 2", "keep"))
+    for i in range(3):
+        add(q, f"g{i}", f"in{i}")
+    q.add("s0", "s1", "s2")
+    kinds = {id[:1] for id in q.taken()}
+    assert kinds == {"i", "s"}
+    assert q.taken() == []

@@ -192,11 +192,14 @@ def _groups_agree(holding: Holding) -> None:
     assert holding.held == {f"{of[id]} {id}" for id in active if of.get(id) is not None}
     markers = set()
     for name, line in holding.hashes["groups"].items():
-        _priority, asked, set_, paused, level, turn = map(int, line.split())
+        _priority, asked, set_, paused, level, turn = map(int, line.split()[:6])
         running = sum(entry.startswith(f"{name} ") for entry in holding.held)
         has_next = any(entry.startswith(f"{name} ") for entry in holding.order)
         is_trashed = any(of.get(id) == name for id in holding.sets["trash:grouped"])
-        assert has_next or running or set_ or paused or is_trashed, f"{name} is remembered"
+        is_limited = len(line.split()) > 6
+        assert has_next or running or set_ or paused or is_limited or is_trashed, (
+            f"{name} is remembered"
+        )
         may_begin = has_next and not paused and running < (set_ or asked or 1)
         assert may_begin == (level > 0) or is_trashed, f"{name} has {line!r}, and {running} run"
         if level and has_next:

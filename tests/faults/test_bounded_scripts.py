@@ -319,7 +319,7 @@ def _time_groups(full: Full) -> None:
 
     def taken() -> list[Claimed]:
         jobs = full.claim()
-        assert len(jobs) > 50
+        assert len(jobs) > 40
         return jobs
 
     def change(verb: Callable[[list[str]], Command[Any]]) -> None:

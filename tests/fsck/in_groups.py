@@ -6,7 +6,7 @@ from tests.fsck.case import case, record
 
 LATER = 9_000_000_000_000_000
 NO_JOB = f"g {LATER} nobody"
-WAIT = ("in-wait", "in-wait-2", "in-later")
+WAIT = ("in-wait", "in-wait-2", "in-later", "in-turn-2")
 MARKER = (("groups", "idle"), ("turns", "idle"))
 
 GROUPS = [

@@ -40,7 +40,7 @@
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
 local SWEEP, TRIM = 100, 100
 local LEVELS, ALONE, MOST = 10, 11, 250
-local TURNS, SPARE_STEPS = 30, 16 -- a claim looks at so many turns of groups at most
+local TURNS, SPARE_STEPS = 20, 16 -- a claim looks at so many turns of groups at most
 count = math.min(count, MOST)
 
 -- Removes before anything is added: a full server lets a script that has begun to remove go on.
@@ -191,7 +191,7 @@ local suspect = redis.call('ZRANGE', due[ALONE], 0, 0, 'WITHSCORES')
 local suspect_at = tonumber(suspect[2])
 local steps = {left = 2 * math.min(count, TURNS) + SPARE_STEPS}
 local function take_turns(level, wanted)
-  rota.take(sets, group, record, level, now, wanted, steps, take, taken)
+  rota.take(sets, group, gate, record, level, now, wanted, steps, take, taken)
 end
 local group_at = has_groups and rota.first(sets, ALONE)
 local function take_suspect()

@@ -19,7 +19,8 @@
 -- @reply more now, then the same of the first of them: there is no room for the others in one reply
 -- @include clock find weigh group
 
--- turn: of a job that waits for its group's: paused limit running before
+-- turn: of a job that waits for its group's: paused limit running before, and when its rate lets one
+-- begin
 
 local now = clock.now(meta)
 local reply = {'ok', now}
@@ -53,7 +54,8 @@ for i = rest, #ARGV do
       local before = redis.call('ZLEXCOUNT', order, (group.within(name)),
         '(' .. group.entry(name, since, id))
       priority = f.priority
-      turn = string.format('%d %d %d %d', f.paused, group.limit(f), group.running(sets, name), before)
+      turn = string.format('%d %d %d %d %.0f', f.paused, group.limit(f), group.running(sets, name),
+        before, f.free)
     end
     reply[#reply + 1] = {state, since, priority, body,
       redis.call('HGET', run, id), result, said, state == 'active' and redis.call('ZSCORE', asked, id),

@@ -101,7 +101,7 @@ local function check_group(name, text)
     return
   end
   local at, running = next_due(name), group.running(sets, name)
-  local is_idle = not at and running == 0 and f.set == 0 and f.paused == 0
+  local is_idle = not at and running == 0 and f.set == 0 and f.paused == 0 and not f.rate
   local says
   if is_idle and not trashed then
     says = 'has no jobs, and is noted'
@@ -113,7 +113,7 @@ local function check_group(name, text)
     elseif not may_begin and f.level > 0 then
       says = 'may begin no job, and has a marker'
     elseif may_begin and ((f.level ~= group.ALONE and f.level ~= 10 - f.priority)
-      or f.turn > math.max(at, latest)) then
+      or f.turn > math.max(at, latest, f.free)) then
       says = 'has its marker in a wrong place'
     end
   end

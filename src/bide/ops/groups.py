@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 from bide.command import Command, command
 from bide.ids import check_name
 from bide.keys import Keys
+from bide.limits import written_rate
 from bide.ops.reply import groups, text
 from bide.terms import check_concurrency
 
@@ -34,6 +35,8 @@ class GroupCounts(NamedTuple):
     is_configured: bool
     """Whether that was configured; else it is what its jobs asked for, or 1."""
     paused: bool
+    rate: str | None = None
+    """How many may begin in which time, such as `"10/s"`; None for no limit."""
 
 
 class Page(NamedTuple):
@@ -45,7 +48,11 @@ class Page(NamedTuple):
 
 
 def arrange(
-    keys: Keys, name: str, concurrency: int | None = None, paused: bool | None = None
+    keys: Keys,
+    name: str,
+    concurrency: int | None = None,
+    paused: bool | None = None,
+    rate: str = "-",
 ) -> Command[None]:
     """Say how a group's jobs run; None leaves a thing as it is.
 
@@ -54,6 +61,7 @@ def arrange(
         name: of the group.
         concurrency: how many at once; `UNSET` for what its jobs ask for.
         paused: whether none may begin.
+        rate: as `stored_rate` writes it; `-` leaves it as it is.
 
     Raises:
         UsageError: a value cannot be meant.
@@ -61,7 +69,7 @@ def arrange(
     if concurrency is not None and concurrency != UNSET:
         check_concurrency(concurrency)
     words = ["-" if value is None else str(int(value)) for value in (concurrency, paused)]
-    return command("arrange", keys, (check_name(name, "group"), *words), lambda reply: None)
+    return command("arrange", keys, (check_name(name, "group"), *words, rate), lambda reply: None)
 
 
 def counts(keys: Keys, name: str) -> Command[GroupCounts]:
@@ -90,9 +98,10 @@ def _read(reply: list[Any]) -> Page:
             concurrency=limit,
             is_configured=bool(configured),
             paused=bool(paused),
+            rate=written_rate(rate),
         )
-        for name, delayed, waiting, running, priority, limit, configured, paused in groups(
-            reply, 3, 8
+        for name, delayed, waiting, running, priority, limit, configured, paused, rate in groups(
+            reply, 3, 9
         )
     ]
     return Page(reply[2].decode(), found)

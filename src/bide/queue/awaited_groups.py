@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Unpack, cast
 
 from bide.ids import check_name
 from bide.ops import groups
 from bide.ops.groups import GroupCounts
-from bide.terms import check_concurrency
+from bide.options import GroupSettings
+from bide.queue.group_settings import settings_call
 
 if TYPE_CHECKING:
     from bide.queue.awaited import AsyncQueue
@@ -28,17 +29,16 @@ class AsyncGroup:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} of {self.queue.name}>"
 
-    async def configure(self, *, concurrency: int | None) -> None:
-        """Say how many jobs of the group may run at once, whatever its jobs ask for.
+    async def configure(self, **settings: Unpack[GroupSettings]) -> None:
+        """Say how the group's jobs run, whatever they ask for; what is not given stays as it is.
 
         Args:
-            concurrency: how many; None for what its latest job asks for, which is one by default.
+            settings: see `bide.GroupSettings`.
 
         Raises:
-            UsageError: there cannot be as many.
+            UsageError: one cannot be meant, or none is given.
         """
-        count = groups.UNSET if concurrency is None else check_concurrency(concurrency)
-        await self.queue._run(groups.arrange(self.queue.keys, self.name, concurrency=count))
+        await self.queue._run(settings_call(self.queue.keys, self.name, settings))
 
     async def pause(self) -> None:
         """Let no job of the group begin; those that run go on."""

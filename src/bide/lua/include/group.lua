@@ -6,25 +6,34 @@
 -- those of the due sets, by a letter. All of these have the score 0, and so are in order of their
 -- bytes. The group's record says where its marker is, and what was said of the group:
 --
---   priority asked set paused level turn    asked: how many at once, as the latest enqueue wanted it;
---                                           set: as somebody has configured it; 0 where nobody did
+--   priority asked set paused level turn [free rate spent]
+--
+-- asked: how many at once, as the latest enqueue wanted it; set: as somebody has configured it; 0 where
+-- nobody did. rate, spent: three numbers each, as `gate` has them; free: when that lets the next begin.
 --
 -- What is done to a job of a group changes `order` or `held` at once; then `turns` puts the marker
 -- where it belongs. `sets` has the queue's keys by their names, `touched` records by group.
 local group = {GROUPED = 12, ALONE = 11}
 
 local LEVELS, DEFAULT, STALE = 10, 5, 8
-local FORM = '^(%d) (%d+) (%d+) ([01]) (%d+) (%d+)$'
-local LONGEST = 60 -- bytes of a record
+local FORM = '^(%d) (%d+) (%d+) ([01]) (%d+) (%d+)(.*)$'
+local LIMITED = '^ (%d+) (%d+ %d+ %d+) (%d+ %d+ %d+)$'
+local LONGEST = 180 -- bytes of a record
 local LETTERS = 'abcdefghijk'
 
 -- The group of a job with these terms, or nil.
 function group.of(line) return line and string.match(' ' .. line, ' g=(%S+)') end
 
 function group.parse(text, name)
-  local priority, asked, set, paused, level, turn = string.match(text or '', FORM)
-  local f = {name = name, priority = DEFAULT, asked = 0, set = 0, paused = 0, level = 0, turn = 0}
-  if not priority or #text > LONGEST or tonumber(level) > group.ALONE then return f end
+  local priority, asked, set, paused, level, turn, limits = string.match(text or '', FORM)
+  local f = {name = name, priority = DEFAULT, asked = 0, set = 0, paused = 0, level = 0, turn = 0,
+    free = 0}
+  if not priority or #text > LONGEST or tonumber(level) > group.ALONE or #turn > 17 then return f end
+  if limits ~= '' then
+    local free, rate, spent = string.match(limits, LIMITED)
+    if not free or #free > 17 then return f end
+    f.free, f.rate, f.spent = tonumber(free), rate, spent
+  end
   f.priority, f.asked, f.set = tonumber(priority), tonumber(asked), tonumber(set)
   f.paused, f.level, f.turn = tonumber(paused), tonumber(level), tonumber(turn)
   f.is_known = true
@@ -34,7 +43,10 @@ end
 function group.read(sets, name) return group.parse(redis.call('HGET', sets.groups, name), name) end
 
 function group.format(f)
-  return string.format('%d %d %d %d %d %.0f', f.priority, f.asked, f.set, f.paused, f.level, f.turn)
+  local line = string.format('%d %d %d %d %d %.0f', f.priority, f.asked, f.set, f.paused, f.level,
+    f.turn)
+  if not f.rate then return line end
+  return line .. string.format(' %.0f ', f.free) .. f.rate .. ' ' .. f.spent
 end
 
 -- The group of a job with these terms, among those that are `touched`; `priority` is for one that is
@@ -68,6 +80,16 @@ function group.entry(name, at, id) return string.format('%s %017.0f %s', name, a
 
 function group.marker(f)
   return string.format('%s %017.0f ', string.sub(LETTERS, f.level, f.level), f.turn) .. f.name
+end
+
+-- A job of a group that has a rate begins.
+function group.spend(gate, f, now)
+  local b = gate.bucket(f.rate, f.spent, now)
+  if not b then return end
+  b.taken, b.last = b.taken + 1, now
+  f.spent = gate.stored(b)
+  b = gate.bucket(f.rate, f.spent, now)
+  f.free = b.tokens < 1 and gate.refilled(b) or 0
 end
 
 function group.put(sets, f, at, id)
@@ -109,13 +131,13 @@ function group.turn(sets, f, now, notes)
   local level, turn = 0, 0
   if at and may_begin then
     level = f.level == group.ALONE and not f.is_changed and group.ALONE or LEVELS - f.priority
-    turn = math.max(at, now)
-    if f.level > 0 and f.turn <= now and at <= now then turn = f.turn end
+    turn = math.max(at, now, f.free)
+    if f.level > 0 and f.turn <= now and turn == now then turn = f.turn end
   end
   if f.level > 0 then redis.call('ZREM', sets.turns, group.marker(f)) end
   f.level, f.turn = level, turn
   if level > 0 then redis.call('ZADD', sets.turns, 0, group.marker(f)) end
-  if at or running > 0 or f.set > 0 or f.paused == 1 then
+  if at or running > 0 or f.set > 0 or f.paused == 1 or f.rate then
     if notes then
       notes[#notes + 1] = f.name
       notes[#notes + 1] = group.format(f)

@@ -43,7 +43,7 @@ local function pick(sets, group, record, level, now, wanted, steps, touched)
       touched[f.name] = f
       local due_us, id = group.head(sets, f.name)
       f.running = group.running(sets, f.name)
-      if id and due_us <= now and f.paused == 0 and f.running < group.limit(f) then
+      if id and due_us <= now and f.free <= now and f.paused == 0 and f.running < group.limit(f) then
         local n = #ids + 1
         ids[n], times[n], owners[n] = id, due_us, f
       end
@@ -68,7 +68,7 @@ end
 
 -- Takes up to `wanted` jobs of groups whose turn it is. `take` takes jobs out of `due:grouped`, adds
 -- to `taken` those that now run, and returns how many of them it has looked at.
-function rota.take(sets, group, record, level, now, wanted, steps, take, taken)
+function rota.take(sets, group, gate, record, level, now, wanted, steps, take, taken)
   repeat
     local touched, first = {}, #taken + 1
     local picked, owners, met = pick(sets, group, record, level, now, wanted, steps, touched)
@@ -80,6 +80,7 @@ function rota.take(sets, group, record, level, now, wanted, steps, take, taken)
       entries[i] = group.entry(f.name, at, id)
       if runs[id] then
         f.running = f.running + 1
+        if f.rate then group.spend(gate, f, now) end
         holders[#holders + 1] = 0
         holders[#holders + 1] = f.name .. ' ' .. id
       end
