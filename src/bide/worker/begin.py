@@ -9,14 +9,20 @@ from bide.errors import BideError, CannotSave, TooOld, UsageError
 from bide.keys import Keys
 from bide.logs import Log
 from bide.ops.registry import Beginning, begin, register
+from bide.payload.signing import Keyring
+from bide.worker.schedules import set_declared
 
 log = Log("bide.worker")
 
 
 async def begin_with(
-    client: aio.Client, everywhere: Keys, queues: Sequence[Keys], allow_eviction: bool
+    client: aio.Client,
+    everywhere: Keys,
+    queues: Sequence[Keys],
+    allow_eviction: bool,
+    keyring: Keyring | None = None,
 ) -> None:
-    """Note that the queues are in use.
+    """Note that the queues are in use, and set the schedules that are declared for them.
 
     Raises:
         ServerUnavailable: the server could not be reached.
@@ -42,6 +48,7 @@ async def begin_with(
         log.warning("%s", noted)
     elif isinstance(noted, BideError):
         raise noted
+    await set_declared(client, queues, keyring)
 
 
 def _check_policy(where: str, policy: str | None) -> None:

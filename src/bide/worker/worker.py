@@ -210,7 +210,8 @@ class Worker:
                 # is read now need not be read when no file can be opened, or is another version's.
                 scripts = ["note", "settle", "claim", "extend", "leave"]
                 await client.load(scripts, [keys["meta"] for keys in self._keys])
-                await begin_with(client, self._global_keys, self._keys, self._allow_eviction)
+                allow = self._allow_eviction
+                await begin_with(client, self._global_keys, self._keys, allow, self._keyring)
                 return await self._run(client, burst)
         finally:
             self._stops = 0
