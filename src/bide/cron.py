@@ -59,8 +59,10 @@ class Cron:
         self._tz = zone_of(zone)
         self._fields = _WORDS.get(self.text.lower(), self.text)
         try:
-            minute, hour, *_ = self._fields.split()
-            self._is_time_of_day = not (minute.startswith("*") or hour.startswith("*"))
+            fields = self._fields.split()
+            if len(fields) != 5:  # with six, the first would be seconds
+                raise ValueError(f"it has {len(fields)} fields")
+            self._is_time_of_day = not (fields[0].startswith("*") or fields[1].startswith("*"))
             first = next(self._walls(datetime(2024, 1, 1)), None)
         except Exception as error:  # what a text makes of a parser's insides is not for callers
             raise UsageError(

@@ -22,11 +22,11 @@ from bide.payload.codec import Body, encode_body
 from tests.faults.ear import Ear
 from tests.faults.eventually import eventually
 from tests.faults.legal import assert_legal
-from tests.fsck import beside, jobs
+from tests.fsck import beside, jobs, schedules
 from tests.fsck.case import Case
 from tests.fsck.conftest import BODY, EVERYWHERE, KEYS, Full, key
 
-CASES = [*jobs.JOBS, *beside.BESIDE]
+CASES = [*jobs.JOBS, *beside.BESIDE, *schedules.SCHEDULES]
 LEFT = {("type", key(name)) for name in GLOBAL}
 """What nobody but a person can mend, besides what is unknown."""
 

@@ -21,6 +21,6 @@ if f.paused == 0 then
   f.seen = math.max(f.seen, now) -- what would have been while it was paused, has not been missed
   timetable.trim(f)
 end
-local at = fire.note({schedules = schedules, schedule = schedule}, timetable, name, f, now)
+local at = fire.note({schedules = schedules, schedule = schedule}, timetable, name, f, now, 0)
 if at then hint.due(wake, keep, at, now) end
 return {'ok', now, timetable.format(f)}

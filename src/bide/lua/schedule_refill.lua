@@ -23,6 +23,6 @@ f.times, f.closed = given, closed == 1
 timetable.trim(f)
 -- Removes first, because a full server refuses what adds before.
 redis.call('ZREM', schedules, name)
-local at = fire.note({schedules = schedules, schedule = schedule}, timetable, name, f, now)
+local at = fire.note({schedules = schedules, schedule = schedule}, timetable, name, f, now, 0)
 if at then hint.due(wake, keep, at, now) end
 return {'ok', now, timetable.format(f)}

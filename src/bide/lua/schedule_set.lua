@@ -63,7 +63,7 @@ end
 f.priority, f.jitter, f.missed, f.task = priority, jitter, missed, task
 
 redis.call('HSET', scheduled, name, body)
-local at = fire.note(keys, timetable, name, f, now)
+local at = fire.note(keys, timetable, name, f, now, 0)
 redis.call('HSET', meta, 'scheduled', 1)
 if #body > weigh.LARGE then redis.call('HSETNX', meta, 'large', 1) end
 if at then hint.due(wake, keep, at, now) end

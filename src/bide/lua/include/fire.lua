@@ -1,8 +1,8 @@
 -- What schedules make due: a job for each time that has come, named after the schedule and the time.
 -- One script adds the job and moves the schedule on, so that nobody who dies can lose or double one.
-local fire = {FEW = 8, PAUSE = 1000000}
+local fire = {}
 
-local AT_ONCE, BYTES = 20, 2000000
+local AT_ONCE, BYTES, FEW, PAUSE = 20, 2000000, 8, 1000000
 
 -- Adds a job of a schedule, unless it is there; when it is due, or nil.
 function fire.add(keys, event, book, verb, f, id, body, at)
@@ -12,10 +12,11 @@ function fire.add(keys, event, book, verb, f, id, body, at)
   return at
 end
 
--- Writes where a schedule stands, and when it is to be looked at again.
-function fire.note(keys, timetable, name, f, now)
+-- Writes where a schedule stands, and when it is to be looked at: where more times are to be sent,
+-- after `pause`.
+function fire.note(keys, timetable, name, f, now, pause)
   redis.call('HSET', keys.schedule, name, timetable.format(f))
-  local at = timetable.score(f, now, fire.PAUSE)
+  local at = timetable.score(f, now, pause)
   if at then
     redis.call('ZADD', keys.schedules, at, name)
   else
@@ -41,8 +42,8 @@ function fire.some(keys, timetable, event, book, now)
         fire.add(keys, event, book, 'fire', f, id, body, at + timetable.delay(f, id))
         left, bytes = left - 1, bytes - #body
       end
-      fire.note(keys, timetable, name, f, now)
-      if timetable.is_thin(f, fire.FEW) then thin[#thin + 1] = name end
+      fire.note(keys, timetable, name, f, now, PAUSE)
+      if timetable.is_thin(f, FEW) then thin[#thin + 1] = name end
     end
   end
   local first = redis.call('ZRANGE', keys.schedules, 0, 0, 'WITHSCORES')
