@@ -40,7 +40,7 @@ def wait_for(name: str) -> bide.Schedule:
 def results(name: str, count: int) -> list[int]:
     while len(jobs := [job for job in queue.jobs("completed") if job.schedule == name]) < count:
         time.sleep(0.05)
-    return sorted(job.result for job in jobs)
+    return sorted(job.result or 0 for job in jobs)
 
 
 def main() -> None:

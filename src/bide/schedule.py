@@ -75,7 +75,8 @@ class Timing(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
         if not self.cron:
             return [at for at in self.at_us if at > after_us], True
         cron = self._cron()
-        latest = None if each else cron.latest(after_us, now_us)
+        until_us = min(now_us, self.end_us or now_us)
+        latest = None if each else cron.latest(after_us, until_us)
         if latest is not None:
             after_us = latest - 1
         times = list(islice(self._bounded(cron.after(after_us)), AHEAD))

@@ -116,6 +116,8 @@ def test_another_job_at_the_same_times_keeps_them(q: Probe) -> None:
     assert again.version == schedule.version
     assert q.raw.hget(q.keys["scheduled"], NAME) == of_schedule(BODY, "x")
     assert put(q, jitter_us=5, missed="all").jitter_us == 5
+    assert attempt(q, draft(jitter_us=5, missed="all")).word == "same"
+    assert attempt(q, draft(jitter_us=5, missed="all", body=b"{}")).word == "ok"
 
 
 def test_other_times_begin_anew(q: Probe) -> None:
@@ -188,7 +190,7 @@ def test_a_queue_has_so_many_at_most(q: Probe) -> None:
 ODD: list[tuple[str, dict[int, Any]]] = [
     ("the name", {0: "a b"}),
     ("a long name", {0: "x" * 101}),
-    ("the kind", {1: "often"}),
+    ("the kind", {1: "often", 3: 0}),
     ("the priority", {2: 10}),
     ("half a priority", {2: "1.5"}),
     ("an interval of every", {3: 0}),
@@ -395,6 +397,7 @@ def test_a_record_that_cannot_be_read_holds_nobody_up(q: Probe) -> None:
     q.move(11)
     assert len(q.taken()) == 1
     assert list(q.zset("schedules")) == [NAME]
+    q.legal = False
 
 
 def test_a_body_that_is_lost_holds_nobody_up(q: Probe) -> None:
@@ -404,6 +407,7 @@ def test_a_body_that_is_lost_holds_nobody_up(q: Probe) -> None:
     q.move(11)
     assert len(q.taken()) == 1
     assert list(q.zset("schedules")) == [NAME]
+    q.legal = False
 
 
 def test_an_emptied_queue_keeps_its_schedules(q: Probe) -> None:
@@ -499,9 +503,8 @@ def test_each_of_a_list_that_was_missed_whole(q: Probe) -> None:
 
 
 def test_a_refill_that_was_meant_for_other_times_is_dropped(q: Probe) -> None:
-    page_of = lambda: q.run(schedules.read_schedules(q.keys, [NAME]))  # noqa: E731
     put(q, cron="* * * * *")
-    (late,) = schedules.refills(q.keys, page_of())
+    (late,) = schedules.refills(q.keys, q.run(schedules.read_schedules(q.keys, [NAME])))
     put(q, cron="*/5 * * * *")
     before = read(q)
     assert not q.run(late)
@@ -538,6 +541,12 @@ def test_an_expression_ends(q: Probe) -> None:
     q.move(3600)
     assert fired(q) == [schedule.times[-1]]
     assert read(q).over
+    far = q.now + 7200 * SECOND
+    put(q, name="far", cron="* * * * *", end_us=far)
+    move_to(q, far + 600 * SECOND)
+    assert list(q.claim().thin) == ["far"]
+    assert refill(q, "far")
+    assert far - 60 * SECOND < fired(q)[0] <= far, "the last of those before the end"
     assert put(q, name="late", cron="* * * * *", end_us=q.now - SECOND).over
 
 

@@ -85,7 +85,7 @@ def test_intervals_and_moments(mail: Queue) -> None:
     at = mail.schedules.upsert("a", jobs.add, (1,), at=moments)
     assert at.at == (moments[1], moments[0])
     assert (at.when, at.upcoming(9)) == ("at 2 moments", [*at.at])
-    assert at.cron is at.tz is at.every is None
+    assert (at.cron, at.tz, at.every) == (None, None, None)
     assert [one.name for one in mail.schedules.all()] == ["a", "e"]
 
 

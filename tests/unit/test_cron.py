@@ -67,6 +67,7 @@ def test_what_goes_along_with_the_clock_is_skipped_and_doubled_with_it() -> None
         "30 03:00 +0200",
         "30 03:30 +0200",
     ]
+    assert times("*/20 2 * * *", "Europe/Paris", "2025-03-30T00:00", 1) == ["31 02:00 +0200"]
     assert times("*/30 * * * *", "Europe/Paris", "2025-10-26T01:45", 5) == [
         "26 02:00 +0200",
         "26 02:30 +0200",
@@ -248,10 +249,10 @@ def test_no_time_is_lost_or_doubled(fields: Fields, zone: str, change: datetime)
         assert not wanted
         return
     found = []
-    for at in cron.after(us(after)):
-        if at > us(until):
+    for at_us in cron.after(us(after)):
+        if at_us > us(until):
             break
-        found.append(datetime.fromtimestamp(at / 1e6, UTC))
+        found.append(datetime.fromtimestamp(at_us / 1e6, UTC))
     assert found == wanted
     # From whichever moment one asks, and from behind.
     for at, following in list(pairwise(found))[:: len(found) // 8 + 1]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from bide import aio, config
 from bide.clock import Duration, to_us
@@ -35,7 +35,7 @@ from bide.queue.core import (
     read_cancel,
 )
 from bide.queue.place import StandIn
-from bide.queue.tasks import AsyncTask
+from bide.queue.tasks import AsyncDecorator, AsyncTask
 from bide.queue.together import Together
 from bide.queue.view import not_found
 from bide.retention import Retention
@@ -86,7 +86,9 @@ class AsyncQueue(QueueCore[aio.Client], AsyncScheduling):
     @overload
     def task(self, function: Callable[P, R], /) -> AsyncTask[P, R, R]: ...
     @overload
-    def task(self, /, *, name: str | None = None, **options: Unpack[TaskOptions]) -> _Decorator: ...
+    def task(
+        self, /, *, name: str | None = None, **options: Unpack[TaskOptions]
+    ) -> AsyncDecorator: ...
     def task(
         self, function: Any = None, /, *, name: str | None = None, **options: Unpack[TaskOptions]
     ) -> Any:
@@ -386,14 +388,3 @@ class AsyncQueue(QueueCore[aio.Client], AsyncScheduling):
 
     async def _move(self, commands: Sequence[Command[list[Moved]]]) -> list[str]:
         return [moved.word for page in await self._client.run_many(commands) for moved in page]
-
-
-class _Decorator(Protocol):
-    """What `task(...)` with options returns: it keeps the function's types."""
-
-    @overload
-    def __call__(
-        self, function: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> AsyncTask[P, Coroutine[Any, Any, R], R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> AsyncTask[P, R, R]: ...

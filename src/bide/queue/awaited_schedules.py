@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from bide.clock import Duration
 from bide.ids import new_id
@@ -14,15 +14,12 @@ from bide.ops.produce import Receipt
 from bide.options import ScheduleOptions
 from bide.queue.awaited_job import AsyncJob
 from bide.queue.schedules import ahead, by_name, declare, found, plan
-from bide.queue.tasks import AsyncTask
+from bide.queue.tasks import AsyncDecorator, AsyncTask
 from bide.schedule import Missed, Schedule, check_schedule_name, id_of
 from bide.task import Function
 
 if TYPE_CHECKING:
     from bide.queue.awaited import AsyncQueue
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class AsyncSchedules:
@@ -154,7 +151,7 @@ class AsyncScheduling:
         missed: Missed = "once",
         jitter: Duration | None = None,
         **options: Unpack[ScheduleOptions],
-    ) -> _Scheduled:
+    ) -> AsyncDecorator:
         """Declare a schedule of a task; arguments and errors as for `Queue.cron`."""
         when: dict[str, Any] = {
             "cron": expression,
@@ -179,7 +176,7 @@ class AsyncScheduling:
         missed: Missed = "once",
         jitter: Duration | None = None,
         **options: Unpack[ScheduleOptions],
-    ) -> _Scheduled:
+    ) -> AsyncDecorator:
         """Declare a schedule of a task with an interval, such as `"90s"`; see `Queue.cron`."""
         when: dict[str, Any] = {"every": interval, "start": start, "end": end, "limit": limit}
         when |= {"missed": missed, "jitter": jitter}
@@ -192,7 +189,7 @@ class AsyncScheduling:
         kwargs: Mapping[str, Any] | None,
         options: ScheduleOptions,
         when: dict[str, Any],
-    ) -> _Scheduled:
+    ) -> AsyncDecorator:
         queue = cast("AsyncQueue", self)
         plan(queue, "x", "x:x", (), None, options, **when)  # a mistake is to show where it is made
 
@@ -201,14 +198,3 @@ class AsyncScheduling:
             return declare(queue, task, name, args, kwargs, options, **when)
 
         return scheduled
-
-
-class _Scheduled(Protocol):
-    """What `cron(...)` and `every(...)` return: it makes a task of a function."""
-
-    @overload
-    def __call__(
-        self, function: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> AsyncTask[P, Coroutine[Any, Any, R], R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> AsyncTask[P, R, R]: ...

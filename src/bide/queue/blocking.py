@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from bide import config, sync
 from bide.clock import Duration, to_us
@@ -35,7 +35,7 @@ from bide.queue.core import (
     read_cancel,
 )
 from bide.queue.place import StandIn
-from bide.queue.tasks import Task
+from bide.queue.tasks import Decorator, Task
 from bide.queue.view import not_found
 from bide.retention import Retention
 from bide.retry import Retry
@@ -84,7 +84,7 @@ class Queue(QueueCore[sync.Client], Scheduling):
     @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
     @overload
-    def task(self, /, *, name: str | None = None, **options: Unpack[TaskOptions]) -> _Decorator: ...
+    def task(self, /, *, name: str | None = None, **options: Unpack[TaskOptions]) -> Decorator: ...
     def task(
         self, function: Any = None, /, *, name: str | None = None, **options: Unpack[TaskOptions]
     ) -> Any:
@@ -387,14 +387,3 @@ class Queue(QueueCore[sync.Client], Scheduling):
 
     def _move(self, commands: Sequence[Command[list[Moved]]]) -> list[str]:
         return [moved.word for page in self._client.run_many(commands) for moved in page]
-
-
-class _Decorator(Protocol):
-    """What `task(...)` with options returns: it keeps the function's types."""
-
-    @overload
-    def __call__(
-        self, function: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> Task[P, Coroutine[Any, Any, R], R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from bide.clock import Duration
 from bide.ids import new_id
@@ -14,15 +14,12 @@ from bide.ops.produce import Receipt
 from bide.options import ScheduleOptions
 from bide.queue.blocking_job import Job
 from bide.queue.schedules import ahead, by_name, declare, found, plan
-from bide.queue.tasks import Task
+from bide.queue.tasks import Decorator, Task
 from bide.schedule import Missed, Schedule, check_schedule_name, id_of
 from bide.task import Function
 
 if TYPE_CHECKING:
     from bide.queue.blocking import Queue
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class Schedules:
@@ -183,7 +180,7 @@ class Scheduling:
         missed: Missed = "once",
         jitter: Duration | None = None,
         **options: Unpack[ScheduleOptions],
-    ) -> _Scheduled:
+    ) -> Decorator:
         """Declare a schedule of a task; workers that serve the queue set it when they start.
 
             @queue.cron("0 9 * * 1-5", tz="Europe/Paris")
@@ -228,7 +225,7 @@ class Scheduling:
         missed: Missed = "once",
         jitter: Duration | None = None,
         **options: Unpack[ScheduleOptions],
-    ) -> _Scheduled:
+    ) -> Decorator:
         """Declare a schedule of a task with an interval, such as `"90s"`; see `cron`."""
         when: dict[str, Any] = {"every": interval, "start": start, "end": end, "limit": limit}
         when |= {"missed": missed, "jitter": jitter}
@@ -241,7 +238,7 @@ class Scheduling:
         kwargs: Mapping[str, Any] | None,
         options: ScheduleOptions,
         when: dict[str, Any],
-    ) -> _Scheduled:
+    ) -> Decorator:
         queue = cast("Queue", self)
         plan(queue, "x", "x:x", (), None, options, **when)  # a mistake is to show where it is made
 
@@ -250,14 +247,3 @@ class Scheduling:
             return declare(queue, task, name, args, kwargs, options, **when)
 
         return scheduled
-
-
-class _Scheduled(Protocol):
-    """What `cron(...)` and `every(...)` return: it makes a task of a function."""
-
-    @overload
-    def __call__(
-        self, function: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> Task[P, Coroutine[Any, Any, R], R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...

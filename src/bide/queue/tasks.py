@@ -8,7 +8,17 @@ from __future__ import annotations
 
 import functools
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from bide.clock import at_to_us, to_us
 from bide.errors import UsageError
@@ -17,7 +27,7 @@ from bide.options import Options, TaskOptions, check_names
 from bide.task import defaults_of, register
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from bide.ops.produce import Prepared
     from bide.queue.awaited import AsyncQueue
@@ -154,6 +164,28 @@ class AsyncTask(AwaitedCall[P, R], Named, Generic[P, C, R]):
         """Call the function, here and now."""
         result: C = self.function(*args, **kwargs)
         return result
+
+
+class Decorator(Protocol):
+    """What a queue's decorators with options return: it keeps the function's types."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Task[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+
+
+class AsyncDecorator(Protocol):
+    """The same of an awaited queue's."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> AsyncTask[P, R, R]: ...
 
 
 def _enrolled(
