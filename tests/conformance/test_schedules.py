@@ -235,6 +235,14 @@ def test_a_time_is_fired_when_it_has_come_and_not_before(q: Probe) -> None:
     assert q.taken() == []
 
 
+def test_one_that_is_looked_at_too_early_does_not_fire(q: Probe) -> None:
+    schedule = put(q)
+    q.raw.zadd(q.keys["schedules"], {NAME: 1})
+    assert q.taken() == []
+    assert read(q) == schedule
+    assert q.zset("schedules") == {NAME: schedule.times[0]}
+
+
 def test_the_next_time_is_a_deadline(q: Probe) -> None:
     at = put(q, every_us=SECOND).times[0]
     got = q.claim()
