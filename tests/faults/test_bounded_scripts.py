@@ -37,6 +37,7 @@ from tests.faults import other_release
 from tests.faults.fill import fill
 from tests.faults.legal import assert_legal
 from tests.faults.look import members
+from tests.faults.many_schedules import time_schedules
 from tests.faults.verbs import settle_calls
 
 KEYS = keys_of("mail")
@@ -159,6 +160,7 @@ def test_no_script_takes_long(full: Full) -> None:
     _time_producing(full)
     _time_consuming(full)
     _time_managing(full)
+    time_schedules(full)
     _time_emptying(full)
     _time_checking(full)
     _time_large_bodies(full)
