@@ -64,17 +64,17 @@ def to_us(duration: Duration, name: str = "delay") -> int:
     return round(us)
 
 
-def at_to_us(at: datetime) -> int:
-    """Turn an aware `datetime` into microseconds since the epoch.
+def at_to_us(at: datetime, name: str = "at") -> int:
+    """Turn an aware `datetime` into microseconds since the epoch; `name` is for errors.
 
     Raises:
         UsageError: it has no time zone, is not a `datetime`, or lies before 1970 or after 2200.
     """
     if not isinstance(at, datetime):
-        raise UsageError(f"at must be an aware datetime, not {type(at).__name__}.")
+        raise UsageError(f"{name} must be an aware datetime, not {type(at).__name__}.")
     if at.utcoffset() is None:
         raise UsageError(
-            f"at={at.isoformat()} has no time zone, so it names no one moment; "
+            f"{name}={at.isoformat()} has no time zone, so it names no one moment; "
             "give it one, for example at.replace(tzinfo=timezone.utc) or at.astimezone()."
         )
     us = round((at - _EPOCH) / timedelta(microseconds=1))

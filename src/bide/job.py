@@ -9,6 +9,7 @@ from bide.notes import Notes, read_notes
 from bide.payload.codec import Body, decode_body, decode_envelope, decode_result
 from bide.payload.items import decode_item, is_item
 from bide.states import FINISHED, State
+from bide.terms import Terms
 
 _LONGEST: Final = 18
 """Characters of a number in a record; with more, it is none of bide's."""
@@ -103,6 +104,8 @@ class Snapshot(NamedTuple):
     raw_notes: bytes | None
     asked: bool
     """It runs, and was asked to end."""
+    terms: Terms = Terms()
+    """What was asked of it beside its due time."""
 
     @property
     def due_us(self) -> int:
@@ -110,6 +113,11 @@ class Snapshot(NamedTuple):
         if self.run is not None and self.state not in (State.DELAYED, State.WAITING):
             return self.run.due_us
         return self.since_us
+
+    @property
+    def expires_us(self) -> int | None:
+        """By when it must have begun; None where that does not matter."""
+        return self.terms.expires_us(self.due_us)
 
     @property
     def finished_us(self) -> int:

@@ -72,6 +72,14 @@ LAYOUT: Final[dict[str, Key]] = {
         "hash",
         "job id → what happened to it, a line each, bounded: errors, crashes, log lines, progress",
     ),
+    "terms": Key(
+        ":terms",
+        "hash",
+        "job id → what was asked of it beside its due time, where anything was",
+    ),
+    "expiring": Key(
+        ":expiring", "zset", "id of a job that must begin by a time → when to look (µs)"
+    ),
     "active": Key(":active", "zset", "job id → when its lease ends (µs)"),
     "completed": Key(":completed", "zset", "job id → when it finished (µs), bounded"),
     "failed": Key(":failed", "zset", "job id → when it failed for good (µs), bounded"),
@@ -85,6 +93,11 @@ LAYOUT: Final[dict[str, Key]] = {
         ":waiters",
         "zset",
         "id of a job whose end is waited for → until when (µs); also the channel that says so",
+    ),
+    "minutes": Key(
+        ":minutes",
+        "hash",
+        "minute since the epoch → how late jobs began, how long attempts ran: counts of a week",
     ),
     "wake": Key(":wake", "list", "at most one hint that wakes one sleeping worker"),
     "keep": Key(":keep", "zset", "worker → until when it promises to claim (µs)"),
@@ -132,6 +145,7 @@ META: Final[dict[str, str]] = {
     "kind": "`data` in a delay queue, which no worker serves",
     "large": "1 once a body was so large that bodies are weighed before they are read",
     "scheduled": "1 while there are schedules",
+    "terms": "1 once a job had terms",
     "repeated": "when jobs that existed were last enqueued again with a durability to confirm",
     "told": "how many events there were since then: the second half of the last one's id",
     "trash": "1 while `trash` holds what `empty` set aside",
@@ -139,6 +153,7 @@ META: Final[dict[str, str]] = {
     "completed": "how many jobs ever completed",
     "failed": "how many ever failed for good",
     "cancelled": "how many were ever cancelled",
+    "expired": "how many of these because they had not begun in time",
     "retried": "how many attempts ended in a retry",
     "reclaimed": "how many leases ended without an outcome",
 }

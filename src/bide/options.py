@@ -32,6 +32,8 @@ class TaskOptions(TypedDict, total=False):
     received the job) or `"fsync"` (it is in the server's append-only file, on its disk)."""
     on_crash: OnCrash | None
     """Whether a job whose worker died under it is run again (`"rerun"`, the default) or fails."""
+    expires: Duration | datetime | None
+    """By when it must have begun, or it is cancelled: counted from its due time, or a moment."""
     on_success: Callable[..., Any] | str | None
     """Called with the current job and its result, in the worker, once the job has completed."""
     on_failure: Callable[..., Any] | str | None

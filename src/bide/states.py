@@ -47,6 +47,7 @@ TRANSITIONS: Final[dict[str, tuple[tuple[State, ...], tuple[State, ...]]]] = {
     "crash": ((State.ACTIVE,), (State.WAITING, State.FAILED, State.CANCELLED)),
     "extend": ((State.ACTIVE,), (State.ACTIVE,)),
     "reclaim": ((State.ACTIVE,), (State.WAITING, State.FAILED, State.CANCELLED)),
+    "expire": (_DUE, (State.CANCELLED,)),
     "cancel": ((*_DUE, State.ACTIVE), (State.CANCELLED,)),
     "reschedule": (_DUE, _DUE),
     "promote": (_DUE, (State.WAITING,)),
@@ -76,8 +77,8 @@ EVENTS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     ),
     "failed": (("fail", "reclaim", "crash", "pop", "refuse"), "It will not be run again."),
     "cancelled": (
-        ("cancel", "reclaim"),
-        "It was taken back, or it ran, was asked to end, and did.",
+        ("cancel", "reclaim", "expire"),
+        "It was taken back; or it ran, was asked to end, and did; or it had not begun in time.",
     ),
     "reclaimed": (
         ("reclaim", "crash"),

@@ -24,6 +24,7 @@ from bide.naming import Named, is_given, place, same, way_out
 from bide.options import TaskOptions, check_names
 from bide.payload.signature import Signature
 from bide.policy import Policy, policy_of
+from bide.terms import write_terms
 
 Function = Callable[..., Any]
 
@@ -168,6 +169,7 @@ def signature_of(task: Function | str, name: str) -> Signature | None:
 def _check(options: TaskOptions) -> None:
     check_names(options, TaskOptions)
     to_us(options.get("delay") or 0)
+    write_terms(options.get("expires"))
     check_priority(options.get("priority"))
     check_durability(options.get("durability"))
     policy_of(options).retry.wire()

@@ -20,10 +20,11 @@ from bide.notes import read_notes
 from bide.payload.codec import decode_body, decode_result
 from bide.payload.items import decode_item, is_item
 from bide.schedule import Schedule
+from bide.terms import Terms
 
 _SETS = ("active", "completed", "failed", "cancelled")
-_ASIDE = ("asked", "waiters", "schedules")
-_HASHES = ("jobs", "run", "results", "notes", "schedule", "scheduled")
+_ASIDE = ("asked", "waiters", "expiring", "schedules")
+_HASHES = ("jobs", "run", "results", "notes", "terms", "schedule", "scheduled")
 _PICTURE = """
 local reply = {}
 for i, key in ipairs(KEYS) do
@@ -113,7 +114,7 @@ def hold(client: redis.Redis, queue: str, prefix: str = PREFIX) -> Holding:
         schedule = Schedule.read(name, line)
         assert schedule is not None, f"{name} has the record {line!r}"
         schedules[name] = schedule
-    asked, waiters, fires = (sets.pop(name) for name in _ASIDE)
+    asked, waiters, _, fires = (sets.pop(name) for name in _ASIDE)
     return Holding(sets, asked, waiters, hashes, records, meta, fires, schedules)
 
 
@@ -175,6 +176,10 @@ def _records_agree(holding: Holding) -> None:
     for id, result in holding.hashes["results"].items():
         assert holding.where(id) == "completed", f"{id} has a result"
         decode_result(result)
+    for id, line in holding.hashes["terms"].items():
+        assert id in holding.hashes["jobs"], f"{id} has terms, and is no job"
+        assert Terms.read(line) != Terms(), f"{id} has the terms {line!r}"
+        assert "terms" in holding.meta, "terms that nothing looks at"
     for id, text in holding.hashes["notes"].items():
         assert id in holding.records, f"{id} has notes, but never ran"
         _notes_can_be_read(id, text)

@@ -66,22 +66,24 @@ class Driver:
 
     # -- producing
 
-    def enqueue(self, jobs: list[tuple[str, str, int]]) -> None:
+    def enqueue(self, jobs: list[tuple[str, str, int]], expires: str = "") -> None:
         self._enqueued = []
+        terms = "x=" + self.when(expires).replace("=", "@") if expires else ""
         for id, when, priority in jobs:
             self._bodies += 1
             is_data = self._bodies % 3 == 0
             body = encode_body(Body("app.tasks:send", [self._bodies]))
             if is_data:
                 body = encode_item(self._bodies)
-            self._enqueued.append(Prepared(id, self.when(when), priority, body))
+            self._enqueued.append(Prepared(id, self.when(when), priority, body, terms=terms))
         self.enqueue_again()
 
     def enqueue_again(self) -> None:
         reply = self.server.reply(produce.enqueue(KEYS, self._enqueued))
         now = reply[1]
         jobs = [(j.id, self.at(j.when, now), j.priority, j.body) for j in self._enqueued]
-        assert reply == self.model.enqueue(now, jobs)
+        terms = self._enqueued[0].terms if self._enqueued else ""
+        assert reply == self.model.enqueue(now, jobs, terms)
 
     # -- consuming
 
@@ -256,7 +258,8 @@ class Driver:
                 notes = b"\n".join(job.notes) or None
                 asked = self.model.asked.get(id)
                 told = [job.score, priority, job.body, line, job.result, notes]
-                assert [*rest[:6], rest[6] and int(rest[6])] == [*told, asked]
+                terms = job.terms.encode() or None
+                assert [*rest[:6], rest[6] and int(rest[6]), rest[7]] == [*told, asked, terms]
 
     def counts(self) -> None:
         counts = inspect.counts(KEYS).parse(self.server.reply(inspect.counts(KEYS)))
@@ -310,6 +313,7 @@ class Driver:
         assert self.told.places == {id: j.place.partition(":")[0] for id, j in there.items()}
         due = {job.id: from_us(job.score) for job in self.model.due_jobs()}
         assert {id: self.told.due[id] for id in due} == due
+        assert self.told.expired == self.model.meta.get("expired", 0)
         for total in ("completed", "failed", "cancelled", "retried", "reclaimed"):
             assert self.told.totals[total] == self.model.meta.get(total, 0)
 

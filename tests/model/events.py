@@ -46,6 +46,7 @@ class Fold:
         self.due: dict[str, datetime | None] = {}
         """id -> when a job that is due is due."""
         self.totals: Counter[str] = Counter()
+        self.expired = 0
 
     def take(self, events: Iterable[Event]) -> None:
         """Note what was told."""
@@ -81,5 +82,6 @@ class Fold:
         if event.kind != "deleted":
             self.places[event.job_id] = AFTER[event.kind]
             self.due[event.job_id] = event.due
+        self.expired += event.verb == "expire"
         if event.verb != "revive":
             self.totals[event.kind] += 1

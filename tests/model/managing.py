@@ -13,7 +13,9 @@ Reply = list[Any]
 class Managed(Store):
     """A queue without its workers."""
 
-    def enqueue(self, now: int, jobs: Sequence[tuple[str, int | None, int, bytes]]) -> Reply:
+    def enqueue(
+        self, now: int, jobs: Sequence[tuple[str, int | None, int, bytes]], terms: str = ""
+    ) -> Reply:
         """Each job is (id, due or None for now, priority, body)."""
         reply: Reply = [b"ok", now]
         earliest = None
@@ -23,11 +25,16 @@ class Managed(Store):
                 reply += [b"exists", 0]
                 continue
             due = max(at or 0, now)
-            self.jobs[id] = Job(id, body, f"due:{priority}", due)
+            job = self.jobs[id] = Job(id, body, f"due:{priority}", due, terms=terms)
             reply += [b"new", due]
             earliest = due if earliest is None else min(earliest, due)
+            if (by := job.begins_by()) is not None:
+                self.expiring[id] = by
+                earliest = min(earliest, max(by, now))
         if earliest is not None:
             self.wake_for(earliest, now)
+            if terms:
+                self.meta["terms"] = 1
         return reply
 
     def cancel(self, now: int, ids: Sequence[str], running: bool) -> Reply:
@@ -90,6 +97,7 @@ class Managed(Store):
             run.missing = 0
             run.retried = name
             job.place, job.score, job.result = f"due:{run.priority}", max(at, now), None
+            job.terms = job.terms.partition(" e=")[0]
             moved = True
             reply += [b"ok", job.score]
         if moved:

@@ -11,12 +11,13 @@ import json
 from collections.abc import Iterable, Sequence
 
 from tests.model.managing import Managed, Reply
-from tests.model.store import FINISHED, LEVELS, STAMPS, Job, Run
+from tests.model.store import FINISHED, LEVELS, STAMPS, Job, Run, by_score
 
 GRACE, HORIZON, ALONE, LONGEST = 50_000, 2_000_000, 5_000_000, 10_000_000
 RECLAIMS, CRASHES, MANY_STRIKES = 10, 3, 10
 PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10_000_000, 60_000_000, 30_000_000
 SWEEP = TRIM = 100
+EXPIRIES = 20
 MARK, REFUSALS = 3, 12
 REFUSAL = (
     b'{"type":"bide.PayloadError","message":"This is a job, not data: a DelayQueue met it and '
@@ -79,6 +80,8 @@ class Queue(Managed):
                 continue
             words.append(b"ok")
             self._end(job, outcome, at, data, now)
+            if outcome in ("complete", "retry", "fail", "cancel"):
+                self.note_minute(now, "r", max(0, now - token))
             if job.place.startswith("due:"):
                 earliest = job.score if earliest is None else min(earliest, job.score)
             else:
@@ -149,7 +152,7 @@ class Queue(Managed):
         self.park.pop(worker, None)
         rewound = self.meta.get("rewound_until", 0) > now
         drains_until = self.meta.get("drain_until", 0)
-        trash = "trash" in self.meta
+        trash, terms = "trash" in self.meta, "terms" in self.meta
         marked = self.observe(now, lease)
         calm_until = self.meta.get("calm_until", 0)
         longest = self.meta["lease_us"] = max(lease, self.meta.get("lease_us", 0))
@@ -162,6 +165,9 @@ class Queue(Managed):
                 return self._repeat(now, worker, then, ids, lease)
 
         more = self._reclaim(now, now if now >= calm_until else self.meta["calm_from"]) == RECLAIMS
+        expired: list[Job] = []
+        if terms:
+            more = self._expire(now, expired) == EXPIRIES or more
         if rewound:
             more = self._clamp(now + longest) or more
         if trash:
@@ -191,14 +197,18 @@ class Queue(Managed):
                 jobs = self.at(f"due:{level}")
                 ripe = [job for job in jobs if job.score <= now]
                 picked = ripe[: count - len(taken)]
-                taken += picked
+                taken += [job for job in picked if not self._expires(job, now, expired)]
                 overdue = len(picked) < len(ripe)
                 if overdue:
                     break  # and is seen to before any deadline
                 deadlines += [job.score for job in jobs[len(ripe) :][:1]]
+        if terms:
+            self.tell(now, [job.id for job in expired])
+            deadlines += [at for at in sorted(self.expiring.values())[:1] if at > now]
         told: Reply = []
         for job in taken:
             is_first = job.run is None
+            self.note_minute(now, "l", now - job.score)
             self._take(job, now, worker, lease, alone)
             told += self._told(job, is_first)
         self.claims[worker] = (now, seq, [job.id for job in taken])
@@ -215,6 +225,33 @@ class Queue(Managed):
         stays = arm == 2 or (arm == 1 and not taken)
         until = self._wait(now, worker, free, stays, deadline, overdue or more)
         return [b"ok", now, until, deadline or 0, int(more), int(alone), int(drain), *told]
+
+    def _expires(self, job: Job, now: int, expired: list[Job]) -> bool:
+        """Whether it has not begun in time; then it has ended."""
+        by = job.begins_by()
+        if by is None or by > now or not job.is_unbegun():
+            return False
+        priority = job.place.removeprefix("due:")
+        if job.run is None and priority != "5":
+            job.run = Run(token=0, priority=int(priority), worker="-", due=now)
+        self.finish(job, "cancelled", now)
+        self.count("expired")
+        job.terms += f" e={now}"
+        expired.append(job)
+        return True
+
+    def _expire(self, now: int, expired: list[Job]) -> int:
+        """End some of those that have not begun in time; how many were looked at."""
+        over = [id for id, at in by_score(self.expiring) if at <= now][:EXPIRIES]
+        for id in over:
+            del self.expiring[id]
+            job = self.waits(id)
+            by = job.begins_by() if job else None
+            if job and by is not None and by > now:
+                self.expiring[id] = by
+            elif job:
+                self._expires(job, now, expired)
+        return len(over)
 
     def pop(self, now: int, consumer: str, seq: int, count: int, previous: int) -> Reply:
         self.keep.pop(consumer, None)

@@ -85,6 +85,12 @@ def expected(model: Store) -> dict[str, Any]:
         "run": runs,
         "results": {id: job.result for id, job in model.jobs.items() if job.result is not None},
         "notes": {id: b"\n".join(job.notes) for id, job in model.jobs.items() if job.notes},
+        "terms": {id: job.terms.encode() for id, job in model.jobs.items() if job.terms},
+        "expiring": by_score(model.expiring),
+        "minutes": {
+            str(minute): " ".join(sorted(f"{word}={n}" for word, n in counts.items())).encode()
+            for minute, counts in model.minutes.items()
+        },
         "meta": _meta(model),
         "asked": by_score(model.asked),
         "waiters": by_score(model.waiters),

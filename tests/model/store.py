@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from dataclasses import dataclass, field
 
 STRIKES = 2
@@ -77,6 +79,22 @@ class Job:
     run: Run | None = None
     result: bytes | None = None
     notes: list[bytes] = field(default_factory=list)
+    terms: str = ""
+
+    def begins_by(self) -> int | None:
+        """By when it must have begun, if it ever must."""
+        way, number = self.terms[2:3], self.terms[3:].partition(" ")[0]
+        if not way:
+            return None
+        return int(number) + (self.score if way == "+" else 0)
+
+    def is_unbegun(self) -> bool:
+        """Whether it has never begun since somebody last asked for it."""
+        run = self.run
+        if run is None:
+            return True
+        tried = run.attempt or run.crashes or run.strikes or run.retried
+        return not tried and (not run.first or run.missing > 0)
 
     def note(self, line: bytes) -> None:
         """Add a line; of each kind the newest are kept, the very newest whatever its size."""
@@ -125,8 +143,10 @@ class Store:
     claims: dict[str, tuple[int, int, list[str]]] = field(default_factory=dict)
     asked: dict[str, int] = field(default_factory=dict)
     waiters: dict[str, int] = field(default_factory=dict)
+    expiring: dict[str, int] = field(default_factory=dict)
     said: list[tuple[str, str]] = field(default_factory=list)
     """Messages published and not yet heard: channel and id."""
+    minutes: dict[int, Counter[str]] = field(default_factory=dict)
     retention: str = ""
     emptied: str = ""
     """Which emptying was the last, and of how many jobs."""
@@ -165,6 +185,11 @@ class Store:
         covered = any(now <= until <= due for until in self.keep.values())
         if due <= now or not covered:
             self.push()
+
+    def note_minute(self, now: int, kind: str, us: int) -> None:
+        """Count how late a job began, or how long an attempt ran."""
+        bucket = min(24, max(0, math.frexp(us / 250)[1]))
+        self.minutes.setdefault(now // 60_000_000, Counter())[f"{kind}{bucket}"] += 1
 
     def push(self, caller: str = "-") -> None:
         self.hint = self.hint or caller

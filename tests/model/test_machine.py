@@ -63,6 +63,10 @@ class Machine(RuleBasedStateMachine):
     def enqueue(self, jobs: list[tuple[str, str, int]]) -> None:
         self.queue.enqueue(jobs)
 
+    @rule(jobs=JOBS, expires=st.sampled_from(["+1000000", "+4000000", "+25000000", "@15", "@70"]))
+    def enqueue_to_expire(self, jobs: list[tuple[str, str, int]], expires: str) -> None:
+        self.queue.enqueue(jobs, expires)
+
     @rule(worker=WORKERS, count=st.sampled_from([1, 2, 2, 5]), lease=LEASES)
     def claim(self, worker: str, count: int, lease: int) -> None:
         self.queue.claim(worker, count, lease)

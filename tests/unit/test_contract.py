@@ -249,6 +249,7 @@ assert SCHEDULE
 OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "produce.enqueue": [
         *((n, produce.enqueue(MAIL, [JOB] * n)) for n in (1, 3)),
+        *((n, produce.enqueue(MAIL, [JOB._replace(terms="x=+1")] * n)) for n in (1, 3)),
         (1, produce.enqueue(MAIL, [JOB], ("replica", "fsync"))),
         (0, produce.enqueue(MAIL, [], ("fsync",))),
     ],
@@ -274,6 +275,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "inspect.fetch": [(n, inspect.fetch(MAIL, ["a"] * n)) for n in (1, 3)],
     "inspect.counts": [(0, inspect.counts(MAIL))],
     "inspect.upcoming": [(0, inspect.upcoming(MAIL, 0, 10))],
+    "inspect.minutes": [(0, inspect.minutes(MAIL, 59, 60))],
     "inspect.watch": [(0, inspect.watch(MAIL, "a", 1_000_000))],
     "inspect.listing": [(0, inspect.listing(MAIL, "waiting", 0, 10))],
     "registry.register": [(n, registry.register(GLOBALS, ["mail"] * n)) for n in (1, 3)],

@@ -5,6 +5,7 @@
 -- @key   run        keeps the priority of a job that was never claimed, trims
 -- @key   results    trims
 -- @key   notes      trims
+-- @key   terms      trims
 -- @key   active     looks
 -- @key   completed  looks
 -- @key   failed     looks
@@ -44,7 +45,7 @@ end
 if #done > 0 then
   redis.pcall('HINCRBY', meta, 'cancelled', #done)
   local limits = retain.limits(meta)
-  retain.trim(cancelled, {jobs, run, results, notes}, now, limits, 3, #done + 64)
+  retain.trim(cancelled, {jobs, run, results, notes, terms}, now, limits, 3, #done + 64)
   ended.tell(waiters, now, done)
   local book = event.open(limits.listened, now)
   if book then

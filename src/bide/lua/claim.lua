@@ -4,10 +4,13 @@
 -- @key   jobs      reads bodies, adds those of jobs that are fired
 -- @key   run       writes a record per job taken
 -- @key   notes     adds that an attempt crashed
+-- @key   terms     reads, marks jobs that have expired, trims
+-- @key   expiring  removes
+-- @key   minutes   counts how late jobs begin
 -- @key   active    adds what is taken, removes what has expired
 -- @key   failed    adds poison jobs, trims
 -- @key   completed trims
--- @key   cancelled adds reclaimed jobs whose end was asked for, trims
+-- @key   cancelled adds jobs that have expired or whose end was asked for, trims
 -- @key   asked     forgets
 -- @key   waiters   tells and forgets those who wait for a job's end
 -- @key   wake      hints, or drops a hint that this claim answers
@@ -28,8 +31,8 @@
 -- @arg   arm       integer  2 to wait with free slots, 1 to wait if nothing was taken, 0 not to
 -- @reply ok now until deadline more alone drain thin, then per job: id body token tries due
 -- @reply stale     the worker has since sent a later claim
--- @include clock record hint wait retain sweep noting ended event reclaim recall weigh timetable
--- @include fire
+-- @include clock record hint wait retain sweep noting ended event reclaim recall weigh find term
+-- @include expire minute timetable fire
 
 -- thin: the names of schedules that want to be sent more times, with spaces between them
 -- tries: the attempt; of a job that was claimed before, what `record.tries` says
@@ -45,7 +48,8 @@ redis.call('ZREM', park, worker)
 local now = clock.now(meta)
 local lease_end = now + lease_us
 local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
-  'trash', 'drain_until', 'calm_from', 'listened', 'large', 'scheduled')
+  'trash', 'drain_until', 'calm_from', 'listened', 'large', 'terms', 'scheduled')
+local has_terms, has_schedules = set[11], set[12]
 local book = event.open(set[9], now)
 local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now,
   lease_us)
@@ -83,12 +87,17 @@ else
   recall.forget_some(claims, now)
 end
 
-local stores = {jobs, run, results, notes}
+local stores = {jobs, run, results, notes, has_terms and terms or nil}
 local sets = {meta = meta, due = due, run = run, notes = notes, active = active, asked = asked,
-  failed = failed, cancelled = cancelled}
+  failed = failed, cancelled = cancelled, terms = terms, expiring = expiring}
 local more, given_up = reclaim.some(sets, record, noting, event, book, now,
   now >= calm_until and now or calm_from)
 ended.tell(waiters, now, given_up)
+local may_expire, expired = false, {}
+if has_terms then
+  may_expire, expired = expire.some(sets, record, find, term, event, book, now)
+  more = more or may_expire
+end
 if rewound then
   more = reclaim.clamp(active, now + math.max(lease_us, tonumber(set[5]) or 0)) or more
 end
@@ -105,7 +114,7 @@ end
 -- Fire. While the queue is paused, no schedule fires; what that misses is for each to say.
 local paused = set[1]
 local fires_at, thin
-if set[11] and not paused then
+if has_schedules and not paused then
   fires_at, thin = fire.some({schedules = schedules, schedule = schedule, scheduled = scheduled,
     jobs = jobs, due = due}, timetable, event, book, now)
   if fires_at and fires_at <= now then more = true end
@@ -114,7 +123,7 @@ end
 -- Take.
 local reply = {'ok', now, 0, 0, 0, 0, 0, thin or ''}
 local alone = 0
-local taken = {}
+local taken, counted = {}, {}
 local room = weigh.room()
 
 local function take(level, picked)
@@ -125,14 +134,19 @@ local function take(level, picked)
   redis.call('ZREM', due[level], unpack(ids))
   local bodies = redis.call('HMGET', jobs, unpack(ids))
   local lines = redis.call('HMGET', run, unpack(ids))
+  local asked_of = has_terms and redis.call('HMGET', terms, unpack(ids))
   local leases, records = {}, {}
   local fresh_head = record.fresh(now)
   local fresh_tail = record.tail(math.max(LEVELS - level, 0), 1, 0, 0, alone, now, worker)
   for i, id in ipairs(ids) do
     local body, line, at = bodies[i], lines[i], picked[2 * i]
-    if body then
+    local f = line and record.parse(line)
+    local begins_by = asked_of and term.begins_by(asked_of[i], tonumber(at))
+    if begins_by and begins_by <= now and expire.is_unbegun(f) then
+      expire.one(sets, record, event, book, now, id, level, f)
+      expired[#expired + 1] = id
+    elseif body then
       local token, tries = now, 1
-      local f = line and record.parse(line)
       if f then
         token = math.max(now, tonumber(record.token(line)) + 1)
         f.attempt, f.started, f.worker, f.alone = f.attempt + 1, now, worker, alone
@@ -147,6 +161,7 @@ local function take(level, picked)
       leases[#leases + 1] = lease_end
       leases[#leases + 1] = id
       taken[#taken + 1] = id
+      minute.count(counted, 'l', now - tonumber(at))
       if book then
         event.add(book, 'active', 'claim', id, worker, f and f.attempt or 1, tonumber(at), '')
       end
@@ -207,7 +222,12 @@ if not paused then
   end
 end
 
+if has_terms then
+  ended.tell(waiters, now, expired)
+  by(tonumber(redis.call('ZRANGE', expiring, 0, 0, 'WITHSCORES')[2]))
+end
 recall.note(claims, worker, now, seq, taken)
+minute.write(minutes, now, counted)
 if book then
   if #given_up > 0 then event.drained(book, 'reclaim', active, due) end
   event.write(meta, events, book)

@@ -5,6 +5,7 @@
 -- @key   run        removes
 -- @key   results    removes
 -- @key   notes      removes
+-- @key   terms      removes
 -- @key   active     looks
 -- @key   completed  removes
 -- @key   failed     removes
@@ -29,7 +30,7 @@ for i = rest, #ARGV do
   reply[#reply + 1] = word
 end
 if #done == 0 then return reply end
-retain.forget({jobs, run, results, notes}, done)
+retain.forget({jobs, run, results, notes, terms}, done)
 local book = event.book(meta, clock.now(meta))
 if book then
   for i = 1, #done do event.add(book, 'deleted', 'delete', done[i], '-', 0, 0, '') end

@@ -5,6 +5,7 @@
 -- @key   run      sweeps
 -- @key   results  sweeps
 -- @key   notes    sweeps
+-- @key   terms    sweeps
 -- @key   trash    receives the renamed sets, sweeps
 -- @key   events   tells listeners
 -- @arg   begin    text     names this emptying, to set aside; - to go on deleting
@@ -15,12 +16,12 @@
 
 -- A trash that a dead caller left is swept first; claims sweep it too.
 if begin == '-' then
-  return {'ok', 0, sweep.some(meta, trash, {jobs, run, results, notes}, limit) and 1 or 0}
+  return {'ok', 0, sweep.some(meta, trash, {jobs, run, results, notes, terms}, limit) and 1 or 0}
 end
 local left = redis.call('HEXISTS', meta, 'trash')
 local name, count = string.match(redis.call('HGET', meta, 'emptied') or '', '^(%S+) (%d+)$')
 if name == begin then return {'ok', tonumber(count), left} end -- a repeat
-if left == 1 and sweep.some(meta, trash, {jobs, run, results, notes}, limit) then
+if left == 1 and sweep.some(meta, trash, {jobs, run, results, notes, terms}, limit) then
   return {'busy'}
 end
 local aside = 0

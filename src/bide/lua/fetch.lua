@@ -5,13 +5,14 @@
 -- @key   run        reads
 -- @key   results    reads
 -- @key   notes      reads
+-- @key   terms      reads
 -- @key   active     reads
 -- @key   completed  reads
 -- @key   failed     reads
 -- @key   cancelled  reads
 -- @key   asked      reads
 -- @rest  id
--- @reply ok now, then per job: state since priority body run result notes asked | gone
+-- @reply ok now, then per job: state since priority body run result notes asked terms | gone
 -- @reply more now, then the same of the first of them: there is no room for the others in one reply
 -- @include clock find weigh
 
@@ -38,7 +39,8 @@ for i = rest, #ARGV do
     local said = redis.call('HGET', notes, id)
     weigh.add(room, body, result, said)
     reply[#reply + 1] = {state, since, level and level <= 10 and 10 - level or false, body,
-      redis.call('HGET', run, id), result, said, state == 'active' and redis.call('ZSCORE', asked, id)}
+      redis.call('HGET', run, id), result, said, state == 'active' and redis.call('ZSCORE', asked, id),
+      redis.call('HGET', terms, id)}
   end
 end
 return reply

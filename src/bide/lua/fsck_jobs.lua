@@ -5,6 +5,8 @@
 -- @key   run        looks, mends records, removes those of no job
 -- @key   results    looks, removes those of no completed job
 -- @key   notes      looks, says why a job has failed, removes those of no job
+-- @key   terms      looks, removes those of no job
+-- @key   expiring   adds jobs that are to begin by a time
 -- @key   active     looks, moves
 -- @key   completed  looks, moves
 -- @key   failed     looks, moves
@@ -19,7 +21,7 @@
 -- @arg   limit      integer  how many to look at, about
 -- @arg   repair     integer  1 to mend what is found, 0 only to say it
 -- @reply ok now cursor    where to go on, 0 at the end; then per finding: kind id says fix
--- @include clock record evidence retain noting ended hint weigh
+-- @include clock record evidence retain noting ended hint weigh term
 
 -- Every job that has a body is looked at when `jobs` is; of the other keys, what has none. So each
 -- is told once. What is found holds: nothing moves while a script runs.
@@ -32,7 +34,7 @@ local WHY_NO_BODY = '{"type":"bide.PayloadError","message":"Its body was lost on
 local lists = {due = due, trash = trash}
 local sets = {active = active, completed = completed, failed = failed, cancelled = cancelled,
   asked = asked, waiters = waiters}
-local stores = {jobs = jobs, run = run, results = results, notes = notes}
+local stores = {jobs = jobs, run = run, results = results, notes = notes, terms = terms}
 local key = stores[part] or sets[part] or (lists[part] and lists[part][level])
 if not key or not string.find(cursor, '^%d+$') then
   return redis.error_reply('BADARG fsck_jobs part')
@@ -289,7 +291,7 @@ local function check_bodiless(id, listed, aside, line)
   elseif #aside == 0 or part == 'trash' then
     if tell('orphan', id, 'is in ' .. part .. ', and there is no such job', 'is removed') then
       redis.call('ZREM', trash[math.max(level, 1)], id)
-      retain.forget({jobs, run, results, notes}, {id})
+      retain.forget({jobs, run, results, notes, terms}, {id})
     end
   end
 end
@@ -302,6 +304,22 @@ local function check_notes(id, text)
     else
       redis.call('HSET', notes, id, noting.add(false, mended))
     end
+  end
+end
+
+local function check_terms(id, line, listed)
+  if not term.is_one(line) then
+    if tell('terms', id, 'its terms cannot be read', 'they are removed') then
+      redis.call('HDEL', terms, id)
+    end
+    return
+  end
+  local here = listed[1]
+  local by = here and here.state == 'due' and term.begins_by(line, tonumber(here.score))
+  if by and not redis.call('ZSCORE', expiring, id)
+    and tell('terms', id, 'is to begin by a time, and is not in expiring', 'is put there') then
+    redis.call('ZADD', expiring, by, id)
+    wakes = true
   end
 end
 
@@ -327,6 +345,8 @@ for first = 1, #ids, CHUNK do
       check_bodiless(id, listed[i], aside[i], lines[i])
     elseif part == 'notes' then
       check_notes(id, value)
+    elseif part == 'terms' then
+      check_terms(id, value, listed[i])
     end
   end
 end

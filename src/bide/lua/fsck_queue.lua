@@ -5,6 +5,9 @@
 -- @key   run        looks at its type
 -- @key   results    looks at its type
 -- @key   notes      looks at its type
+-- @key   terms      looks at its type
+-- @key   minutes    looks at its type
+-- @key   expiring   looks at its type
 -- @key   active     looks at its type
 -- @key   completed  looks at its type
 -- @key   failed     looks at its type
@@ -68,8 +71,8 @@ local function check_type(where, wanted)
   end
 end
 
-local hashes = {meta, jobs, run, results, notes, claims, schedule, scheduled}
-local zsets = {active, completed, failed, cancelled, asked, waiters, keep, park, listeners,
+local hashes = {meta, jobs, run, results, notes, terms, minutes, claims, schedule, scheduled}
+local zsets = {active, completed, failed, cancelled, asked, waiters, keep, park, listeners, expiring,
   schedules}
 for i = 1, #due do zsets[#zsets + 1] = due[i] end
 for i = 1, #trash do zsets[#zsets + 1] = trash[i] end
@@ -83,8 +86,8 @@ end
 
 -- What each field of `meta` is without a value that can be read.
 local function mend(field)
-  if field == 'paused' or field == 'own' or field == 'large' or field == 'trash'
-    or field == 'scheduled' then
+  if field == 'paused' or field == 'own' or field == 'large' or field == 'terms'
+    or field == 'scheduled' or field == 'trash' then
     if tell('meta', field, 'does not say 1', 'says 1') then redis.call('HSET', meta, field, 1) end
   elseif field == 'retention' then
     if tell('meta', field, 'cannot be read', 'keeps all for a year: say again what to keep') then
@@ -114,6 +117,10 @@ local function check_meta()
         redis.call('HDEL', meta, field)
       end
     end
+  end
+  if redis.call('HEXISTS', meta, 'terms') == 0 and redis.call('EXISTS', terms) == 1
+    and tell('meta', 'terms', 'is not set, and there are jobs with terms', 'is set') then
+    redis.call('HSET', meta, 'terms', 1)
   end
   if redis.call('HEXISTS', meta, 'trash') == 0 then
     for i = 1, #trash do

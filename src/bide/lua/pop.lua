@@ -4,6 +4,7 @@
 -- @key   jobs         reads bodies, trims
 -- @key   run          writes a record of what is taken, trims
 -- @key   notes        adds why a job was refused, or that an attempt crashed
+-- @key   terms        trims
 -- @key   active       removes what has expired
 -- @key   completed    adds what is taken, trims
 -- @key   failed       adds jobs that are no data, and poison
@@ -73,7 +74,7 @@ else
   recall.forget_some(claims, now)
 end
 
-local stores = {jobs, run, results, notes}
+local stores = {jobs, run, results, notes, terms}
 local sets = {meta = meta, due = due, run = run, notes = notes, active = active, asked = asked,
   failed = failed, cancelled = cancelled}
 local again, given_up, reclaimed = reclaim.some(sets, record, noting, event, book, now,

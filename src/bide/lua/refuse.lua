@@ -4,6 +4,7 @@
 -- @key   run        notes how it ended, trims
 -- @key   results    trims
 -- @key   notes      adds why, trims
+-- @key   terms      trims
 -- @key   completed  removes
 -- @key   failed     adds, trims
 -- @key   events     tells listeners
@@ -34,7 +35,7 @@ end
 if count > 0 then
   redis.pcall('HINCRBY', meta, 'completed', -count)
   redis.pcall('HINCRBY', meta, 'failed', count)
-  retain.trim(failed, {jobs, run, results, notes}, now, limits, 2, count + 64)
+  retain.trim(failed, {jobs, run, results, notes, terms}, now, limits, 2, count + 64)
   if book then event.write(meta, events, book) end
 end
 return reply

@@ -4,6 +4,7 @@
 -- @key   jobs       looks
 -- @key   run        counts from the beginning; the tokens go on growing
 -- @key   results    removes
+-- @key   terms      forgets that it has expired
 -- @key   active     looks
 -- @key   completed  removes
 -- @key   failed     removes
@@ -32,6 +33,8 @@ local function revive(id, f)
     redis.call('HSET', run, id, record.format(f.head, f))
   end
   redis.call('HDEL', results, id)
+  local line = redis.call('HGET', terms, id)
+  if line then redis.call('HSET', terms, id, (string.gsub(line, ' e=%d+', ''))) end
   redis.call('ZADD', due[level], us, id)
   moved[#moved + 1] = id
 end

@@ -26,7 +26,7 @@ JOBS: Final = tuple(
     (part, level)
     for part in (
         *("jobs", "due", "active", "completed", "failed", "cancelled", "trash"),
-        *("run", "results", "notes", "asked", "waiters"),
+        *("run", "results", "notes", "terms", "asked", "waiters"),
     )
     for level in (range(1, len(DUE_SETS) + 1) if LAYOUT[part].fan else (0,))
 )
@@ -50,6 +50,7 @@ FORMS: Final = dict.fromkeys(META, _NUMBER) | {
     "paused": _ONE,
     "own": _ONE,
     "large": _ONE,
+    "terms": _ONE,
     "trash": _ONE,
     "scheduled": _ONE,
     "gap_us": r"^-?%d+$",

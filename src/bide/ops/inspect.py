@@ -13,8 +13,10 @@ from bide.job import RunRecord, Snapshot
 from bide.keys import Keys
 from bide.ops.manage import DATA
 from bide.ops.reply import groups, number, pairs, raw, text, words
+from bide.punctuality import Minute
 from bide.retention import Retention
 from bide.states import LISTABLE, State
+from bide.terms import Terms
 
 CHUNK: Final = 25
 """Jobs read per call at most. A call reads some megabytes at most, too; what is left is asked for
@@ -24,6 +26,7 @@ MAX_PAGE: Final = 1_000
 """Jobs per page at most: bounds the time one call may take on the server."""
 
 MAX_UPCOMING: Final = 500
+MOST_MINUTES: Final = 1_500
 """The same of what is due next, for which as many of each priority are read."""
 
 
@@ -42,7 +45,8 @@ class Counts(NamedTuple):
     idle_workers: int
     paused: bool
     totals: dict[str, int]
-    """Since the queue was first used: completed, failed, cancelled, retried, reclaimed."""
+    """Since the queue was first used: completed, failed, cancelled, of these expired, retried,
+    reclaimed."""
     gap_us: int
     """The last jump of the server's clock, or stretch in which no worker claimed; 0 for none."""
     retention: Retention
@@ -128,6 +132,21 @@ def upcoming(keys: Keys, within_us: int, count: int) -> Command[list[tuple[str, 
     return command("upcoming", keys, (within_us, count), parse)
 
 
+def minutes(keys: Keys, first: int, count: int = 1) -> Command[list[Minute]]:
+    """How late jobs began and how long attempts ran, minute by minute.
+
+    Args:
+        keys: of the queue.
+        first: how many minutes ago the first began; 0 for the one that is under way.
+        count: how many, from the first on; `MOST_MINUTES` at most.
+    """
+
+    def parse(reply: list[Any]) -> list[Minute]:
+        return [Minute.read(reply[2] + i, line) for i, line in enumerate(reply[3:])]
+
+    return command("minutes", keys, (first, count), parse)
+
+
 def watch(keys: Keys, id: str, for_us: int) -> Command[str]:
     """Wait for a job's end: its state, or `due`; its end is told over the channel `waiters`."""
     return command("watch", keys, (id, for_us), lambda reply: reply[2].decode())
@@ -160,7 +179,7 @@ def check_count(count: int, most: int = MAX_PAGE) -> None:
 def _snapshot(id: str, now_us: int, item: list[Any]) -> Snapshot | None:
     if item[0] == b"gone":
         return None
-    state, since, priority, body, line, result, notes, asked = item
+    state, since, priority, body, line, result, notes, asked, terms = item
     run = RunRecord.read(line)
     known = run.priority if run else priority
     if run is not None and not run.started_us:  # cancelled before it was ever claimed
@@ -176,10 +195,11 @@ def _snapshot(id: str, now_us: int, item: list[Any]) -> Snapshot | None:
         raw_result=result,
         raw_notes=notes,
         asked=asked is not None,
+        terms=Terms.read(terms),
     )
 
 
-_TOTALS: Final = ("completed", "failed", "cancelled", "retried", "reclaimed")
+_TOTALS: Final = ("completed", "failed", "cancelled", "expired", "retried", "reclaimed")
 
 
 def _read_counts(reply: list[Any]) -> Counts:

@@ -39,6 +39,8 @@ class Prepared(NamedTuple):
     body: bytes
     durability: Durability = "local"
     """What is to be waited for when it is enqueued."""
+    terms: str = ""
+    """What is asked of it beside its due time, as `bide.terms` writes it."""
 
 
 class Receipt(NamedTuple):
@@ -85,6 +87,7 @@ def prepare(
     job_id: str | None = None,
     names: Sequence[str] = (),
     durability: Durability | None = None,
+    terms: str = "",
 ) -> Prepared:
     """Make a job ready to be enqueued; `names` are those of the task's positional parameters.
 
@@ -95,7 +98,7 @@ def prepare(
     level = check_priority(priority)
     id = new_id() if job_id is None else check_name(job_id, "job_id")
     wanted = check_durability(durability)
-    return Prepared(id, when(delay, at), level, encode_body(body, names), wanted)
+    return Prepared(id, when(delay, at), level, encode_body(body, names), wanted, terms)
 
 
 def enqueue(keys: Keys, jobs: Sequence[Prepared], kinds: Kinds = ()) -> Command[list[Receipt]]:
@@ -103,12 +106,15 @@ def enqueue(keys: Keys, jobs: Sequence[Prepared], kinds: Kinds = ()) -> Command[
 
     Args:
         keys: of the queue.
-        jobs: what to add.
+        jobs: what to add: all with terms, or all without.
         kinds: what to wait for behind it. Without jobs, it is only asked whether that can be had.
     """
     args: list[Arg] = []
+    have_terms = bool(jobs and jobs[0].terms)
     for job in jobs:
         args += job[:_SENT]
+        if have_terms:
+            args.append(job.terms)
     if kinds:
         args.append(",".join(kinds))
 
@@ -120,7 +126,7 @@ def enqueue(keys: Keys, jobs: Sequence[Prepared], kinds: Kinds = ()) -> Command[
             for job, (word, due_us) in zip(jobs, groups(reply, 2, 2), strict=True)
         ]
 
-    return command("enqueue", keys, args, parse, kinds if jobs else ())
+    return command("place" if have_terms else "enqueue", keys, args, parse, kinds if jobs else ())
 
 
 def _confirmed(job: Prepared, kinds: Kinds) -> Durability:
@@ -137,16 +143,17 @@ def enqueue_many(
 ) -> Iterator[list[Command[list[Receipt]]]]:
     """Add any number of jobs: round trips of several calls, each bounded by count and bytes."""
     trip: list[Command[list[Receipt]]] = []
-    size, first = 0, 0
+    size, first, is_plain = 0, 0, True
     for i, job in enumerate(jobs):
         full = size + len(job.body) > CHUNK_BYTES
-        if i > first and (full or i - first >= CHUNK):
+        if i > first and (full or i - first >= CHUNK or (job.terms == "") != is_plain):
             trip.append(enqueue(keys, jobs[first:i], kinds))
             first, size = i, 0
             if full or len(trip) == TRIP:
                 yield trip
                 trip = []
         size += len(job.body)
+        is_plain = job.terms == ""
     if first < len(jobs):
         trip.append(enqueue(keys, jobs[first:], kinds))
     if trip:
@@ -155,4 +162,4 @@ def enqueue_many(
 
 def jobs_in(command: Command[Any]) -> int:
     """How many jobs a command of `enqueue` adds."""
-    return len(command.args) // _SENT
+    return len(command.args) // (_SENT + (command.script == "place"))

@@ -35,7 +35,7 @@ from bide.queue.core import (
     read_cancel,
 )
 from bide.queue.place import StandIn
-from bide.queue.tasks import AsyncDecorator, AsyncTask
+from bide.queue.tasks import AsyncTask, AsyncTaskDecorator
 from bide.queue.together import Together
 from bide.queue.view import not_found
 from bide.retention import Retention
@@ -88,7 +88,7 @@ class AsyncQueue(QueueCore[aio.Client], AsyncScheduling):
     @overload
     def task(
         self, /, *, name: str | None = None, **options: Unpack[TaskOptions]
-    ) -> AsyncDecorator: ...
+    ) -> AsyncTaskDecorator: ...
     def task(
         self, function: Any = None, /, *, name: str | None = None, **options: Unpack[TaskOptions]
     ) -> Any:
@@ -123,6 +123,7 @@ class AsyncQueue(QueueCore[aio.Client], AsyncScheduling):
         retention: Duration | None = None,
         durability: Durability | None = None,
         on_crash: OnCrash | None = None,
+        expires: Duration | datetime | None = None,
         description: str | None = None,
         meta: Mapping[str, Any] | None = None,
         on_success: Function | str | None = None,
@@ -144,6 +145,7 @@ class AsyncQueue(QueueCore[aio.Client], AsyncScheduling):
             retention=retention,
             durability=durability,
             on_crash=on_crash,
+            expires=expires,
             description=description,
             meta=meta,
             on_success=on_success,

@@ -14,7 +14,7 @@ from bide.ops.produce import Receipt
 from bide.options import ScheduleOptions
 from bide.queue.awaited_job import AsyncJob
 from bide.queue.schedules import ahead, by_name, declare, found, plan
-from bide.queue.tasks import AsyncDecorator, AsyncTask
+from bide.queue.tasks import AsyncTask, AsyncTaskDecorator
 from bide.schedule import Missed, Schedule, check_schedule_name, id_of
 from bide.task import Function
 
@@ -151,7 +151,7 @@ class AsyncScheduling:
         missed: Missed = "once",
         jitter: Duration | None = None,
         **options: Unpack[ScheduleOptions],
-    ) -> AsyncDecorator:
+    ) -> AsyncTaskDecorator:
         """Declare a schedule of a task; arguments and errors as for `Queue.cron`."""
         when: dict[str, Any] = {
             "cron": expression,
@@ -176,7 +176,7 @@ class AsyncScheduling:
         missed: Missed = "once",
         jitter: Duration | None = None,
         **options: Unpack[ScheduleOptions],
-    ) -> AsyncDecorator:
+    ) -> AsyncTaskDecorator:
         """Declare a schedule of a task with an interval, such as `"90s"`; see `Queue.cron`."""
         when: dict[str, Any] = {"every": interval, "start": start, "end": end, "limit": limit}
         when |= {"missed": missed, "jitter": jitter}
@@ -189,7 +189,7 @@ class AsyncScheduling:
         kwargs: Mapping[str, Any] | None,
         options: ScheduleOptions,
         when: dict[str, Any],
-    ) -> AsyncDecorator:
+    ) -> AsyncTaskDecorator:
         queue = cast("AsyncQueue", self)
         plan(queue, "x", "x:x", (), None, options, **when)  # a mistake is to show where it is made
 

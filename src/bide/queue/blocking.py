@@ -35,7 +35,7 @@ from bide.queue.core import (
     read_cancel,
 )
 from bide.queue.place import StandIn
-from bide.queue.tasks import Decorator, Task
+from bide.queue.tasks import Task, TaskDecorator
 from bide.queue.view import not_found
 from bide.retention import Retention
 from bide.retry import Retry
@@ -84,7 +84,9 @@ class Queue(QueueCore[sync.Client], Scheduling):
     @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
     @overload
-    def task(self, /, *, name: str | None = None, **options: Unpack[TaskOptions]) -> Decorator: ...
+    def task(
+        self, /, *, name: str | None = None, **options: Unpack[TaskOptions]
+    ) -> TaskDecorator: ...
     def task(
         self, function: Any = None, /, *, name: str | None = None, **options: Unpack[TaskOptions]
     ) -> Any:
@@ -119,6 +121,7 @@ class Queue(QueueCore[sync.Client], Scheduling):
         retention: Duration | None = None,
         durability: Durability | None = None,
         on_crash: OnCrash | None = None,
+        expires: Duration | datetime | None = None,
         description: str | None = None,
         meta: Mapping[str, Any] | None = None,
         on_success: Function | str | None = None,
@@ -140,6 +143,7 @@ class Queue(QueueCore[sync.Client], Scheduling):
             retention=retention,
             durability=durability,
             on_crash=on_crash,
+            expires=expires,
             description=description,
             meta=meta,
             on_success=on_success,

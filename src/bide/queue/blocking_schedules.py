@@ -14,7 +14,7 @@ from bide.ops.produce import Receipt
 from bide.options import ScheduleOptions
 from bide.queue.blocking_job import Job
 from bide.queue.schedules import ahead, by_name, declare, found, plan
-from bide.queue.tasks import Decorator, Task
+from bide.queue.tasks import Task, TaskDecorator
 from bide.schedule import Missed, Schedule, check_schedule_name, id_of
 from bide.task import Function
 
@@ -180,7 +180,7 @@ class Scheduling:
         missed: Missed = "once",
         jitter: Duration | None = None,
         **options: Unpack[ScheduleOptions],
-    ) -> Decorator:
+    ) -> TaskDecorator:
         """Declare a schedule of a task; workers that serve the queue set it when they start.
 
             @queue.cron("0 9 * * 1-5", tz="Europe/Paris")
@@ -225,7 +225,7 @@ class Scheduling:
         missed: Missed = "once",
         jitter: Duration | None = None,
         **options: Unpack[ScheduleOptions],
-    ) -> Decorator:
+    ) -> TaskDecorator:
         """Declare a schedule of a task with an interval, such as `"90s"`; see `cron`."""
         when: dict[str, Any] = {"every": interval, "start": start, "end": end, "limit": limit}
         when |= {"missed": missed, "jitter": jitter}
@@ -238,7 +238,7 @@ class Scheduling:
         kwargs: Mapping[str, Any] | None,
         options: ScheduleOptions,
         when: dict[str, Any],
-    ) -> Decorator:
+    ) -> TaskDecorator:
         queue = cast("Queue", self)
         plan(queue, "x", "x:x", (), None, options, **when)  # a mistake is to show where it is made
 

@@ -32,6 +32,7 @@ from bide.queue.following import Following
 from bide.queue.place import Place
 from bide.queue.stored import is_unicode, stored
 from bide.task import Function, defaults_of, signature_of, task_name, with_owner
+from bide.terms import write_terms
 
 C = TypeVar("C")
 
@@ -142,8 +143,10 @@ class QueueCore(Generic[C]):
         if priority is None:
             priority = defaults.get("priority")
         names = signature.positional if signature else ()
+        expires = options.get("expires")
+        terms = write_terms(defaults.get("expires") if expires is None else expires)
         job_id = options.get("job_id")
-        return produce.prepare(body, delay, at, priority, job_id, names, durability)
+        return produce.prepare(body, delay, at, priority, job_id, names, durability, terms)
 
     def _following(
         self,

@@ -12,6 +12,8 @@ from bide.policy import check_on_crash, check_timeout
 from bide.retry import as_retry
 from bide.task import task_name
 
+_SENT_APART: Final = ("delay", "at", "priority", "job_id", "durability", "expires")
+
 LONGEST_DESCRIPTION: Final = 500
 """Characters."""
 
@@ -25,7 +27,7 @@ def stored(options: Options) -> dict[str, Any]:
     found: dict[str, Any] = {}
     check_names(options)
     for name, value in options.items():
-        if value is None or name in ("delay", "at", "priority", "job_id", "durability"):
+        if value is None or name in _SENT_APART:
             continue
         if name == "timeout":
             found["timeout"] = check_timeout(value)

@@ -166,28 +166,6 @@ class AsyncTask(AwaitedCall[P, R], Named, Generic[P, C, R]):
         return result
 
 
-class Decorator(Protocol):
-    """What a queue's decorators with options return: it keeps the function's types."""
-
-    @overload
-    def __call__(
-        self, function: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> Task[P, Coroutine[Any, Any, R], R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
-
-
-class AsyncDecorator(Protocol):
-    """The same of an awaited queue's."""
-
-    @overload
-    def __call__(
-        self, function: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> AsyncTask[P, Coroutine[Any, Any, R], R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> AsyncTask[P, R, R]: ...
-
-
 def _enrolled(
     function: Callable[P, C], options: TaskOptions, name: str | None
 ) -> tuple[Callable[P, C], str, str | None]:
@@ -214,6 +192,28 @@ def _look_like(
     Those are other decorators' business, and one called `queue` or `name` would replace the task's.
     """
     functools.update_wrapper(task, function, updated=())
+
+
+class TaskDecorator(Protocol):
+    """What `Queue.task(...)` with options returns: it keeps the function's types."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Task[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+
+
+class AsyncTaskDecorator(Protocol):
+    """The same of `AsyncQueue.task(...)`."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> AsyncTask[P, R, R]: ...
 
 
 def as_due(when: float | str | timedelta | datetime) -> Options:

@@ -201,6 +201,17 @@ class JobView(Generic[R]):
         return run.worker if run else None
 
     @property
+    def expires(self) -> datetime | None:
+        """By when the job must have begun, or it is cancelled; None where that does not matter."""
+        expires_us = self._seen().expires_us
+        return None if expires_us is None else from_us(expires_us)
+
+    @property
+    def expired(self) -> bool:
+        """Whether it was cancelled because it had not begun in time."""
+        return self._seen().terms.expired_us is not None and self.status == State.CANCELLED
+
+    @property
     def cancelling(self) -> bool:
         """Whether the job runs and has been asked to end."""
         return self._seen().asked
@@ -220,7 +231,8 @@ class JobView(Generic[R]):
             failed.error = error
             raise failed
         if seen.state == State.CANCELLED:
-            cancelled = JobCancelled(f"Job {self.id} ({self.task}) was cancelled.")
+            why = "cancelled: it had not begun when it expired" if self.expired else "cancelled"
+            cancelled = JobCancelled(f"Job {self.id} ({self.task}) was {why}.")
             cancelled.job_id = self.id
             raise cancelled
         return self.result  # type: ignore[return-value]

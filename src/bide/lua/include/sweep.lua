@@ -17,8 +17,9 @@ function sweep.some(meta, sets, stores, limit)
   return false
 end
 
--- Takes those of these jobs that were set aside out of the trash; a table with their ids as keys.
-function sweep.take(sets, run, notes, ids)
+-- Takes those of these jobs that were set aside out of the trash, and what `stores` have of them; a
+-- table with their ids as keys.
+function sweep.take(sets, stores, ids)
   local taken = {}
   for i = 1, #sets do
     local scores = redis.call('ZMSCORE', sets[i], unpack(ids))
@@ -31,8 +32,7 @@ function sweep.take(sets, run, notes, ids)
     end
     if #found > 0 then
       redis.call('ZREM', sets[i], unpack(found))
-      redis.call('HDEL', run, unpack(found))
-      redis.call('HDEL', notes, unpack(found))
+      for k = 1, #stores do redis.call('HDEL', stores[k], unpack(found)) end
     end
   end
   return taken

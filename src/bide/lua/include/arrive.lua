@@ -1,0 +1,46 @@
+-- Jobs that come in, `id when priority body` each and maybe more: what all of them must be, and
+-- which of them are there already.
+local arrive = {}
+
+local LONGEST = 128 -- bytes of an id
+
+-- Whether all of these arguments can be meant; `width` of them are one job.
+function arrive.valid(when, args, first, width)
+  for i = first, #args, width do
+    local priority = tonumber(args[i + 2])
+    if #args[i] > LONGEST or not string.find(args[i], '^[^%s%c{}]+$') or not when.valid(args[i + 1])
+      or not priority or priority < 0 or priority > 9 or priority % 1 ~= 0 then
+      return false
+    end
+  end
+  return true
+end
+
+-- Stores the bodies of those that are new; a table with the index of each of these as a key.
+-- `stores`: the other hashes in which a trashed namesake may have left something.
+function arrive.store(meta, jobs, trash, stores, weigh, sweep, args, first, width)
+  local known, is_new, large = {}, {}, false
+  for i = first, #args, width do
+    if redis.call('HSETNX', jobs, args[i], args[i + 3]) == 1 then
+      is_new[i] = true
+    else
+      known[#known + 1] = args[i]
+    end
+    if #args[i + 3] > weigh.LARGE then large = true end
+  end
+  if large then redis.call('HSETNX', meta, 'large', 1) end
+  if #known == 0 or redis.call('HEXISTS', meta, 'trash') == 0 then return is_new end
+  -- A namesake among what `empty` has set aside is as good as deleted.
+  local freed = sweep.take(trash, stores, known)
+  for i = first, #args, width do
+    local id = args[i]
+    if freed[id] and not is_new[i] then
+      freed[id] = nil
+      is_new[i] = true
+      redis.call('HSET', jobs, id, args[i + 3])
+    end
+  end
+  return is_new
+end
+
+return arrive

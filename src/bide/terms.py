@@ -1,0 +1,64 @@
+"""What is asked of a job beside its due time, as the server keeps it (`lua/include/term.lua`)."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from bide.clock import Duration, at_to_us, to_us
+from bide.errors import UsageError
+
+_WORD: Final = re.compile(r"(\w)=(\S+)")
+_DIGITS: Final = 16
+
+
+class Terms(NamedTuple):
+    """The terms of a job, as they were read."""
+
+    begins_within_us: int | None = None
+    """It begins within so many microseconds of its due time, or never."""
+    begins_by_us: int | None = None
+    """It begins by then, or never."""
+    expired_us: int | None = None
+    """It did not, and was cancelled then."""
+
+    @classmethod
+    def read(cls, line: bytes | None) -> Terms:
+        """Parse what is stored; what cannot be read, or nothing, asks nothing."""
+        words = dict(_WORD.findall((line or b"").decode("ascii", "replace")))
+        expires = words.get("x", "")
+        return cls(
+            _number(expires[1:]) if expires[:1] == "+" else None,
+            _number(expires[1:]) if expires[:1] == "@" else None,
+            _number(words.get("e", "")),
+        )
+
+    def expires_us(self, due_us: int) -> int | None:
+        """By when a job that is due then must have begun; None where that does not matter."""
+        if self.begins_within_us is not None:
+            return due_us + self.begins_within_us
+        return self.begins_by_us
+
+
+def write_terms(expires: Duration | datetime | None = None) -> str:
+    """The line that says what is asked; empty where nothing is.
+
+    Raises:
+        UsageError: an option cannot be meant.
+    """
+    if expires is None:
+        return ""
+    if isinstance(expires, datetime):
+        return f"x=@{at_to_us(expires, 'expires')}"
+    within_us = to_us(expires, "expires")
+    if within_us <= 0:
+        raise UsageError(
+            f"expires={expires!r} would cancel the job before it is due; give a duration, counted "
+            "from the due time, or an aware datetime."
+        )
+    return f"x=+{within_us}"
+
+
+def _number(text: Any) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else None
