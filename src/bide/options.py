@@ -47,6 +47,7 @@ class ScheduleOptions(TypedDict, total=False):
     timeout: Duration | None
     retry: Retry | int | None
     retention: Duration | None
+    expires: Duration | datetime | None
     on_crash: OnCrash | None
     on_success: Callable[..., Any] | str | None
     on_failure: Callable[..., Any] | str | None

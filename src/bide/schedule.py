@@ -217,7 +217,7 @@ class Schedule(NamedTuple):
     def read(cls, name: str, record: bytes) -> Schedule | None:
         """Parse a stored record (`lua/include/timetable.lua`); None for what is not one."""
         try:
-            line, timing, task = record.decode().split("\n")
+            line, timing, task, *_ = record.decode().split("\n")
             head, colon, times = line.partition(":")
             version, kind, priority, _, jitter, missed, *more = head.split(" ")
             _, _, paused, fired, seen, last = more

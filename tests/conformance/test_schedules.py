@@ -206,6 +206,7 @@ ODD: list[tuple[str, dict[int, Any]]] = [
     ("timing", {11: "{}\n{}"}),
     ("a long timing", {11: "x" * 9000}),
     ("task", {12: "a\nb"}),
+    ("terms", {13: "x=5"}),
 ]
 
 
@@ -374,6 +375,26 @@ def test_jitter_is_later_never_earlier_and_the_same_whoever_asks(q: Probe) -> No
     assert all(0 <= us < 60 * SECOND for us in late.values())
     assert max(late.values()) - min(late.values()) > 20 * SECOND
     assert len(set(late.values())) == 20
+
+
+def test_its_jobs_may_expire(q: Probe) -> None:
+    given = draft(every_us=60 * SECOND, terms=f"x=+{30 * SECOND}")
+    schedule = attempt(q, given).schedule
+    assert schedule is not None
+    assert attempt(q, given).word == "same"
+    move_to(q, schedule.times[0])
+    q.claim(count=0)
+    (id,) = due_of(q)
+    q.move(31)
+    assert q.taken() == []
+    assert q.where(id) == "cancelled"
+    assert q.run(schedules.run_schedule(q.keys, NAME, "tick@now")) is not None
+    q.move(31)
+    q.claim()
+    assert q.where("tick@now") == "cancelled"
+    assert attempt(q, given._replace(terms="")).word == "ok"
+    move_to(q, read(q).times[0])
+    assert len(fired(q)) == 1
 
 
 def test_events_say_that_a_job_was_added(q: Probe) -> None:

@@ -4,8 +4,8 @@
 -- @key   jobs      reads bodies, adds those of jobs that are fired
 -- @key   run       writes a record per job taken
 -- @key   notes     adds that an attempt crashed
--- @key   terms     reads, marks jobs that have expired, trims
--- @key   expiring  removes
+-- @key   terms     reads, adds those of jobs that are fired, marks jobs that have expired, trims
+-- @key   expiring  removes, adds jobs that are fired
 -- @key   minutes   counts how late jobs begin
 -- @key   active    adds what is taken, removes what has expired
 -- @key   failed    adds poison jobs, trims
@@ -116,7 +116,7 @@ local paused = set[1]
 local fires_at, thin
 if has_schedules and not paused then
   fires_at, thin = fire.some({schedules = schedules, schedule = schedule, scheduled = scheduled,
-    jobs = jobs, due = due}, timetable, event, book, now)
+    jobs = jobs, due = due, terms = terms, expiring = expiring}, timetable, event, term, book, now)
   if fires_at and fires_at <= now then more = true end
 end
 

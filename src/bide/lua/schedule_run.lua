@@ -4,6 +4,8 @@
 -- @key   scheduled  reads the body of its jobs
 -- @key   due        adds
 -- @key   jobs       adds the body
+-- @key   terms      adds those of its jobs
+-- @key   expiring   adds, if it must begin by a time
 -- @key   wake       hints
 -- @key   keep       reads the earliest promise
 -- @key   events     tells listeners
@@ -11,7 +13,7 @@
 -- @arg   id         text     of the job; one that exists changes nothing
 -- @reply ok now due | exists now 0
 -- @reply gone
--- @include clock hint event timetable fire
+-- @include clock hint event term timetable fire
 
 if string.sub(id, 1, #name + 1) ~= name .. '@' or not timetable.is_name(name) or #id > 128
   or not string.find(id, '^[^%s%c{}]+$') then
@@ -22,7 +24,8 @@ local f = timetable.parse(redis.call('HGET', schedule, name))
 local body = f and redis.call('HGET', scheduled, name)
 if not body then return {'gone'} end
 local book = event.book(meta, now)
-if not fire.add({jobs = jobs, due = due}, event, book, 'fire', f, id, body, now) then
+local keys = {jobs = jobs, due = due, terms = terms, expiring = expiring}
+if not fire.add(keys, event, term, book, f, id, body, now) then
   return {'exists', now, 0}
 end
 if book then event.write(meta, events, book) end

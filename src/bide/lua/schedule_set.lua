@@ -18,13 +18,14 @@
 -- @arg   closed     integer  1 if there are no more times than these
 -- @arg   timing     text     a line that says when it fires: what is compared
 -- @arg   task       text     the name of its task
+-- @arg   terms      text     of its jobs; or none
 -- @arg   body       text     of its jobs
 -- @reply ok now record    it was set
 -- @reply same now record  nothing was changed
 -- @reply times now after  nothing was changed: send its times, of those after this one
 -- @reply data             refused: the queue holds data
 -- @reply many             refused: the queue has as many schedules as it may
--- @include clock hint weigh timetable fire
+-- @include clock hint weigh term timetable fire
 
 local MOST = 100000
 
@@ -36,7 +37,7 @@ end
 if not given or not whole or priority > 9 or not timetable.is_name(name)
   or not timetable.is_missed(missed) or (kind ~= 'every' and kind ~= 'cron' and kind ~= 'at')
   or (kind == 'every') ~= (interval > 0) or string.find(timing .. task, '[\n\r]')
-  or #timing + #task > 8192 then
+  or #timing + #task > 8192 or (terms ~= '' and not term.valid(terms)) then
   return redis.error_reply('BADARG schedule_set')
 end
 
@@ -47,7 +48,7 @@ local f = timetable.parse(redis.call('HGET', schedule, name))
 local is_new = not f
 if f and f.timing == timing then
   if f.priority == priority and f.jitter == jitter and f.missed == missed and f.task == task
-    and redis.call('HGET', scheduled, name) == body then
+    and f.terms == terms and redis.call('HGET', scheduled, name) == body then
     return {'same', now, timetable.format(f)}
   end
 else
@@ -60,11 +61,12 @@ else
   if kind == 'every' then f.times, f.closed = {start > 0 and start or now + interval}, false end
   timetable.trim(f)
 end
-f.priority, f.jitter, f.missed, f.task = priority, jitter, missed, task
+f.priority, f.jitter, f.missed, f.task, f.terms = priority, jitter, missed, task, terms
 
 redis.call('HSET', scheduled, name, body)
 local at = fire.note(keys, timetable, name, f, now, 0)
 redis.call('HSET', meta, 'scheduled', 1)
+if terms ~= '' then redis.call('HSETNX', meta, 'terms', 1) end
 if #body > weigh.LARGE then redis.call('HSETNX', meta, 'large', 1) end
 if at then hint.due(wake, keep, at, now) end
 return {'ok', now, timetable.format(f)}

@@ -29,6 +29,8 @@ class Draft(NamedTuple):
     task: str
     body: bytes
     """Of its jobs; signed for the schedule, where there is a key."""
+    terms: str = ""
+    """What is asked of its jobs beside their due times, as `bide.terms` writes it."""
 
 
 class Set(NamedTuple):
@@ -69,7 +71,7 @@ def set_schedule(
     args = (
         *(draft.name, timing.kind, draft.priority, timing.every_us, draft.jitter_us, draft.missed),
         *(timing.limit, timing.start_us, timing.end_us, _written(times), int(closed)),
-        *(timing.written(), draft.task, draft.body),
+        *(timing.written(), draft.task, draft.terms, draft.body),
     )
 
     def parse(reply: list[Any]) -> Set:

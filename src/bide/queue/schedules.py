@@ -61,6 +61,7 @@ class Plan(NamedTuple):
             priority=job.priority,
             task=task_name(self.task),
             body=body,
+            terms=job.terms,
         )
 
 

@@ -1,5 +1,5 @@
 -- The record of a schedule: a line for the scripts, a line of JSON that says when it fires (as its
--- client wrote it), and the task's name:
+-- client wrote it), the task's name, and the terms of its jobs, if they have some:
 --
 --   version kind priority interval jitter missed limit end paused fired seen last: times
 --
@@ -42,10 +42,10 @@ end
 -- The fields of a record, or nil for what is not one.
 function timetable.parse(line)
   if not line then return nil end
-  local head, times, dot, timing, task =
-    string.match(line, '^([%w ]+):([ %d]*)(%.?)\n([^\n]*)\n([^\n]*)$')
+  local head, times, dot, timing, task, terms =
+    string.match(line, '^([%w ]+):([ %d]*)(%.?)\n([^\n]*)\n([^\n]*)\n?([^\n]*)$')
   if not head then return nil end
-  local f = {timing = timing, task = task, closed = dot == '.', times = timetable.times(times)}
+  local f = {timing = timing, task = task, terms = terms, closed = dot == '.', times = timetable.times(times)}
   f.version, f.kind, f.priority, f.interval, f.jitter, f.missed, f.limit, f.ends, f.paused, f.fired,
     f.seen, f.last = string.match(head, '^(%d+) (%l+) (%d) (%d+) (%d+) (%l+) (%d+) (%d+) ([01]) '
     .. '(%d+) (%d+) (%d+)$')
@@ -64,7 +64,8 @@ function timetable.format(f)
     f.kind, f.priority, f.interval, f.jitter, f.missed, f.limit, f.ends, f.paused, f.fired, f.seen,
     f.last)
   for i = 1, #f.times do line = line .. string.format(' %.0f', f.times[i]) end
-  return line .. (f.closed and '.' or '') .. '\n' .. f.timing .. '\n' .. f.task
+  line = line .. (f.closed and '.' or '') .. '\n' .. f.timing .. '\n' .. f.task
+  return f.terms == '' and line or line .. '\n' .. f.terms
 end
 
 -- Nothing comes any more.
