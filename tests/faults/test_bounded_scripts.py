@@ -156,11 +156,11 @@ def test_what_fills_the_queue_is_legal(one_url: str, direct: redis.Redis) -> Non
 
 def test_no_script_takes_long(full: Full) -> None:
     _time_listening(full)
+    time_schedules(full)
     _time_reading(full)
     _time_producing(full)
     _time_consuming(full)
     _time_managing(full)
-    time_schedules(full)
     _time_emptying(full)
     _time_checking(full)
     _time_large_bodies(full)
