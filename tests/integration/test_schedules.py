@@ -294,6 +294,19 @@ async def test_each_is_sent_once_at_a_time() -> None:
     assert len(asked) == 3
 
 
+@pytest.mark.anyio
+async def test_what_cannot_be_sent_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    class Client:
+        async def run(self, command: Any) -> Any:
+            raise UsageError("No zone.")
+
+    refills = Refills(Client())  # type: ignore[arg-type]
+    for _ in range(3):
+        refills.send(keys_of("mail"), ["a"])
+        await refills.close()
+    assert caplog.messages == ["schedule a of queue mail gets no more times: No zone."]
+
+
 # -- signatures
 
 
