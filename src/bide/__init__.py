@@ -36,11 +36,12 @@ from bide.errors import (
     WorkerCrashed,
 )
 from bide.events import Event
+from bide.limits import Limits
 from bide.middleware import Middleware, use
 from bide.notes import Attempt, LogLine, Progress
 from bide.ops.inspect import Counts
 from bide.ops.registry import WorkerSeen
-from bide.options import Options, ScheduleOptions, TaskOptions
+from bide.options import Options, QueueSettings, ScheduleOptions, TaskOptions
 from bide.outcomes import Fail, RetryLater, Snooze
 from bide.payload.codec import Body, ErrorInfo
 from bide.queue import (
@@ -59,6 +60,7 @@ from bide.retry import Retry
 from bide.schedule import Schedule
 from bide.states import State
 from bide.version import VERSION as __version__
+from bide.why import Reason
 from bide.worker import Worker
 
 __all__ = [
@@ -92,6 +94,7 @@ __all__ = [
     "JobNotFound",
     "JobStateError",
     "JobTimeout",
+    "Limits",
     "LogLine",
     "Middleware",
     "Options",
@@ -100,6 +103,8 @@ __all__ = [
     "Progress",
     "Pushed",
     "Queue",
+    "QueueSettings",
+    "Reason",
     "Resource",
     "Retention",
     "Retry",

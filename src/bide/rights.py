@@ -25,7 +25,8 @@ _LOOK: Final = (
     *("counts", "fetch", "list", "minutes", "queues", "schedule_list", "upcoming", "workers"),
 )
 _CHANGE: Final = (
-    *("cancel", "configure", "counts", "delete", "empty", "fetch", "list", "listen", "minutes"),
+    *("cancel", "configure", "counts", "delete", "empty", "fetch", "limit", "list", "listen"),
+    "minutes",
     *("pause", "promote", "queues", "register", "reschedule", "resume", "retry", "upcoming"),
     *("schedule_list", "schedule_pause", "schedule_remove", "schedule_run"),
 )

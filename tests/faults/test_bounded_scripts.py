@@ -409,6 +409,7 @@ def _time_managing(full: Full) -> None:
     full.time("begin", lambda: run(registry.begin(KEYS)))
     full.time("upgrade", lambda: run(manage.upgrade(KEYS, 1, "0")))
     full.time("configure", lambda: run(manage.configure(KEYS, Retention())))
+    full.time("limit", lambda: run(manage.limit(KEYS, "900000 1000000 900000", "none")))
     full.time("cancel", lambda: run(manage.cancel(KEYS, full.ids(lowest, most))))
     full.time("delete", lambda: run(manage.delete(KEYS, full.ids(KEYS["cancelled"], most))))
     full.time("pause", full.queue.pause)

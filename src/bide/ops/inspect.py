@@ -11,6 +11,7 @@ from bide.command import Command, command
 from bide.errors import UsageError
 from bide.job import RunRecord, Snapshot
 from bide.keys import Keys
+from bide.limits import Limits
 from bide.ops.manage import DATA
 from bide.ops.reply import groups, number, pairs, raw, text, words
 from bide.punctuality import Minute
@@ -59,6 +60,8 @@ class Counts(NamedTuple):
     """How many schedules it has."""
     next_fire_us: int = 0
     """When the first of them fires next; 0 where none will."""
+    limits: Limits = Limits()
+    """How many jobs may begin and run, and whether that holds any back now."""
 
     @property
     def now(self) -> datetime:
@@ -222,4 +225,5 @@ def _read_counts(reply: list[Any]) -> Counts:
         schema=number(meta.get("schema")) or 1,
         schedules=reply[11],
         next_fire_us=reply[12],
+        limits=Limits.read(meta, reply[1]),
     )
