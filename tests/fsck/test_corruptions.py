@@ -22,17 +22,22 @@ from bide.payload.codec import Body, encode_body
 from tests.faults.ear import Ear
 from tests.faults.eventually import eventually
 from tests.faults.legal import assert_legal
-from tests.fsck import beside, jobs, schedules
+from tests.fsck import beside, jobs
 from tests.fsck.case import Case
 from tests.fsck.conftest import BODY, EVERYWHERE, KEYS, Full, key
 
-CASES = [*jobs.JOBS, *beside.BESIDE, *schedules.SCHEDULES]
+CASES = [*jobs.JOBS, *beside.BESIDE]
 LEFT = {("type", key(name)) for name in GLOBAL}
 """What nobody but a person can mend, besides what is unknown."""
 
 
 @pytest.mark.parametrize("each", CASES, ids=[each.name for each in CASES])
 def test_what_is_wrong_is_found_and_mended(each: Case, full: Full) -> None:
+    check(each, full)
+
+
+def check(each: Case, full: Full) -> None:
+    """What is said of it is found, and mended."""
     for command in each.do:
         full.do(*command)
     found = full.look()
