@@ -25,6 +25,7 @@ from bide.errors import (
     JobTimeout,
     PayloadError,
     PayloadTooNew,
+    ScheduleNotFound,
     ServerFull,
     ServerRefused,
     ServerUnavailable,
@@ -41,13 +42,25 @@ from bide.notes import Attempt, LogLine, Progress
 from bide.ops.groups import GroupCounts
 from bide.ops.inspect import Counts
 from bide.ops.registry import WorkerSeen
-from bide.options import GroupSettings, Options, QueueSettings, TaskOptions
+from bide.options import GroupSettings, Options, QueueSettings, ScheduleOptions, TaskOptions
 from bide.outcomes import Fail, RetryLater, Snooze
 from bide.payload.codec import Body, ErrorInfo
-from bide.queue import AsyncGroup, AsyncJob, AsyncQueue, AsyncTask, Group, Job, Queue, Task
+from bide.queue import (
+    AsyncGroup,
+    AsyncJob,
+    AsyncQueue,
+    AsyncSchedules,
+    AsyncTask,
+    Group,
+    Job,
+    Queue,
+    Schedules,
+    Task,
+)
 from bide.resource import Resource, resource
 from bide.retention import Retention
 from bide.retry import Retry
+from bide.schedule import Schedule
 from bide.states import State
 from bide.version import VERSION as __version__
 from bide.why import Reason
@@ -61,6 +74,7 @@ __all__ = [
     "AsyncItems",
     "AsyncJob",
     "AsyncQueue",
+    "AsyncSchedules",
     "AsyncTask",
     "Attempt",
     "BadSignature",
@@ -102,6 +116,10 @@ __all__ = [
     "Retention",
     "Retry",
     "RetryLater",
+    "Schedule",
+    "ScheduleNotFound",
+    "ScheduleOptions",
+    "Schedules",
     "ServerFull",
     "ServerRefused",
     "ServerUnavailable",

@@ -119,6 +119,11 @@ LAYOUT: Final[dict[str, Key]] = {
     "keep": Key(":keep", "zset", "worker → until when it promises to claim (µs)"),
     "park": Key(":park", "zset", "worker → until when it sleeps (µs)"),
     "claims": Key(":claims", "hash", "worker → number, time and job ids of its last claim"),
+    "schedules": Key(":schedules", "zset", "schedule → when it fires next (µs)"),
+    "schedule": Key(
+        ":schedule", "hash", "schedule → its record: when it fires, and where it stands"
+    ),
+    "scheduled": Key(":scheduled", "hash", "schedule → the body of the jobs that it makes"),
     "events": Key(
         ":events",
         "stream",
@@ -160,6 +165,7 @@ META: Final[dict[str, str]] = {
     "held_until": "no job begins before, because one of them has said so",
     "kind": "`data` in a delay queue, which no worker serves",
     "large": "1 once a body was so large that bodies are weighed before they are read",
+    "scheduled": "1 while there are schedules",
     "terms": "1 once a job had terms",
     "groups": "1 once a job had a group",
     "side": "1 where groups had the odd slot of a claim last, and single jobs have the next",

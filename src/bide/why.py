@@ -102,9 +102,7 @@ def _group(read: Read) -> Iterator[Reason]:
     before = f"{turn.before:,} of them are before it"
     if turn.paused:
         resume = shlex.join(["bide", "queues", "resume", read.queue, "--group", name])
-        yield Reason(
-            "group paused", "group limited", f"its group {name} is paused; `{resume}` ends that"
-        )
+        yield Reason("group paused", f"its group {name} is paused; `{resume}` ends that")
     elif read.job.state == State.DELAYED:
         return
     elif turn.running >= turn.concurrency:

@@ -15,6 +15,7 @@ from bide import (
     AsyncItems,
     AsyncJob,
     AsyncQueue,
+    AsyncSchedules,
     AsyncTask,
     DelayQueue,
     Group,
@@ -22,6 +23,7 @@ from bide import (
     Items,
     Job,
     Queue,
+    Schedules,
     Task,
     aio,
     sync,
@@ -42,6 +44,7 @@ PAIRS = [
     (Group, AsyncGroup),
     (Events, AsyncEvents),
     (Listening, AsyncListening),
+    (Schedules, AsyncSchedules),
 ]
 SMALL = {Events, Listening}
 """Of few methods that are not called by name."""
@@ -55,7 +58,7 @@ loop has ended, need of the asyncio side, and nobody of the other."""
 
 ASKS_NOBODY = {
     *("task", "later", "options", "__call__", "waiting_for", "listen", "abandon"),
-    *("take", "each", "hints", "events", "group"),
+    *("take", "each", "hints", "events", "cron", "every", "group"),
 }
 """Methods of both kinds that send nothing by themselves."""
 
@@ -87,7 +90,7 @@ def unawaited(parts: list[tuple[str, Any, Any, str]]) -> list[tuple[str, Any, An
             return None
         for name in (
             *("Job", "Queue", "Task", "DelayQueue", "Item", "Items", "Iterator", "Taking"),
-            *("Events", "Listening", "Group"),
+            *("Events", "Listening", "Schedules", "Group"),
         ):
             text = text.replace(f"Async{name}", name)
         return text.replace("AwaitedCall", "BlockingCall").replace("aio.Client", "sync.Client")

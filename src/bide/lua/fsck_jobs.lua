@@ -82,7 +82,7 @@ local function names(places)
   return table.concat(words, ' and ')
 end
 
-local function label_of(level) return 'due:' .. (level <= 10 and 10 - level or NAMED[level]) end
+local function label_of(i) return 'due:' .. (i <= 10 and 10 - i or NAMED[i]) end
 
 -- Every set in which one of these jobs is: per job, those that say its state, and the trash.
 local function find(ids)
@@ -109,7 +109,7 @@ local function find(ids)
   return listed, aside
 end
 
-local function level_of(f, level) return of and group.GROUPED or evidence.level(f, level) end
+local function level_of(f, i) return of and group.GROUPED or evidence.level(f, i) end
 
 -- Where a job goes that is put into a state.
 local function place_in(state, f, score)

@@ -38,6 +38,9 @@ GROUPS: Final = ("order", "held", "groups", "turns")
 BESIDE: Final = ("meta", "hints", "events", "keep", "park", "listeners", "claims", "keys")
 """What else there is to look at in a queue, after `TYPES`."""
 
+SCHEDULES: Final = ("schedule", "schedules", "scheduled")
+"""What there is of schedules, in the order in which it is looked at."""
+
 TYPES: Final = "types"
 """Of a queue with keys of other types nothing else can be looked at before these are mended."""
 
@@ -54,6 +57,7 @@ FORMS: Final = dict.fromkeys(META, _NUMBER) | {
     "groups": _ONE,
     "side": _ONE,
     "trash": _ONE,
+    "scheduled": _ONE,
     "limited": _ONE,
     "rate": r"^[1-9]%d* [1-9]%d* [1-9]%d*$",
     "spent": r"^%d+ %d+ %d+$",
@@ -101,6 +105,11 @@ def look_beside(keys: Keys, part: str, cursor: str, repair: bool) -> Command[Ste
 def look_at_groups(keys: Keys, part: str, cursor: str, repair: bool) -> Command[Step]:
     """Look at a piece of one of the keys in `GROUPS`."""
     return command("fsck_groups", keys, (part, cursor, STEP, int(repair)), _read)
+
+
+def look_at_schedules(keys: Keys, part: str, cursor: str, repair: bool) -> Command[Step]:
+    """Look at a piece of one of `SCHEDULES`."""
+    return command("fsck_schedules", keys, (part, cursor, STEP, int(repair)), _read)
 
 
 def look_at_queues(keys: Keys, cursor: str, repair: bool) -> Command[Step]:
