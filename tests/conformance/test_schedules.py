@@ -712,10 +712,10 @@ def test_all_are_read_in_pages(q: Probe) -> None:
 def test_what_a_schedule_makes_is_of_its_group(q: Probe) -> None:
     put(q, every_us=10 * SECOND, terms="g=g", missed="all", priority=9)
     move_to(q, q.now + 25 * SECOND)
-    (job,) = claim(q).jobs
+    (job,) = q.claim().jobs
     assert q.run(groups.counts(q.keys, "g"))[1:5] == (0, 1, 1, 9)
-    assert claim(q).jobs == []
+    assert q.claim().jobs == []
     assert q.settle(job, "complete") == "ok"
-    assert len(claim(q).jobs) == 1
+    assert len(q.claim().jobs) == 1
     assert q.run(schedules.run_schedule(q.keys, NAME, f"{NAME}@now"))
-    assert claim(q).jobs == []
+    assert q.claim().jobs == []
