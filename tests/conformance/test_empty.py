@@ -168,7 +168,7 @@ def test_the_id_of_a_job_set_aside_can_be_used_at_once(q: Probe) -> None:
     (receipt,) = q.add_many(Prepared("a", "+0", 9, body))
     assert receipt.new
     hashes = q.holding().hashes
-    assert {name: found for name, found in hashes.items() if found} == {"jobs": {"a": body}}
+    assert {name: held for name, held in hashes.items() if held} == {"jobs": {"a": body}}
     while go_on(q).more:
         pass
     assert_only(q, "a")
