@@ -43,7 +43,7 @@
 -- tries: the attempt; of a job that was claimed before, what `record.tries` says
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
 local SWEEP, TRIM = 100, 100
-local LEVELS, ALONE, MOST = 10, 11, 250
+local LEVELS, ALONE, MOST, GROUPED = 10, 11, 250, 150
 local TURNS, SPARE_STEPS = 20, 16 -- a claim looks at so many turns of groups at most
 count = math.min(count, MOST)
 
@@ -57,6 +57,7 @@ local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_
   'trash', 'drain_until', 'calm_from', 'listened', 'large', 'terms', 'groups', 'scheduled', 'side',
   'limited')
 local has_terms, has_groups, has_schedules = set[11], set[12], set[13]
+if has_groups then count = math.min(count, GROUPED) end -- whose turns take their time
 local book = event.open(set[9], now)
 local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now,
   lease_us)

@@ -13,7 +13,7 @@ from bide.command import Command, command
 from bide.keys import DUE_SETS, LAYOUT, META, Keys
 from bide.ops.reply import groups, text
 
-STEP: Final = 100
+STEP: Final = 80
 """Entries that a step looks at, about."""
 
 SCAN: Final = 1_000
