@@ -14,6 +14,7 @@ import click
 from bide.cli.acl import acl
 from bide.cli.completion import completion
 from bide.cli.demo import demo
+from bide.cli.dev import dev
 from bide.cli.doctor import doctor
 from bide.cli.enqueue import enqueue
 from bide.cli.events import events
@@ -61,6 +62,7 @@ def group(url: str | None, prefix: str | None) -> None:
 
 for command in (
     demo,
+    dev,
     worker,
     enqueue,
     info,
