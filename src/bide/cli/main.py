@@ -23,6 +23,7 @@ from bide.cli.group import Group, PipeClosed
 from bide.cli.health import health
 from bide.cli.info import info
 from bide.cli.jobs import jobs
+from bide.cli.metrics import metrics
 from bide.cli.options import server_options
 from bide.cli.queues import queues
 from bide.cli.rq_timer import rq_timer
@@ -72,6 +73,7 @@ for command in (
     queues,
     workers,
     health,
+    metrics,
     doctor,
     acl,
     fsck,

@@ -126,6 +126,12 @@ def upcoming(keys: Keys, within_us: int, count: int) -> Command[list[tuple[str, 
     return command("upcoming", keys, (within_us, count), parse)
 
 
+def ahead(keys: Keys, within: Sequence[int]) -> Command[list[int]]:
+    """How many delayed jobs are due within so many seconds, for each of 32 of them at most."""
+    args = [seconds * 1_000_000 for seconds in within]
+    return command("ahead", keys, args, lambda reply: reply[2:])
+
+
 def watch(keys: Keys, id: str, for_us: int) -> Command[str]:
     """Wait for a job's end: its state, or `due`; its end is told over the channel `waiters`."""
     return command("watch", keys, (id, for_us), lambda reply: reply[2].decode())
