@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -49,7 +49,7 @@ class Running:
             start_new_session=True,
         )
         self._lines: queue.Queue[str] = queue.Queue()
-        self._reader = threading.Thread(target=self._read)
+        self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self.said: list[str] = []
 
@@ -207,8 +207,13 @@ def test_nothing_outlives_it_even_when_it_is_killed(tmp_path: Path, start: Start
     dev.wait_for("serves letters")
     processes = below(dev.process.pid)
     assert len(processes) >= 5, "server, watcher, worker, program, watcher"
-    assert dev.stop(signal.SIGKILL) == -signal.SIGKILL
-    assert gone(processes)
+    try:
+        assert dev.stop(signal.SIGKILL) == -signal.SIGKILL
+        assert gone(processes)
+    finally:
+        for pid in processes:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_a_worker_that_dies_at_work_is_replaced(tmp_path: Path, start: Start) -> None:

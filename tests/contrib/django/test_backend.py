@@ -214,6 +214,14 @@ def test_a_result_that_is_not_there(id: str) -> None:
         jobs.add.get_result(id)
 
 
+def test_a_result_of_a_queue_that_is_not_the_backend_s_is_not_there() -> None:
+    queue = Queue("elsewhere")
+    job = queue.enqueue(jobs.add.func, 1)
+    queue.close()
+    with pytest.raises(exceptions.TaskResultDoesNotExist):
+        jobs.add.get_result(f"elsewhere:{job.id}")
+
+
 def test_a_task_that_this_process_has_not_is_not_imported() -> None:
     queue = Queue("default")
     job = queue.enqueue("antigravity:fly")

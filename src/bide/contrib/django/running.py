@@ -26,7 +26,8 @@ def serve(task: Any, options: TaskOptions) -> str:
     """
     name = task_name(task.func)
     if name not in known or known[name].func is not task.func:
-        with_ends = TaskOptions(**options, on_success=succeeded, on_failure=failed)
+        with_ends = options.copy()
+        with_ends["on_success"], with_ends["on_failure"] = succeeded, failed
         register(_wrapped(task), with_ends)
         known[name] = task
     return name
