@@ -13,6 +13,7 @@ import click
 
 from bide.cli.acl import acl
 from bide.cli.completion import completion
+from bide.cli.cron import cron
 from bide.cli.demo import demo
 from bide.cli.dev import dev
 from bide.cli.doctor import doctor
@@ -23,6 +24,7 @@ from bide.cli.group import Group, PipeClosed
 from bide.cli.health import health
 from bide.cli.info import info
 from bide.cli.jobs import jobs
+from bide.cli.limits import limit
 from bide.cli.metrics import metrics
 from bide.cli.options import server_options
 from bide.cli.queues import queues
@@ -33,7 +35,7 @@ from bide.cli.upcoming import upcoming
 from bide.cli.upgrade import upgrade
 from bide.cli.worker import worker
 from bide.cli.workers import workers
-from bide.errors import BideError, JobNotFound, UsageError
+from bide.errors import BideError, JobNotFound, ScheduleNotFound, UsageError
 from bide.logs import printable
 from bide.version import VERSION
 
@@ -71,6 +73,7 @@ for command in (
     upcoming,
     events,
     queues,
+    cron,
     workers,
     health,
     metrics,
@@ -82,6 +85,7 @@ for command in (
     completion,
 ):
     group.add_command(command)
+queues.add_command(limit)
 queues.add_command(upgrade)
 
 
@@ -109,7 +113,7 @@ def run(args: Sequence[str] | None = None) -> int:
         return _say(error.format_message(), error.exit_code)
     except UsageError as error:
         return _say(str(error), USAGE)
-    except (JobNotFound, NotFound) as error:
+    except (JobNotFound, ScheduleNotFound, NotFound) as error:
         return _say(str(error), NOT_FOUND)
     except BideError as error:
         return _say(str(error), FAILED)

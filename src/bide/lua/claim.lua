@@ -1,11 +1,12 @@
 -- claim: take what is due, oldest first, under a lease; and say when to come back.
 -- @key   meta      reads settings, marks the clock
--- @key   due       removes what is taken, adds what is reclaimed
--- @key   jobs      reads bodies
+-- @key   due       removes what is taken, adds what is reclaimed or fired
+-- @key   jobs      reads bodies, adds those of jobs that are fired
 -- @key   run       writes a record per job taken
 -- @key   notes     adds that an attempt crashed
--- @key   terms     reads, marks jobs that have expired, trims
--- @key   expiring  removes
+-- @key   terms     reads, adds those of jobs that are fired, marks jobs that have expired, trims
+-- @key   expiring  removes, adds jobs that are fired
+-- @key   minutes   counts how late jobs begin
 -- @key   active    adds what is taken, removes what has expired
 -- @key   failed    adds poison jobs, trims
 -- @key   completed trims
@@ -18,6 +19,9 @@
 -- @key   claims    remembers this claim
 -- @key   results   sweeps, trims
 -- @key   trash     sweeps
+-- @key   schedules fires what is due, sets when each is due next
+-- @key   schedule  sets where those stand
+-- @key   scheduled reads the bodies of their jobs
 -- @key   events    tells listeners
 -- @arg   worker    text     who claims
 -- @arg   seq       integer  number of this claim; a repeat carries the same
@@ -25,10 +29,13 @@
 -- @arg   lease_us  integer  how long they are held without being extended
 -- @arg   busy      integer  how many jobs the worker runs already
 -- @arg   arm       integer  2 to wait with free slots, 1 to wait if nothing was taken, 0 not to
--- @reply ok now until deadline more alone drain, then per job: id body token tries due
+-- @reply ok now until deadline more alone drain thin, then per job: id body token tries due
 -- @reply stale     the worker has since sent a later claim
--- @include clock record hint wait retain sweep noting ended event reclaim recall weigh find term expire
+-- @include clock record hint wait retain sweep noting ended event reclaim recall weigh find term
+-- @include expire minute gate timetable fire
 
+-- thin: the names of schedules that want to be sent more times, with spaces between them
+-- more: 1 where there is, 2 where a limit holds back what is due
 -- tries: the attempt; of a job that was claimed before, what `record.tries` says
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
 local SWEEP, TRIM = 100, 100
@@ -42,8 +49,8 @@ redis.call('ZREM', park, worker)
 local now = clock.now(meta)
 local lease_end = now + lease_us
 local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
-  'trash', 'drain_until', 'calm_from', 'listened', 'large', 'terms')
-local has_terms = set[11]
+  'trash', 'drain_until', 'calm_from', 'listened', 'large', 'terms', 'limited', 'scheduled')
+local has_terms, has_schedules = set[11], set[13]
 local book = event.open(set[9], now)
 local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now,
   lease_us)
@@ -75,7 +82,7 @@ if last_seq then
     end
     -- A repeat takes nothing new, or a copy that arrives late would take jobs for nobody; and is
     -- not armed: the worker's next claim says when to come back.
-    return {'ok', now, 0, 0, 1, was_alone, 0, unpack(reply)}
+    return {'ok', now, 0, 0, 1, was_alone, 0, '', unpack(reply)}
   end
 else
   recall.forget_some(claims, now)
@@ -105,12 +112,22 @@ if marked then
   end
 end
 
--- Take.
+-- Fire. While the queue is paused, no schedule fires; what that misses is for each to say.
 local paused = set[1]
-local reply = {'ok', now, 0, 0, 0, 0, 0}
+local fires_at, thin
+if has_schedules and not paused then
+  fires_at, thin = fire.some({schedules = schedules, schedule = schedule, scheduled = scheduled,
+    jobs = jobs, due = due, terms = terms, expiring = expiring}, timetable, event, term, book, now)
+  if fires_at and fires_at <= now then more = true end
+end
+
+-- Take.
+local reply = {'ok', now, 0, 0, 0, 0, 0, thin or ''}
 local alone = 0
-local taken = {}
+local taken, counted = {}, {}
 local room = weigh.room()
+local limited = set[12] and gate.open(meta, active, now)
+local overdue, held_back = false, false
 
 local function take(level, picked)
   local ids = {}
@@ -147,6 +164,7 @@ local function take(level, picked)
       leases[#leases + 1] = lease_end
       leases[#leases + 1] = id
       taken[#taken + 1] = id
+      minute.count(counted, 'l', now - tonumber(at))
       if book then
         event.add(book, 'active', 'claim', id, worker, f and f.attempt or 1, tonumber(at), '')
       end
@@ -174,6 +192,8 @@ local suspect_at = tonumber(suspect[2])
 if suspect_at and not paused then
   if suspect_at > now then
     if busy == 0 then by(suspect_at) end
+  elseif limited and limited.room < 1 then
+    overdue = true
   elseif busy == 0 and count > 0 then
     alone = 1
     take(ALONE, suspect)
@@ -187,10 +207,10 @@ if suspect_at and not paused then
   end
 end
 
-local overdue = false
 if not paused then
+  local most = limited and math.min(count, limited.room) or count
   for level = 1, LEVELS do
-    local wanted = count - #taken
+    local wanted = most - #taken
     local head = redis.call('ZRANGE', due[level], 0, 0, 'WITHSCORES')
     if head[2] and tonumber(head[2]) <= now then
       if wanted > 0 then
@@ -204,13 +224,18 @@ if not paused then
     by(tonumber(head[2]))
     if overdue then break end
   end
+  if limited then
+    overdue, deadline, held_back = gate.close(limited, meta, now, #taken, overdue, deadline)
+  end
 end
 
+by(fires_at)
 if has_terms then
   ended.tell(waiters, now, expired)
   by(tonumber(redis.call('ZRANGE', expiring, 0, 0, 'WITHSCORES')[2]))
 end
 recall.note(claims, worker, now, seq, taken)
+minute.write(minutes, now, counted)
 if book then
   if #given_up > 0 then event.drained(book, 'reclaim', active, due) end
   event.write(meta, events, book)
@@ -236,6 +261,6 @@ elseif wait.lacks(keep, park, due_by) then
   hint.push(wake, worker)
 end
 reply[4] = deadline or 0
-if more then reply[5] = 1 end
+if more then reply[5] = 1 elseif held_back then reply[5] = 2 end
 reply[6] = alone
 return reply

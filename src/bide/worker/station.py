@@ -43,6 +43,8 @@ class Station:
         """What running jobs have said of themselves; any thread adds."""
         self.check = True
         """Whether to claim as soon as there is a free slot."""
+        self.limited = False
+        """Something is due that a limit of the queue holds back."""
         self.hinted = False
         """A hint came that nobody has acted upon yet."""
         self.unanswered = False
@@ -109,6 +111,7 @@ class Station:
         if self.figures is not None:
             self.figures.note_claim(reply)
         self.unanswered = False
+        self.limited = reply.limited
         self.hinted = self._fresh  # what came meanwhile may not have been there for the claim
         if reply.stale:
             self.check = True
