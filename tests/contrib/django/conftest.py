@@ -10,6 +10,9 @@ import django
 import pytest
 from django.conf import settings
 
+from bide import Retry
+
+LATER = Retry(backoff=[3600])
 DATABASE = Path(tempfile.mkdtemp(prefix="django-")) / "db.sqlite3"
 
 if not settings.configured:
@@ -20,7 +23,7 @@ if not settings.configured:
             "now": {
                 "BACKEND": "bide.contrib.django.Backend",
                 "QUEUES": [],
-                "OPTIONS": {"on_commit": False, "retry": 1, "prefix": "other"},
+                "OPTIONS": {"on_commit": False, "retry": LATER, "prefix": "other"},
             },
         },
         USE_TZ=True,
