@@ -22,12 +22,12 @@ Role = Literal["worker", "producer", "operator", "viewer"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 _LOOK: Final = (
-    *("counts", "fetch", "groups", "list", "minutes", "queues", "schedule_list", "upcoming"),
-    "workers",
+    *("ahead", "counts", "fetch", "groups", "list", "minutes", "queues", "schedule_list"),
+    *("upcoming", "workers"),
 )
 _CHANGE: Final = (
-    *("arrange", "cancel", "configure", "counts", "delete", "empty", "fetch", "groups", "limit"),
-    *("list", "listen", "minutes", "pause", "promote", "queues", "register", "reschedule"),
+    *("ahead", "arrange", "cancel", "configure", "counts", "delete", "empty", "fetch", "groups"),
+    *("limit", "list", "listen", "minutes", "pause", "promote", "queues", "register", "reschedule"),
     *("resume", "retry", "upcoming"),
     *("schedule_list", "schedule_pause", "schedule_remove", "schedule_run"),
 )

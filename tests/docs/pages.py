@@ -6,7 +6,8 @@ A page is Markdown. Its fenced blocks are steps, in the order in which they stan
   a file's name (`# shop.py`) is written to that file instead, and can be imported from then on;
   so are blocks of other languages that begin so (`# pyproject.toml`).
 - `console` holds commands, each after `$ `, and below each what it prints. Those that begin with
-  `bide` or `python` are run. A `bide worker` without `--burst` goes on until the page ends.
+  `bide` or `python` are run. `bide dev`, and a `bide worker` without `--burst`, go on until the
+  page ends.
 - `output` is what the block before it prints.
 
 HTML comments, which readers do not see, say the rest: `<!-- python: ... -->` and
@@ -78,7 +79,8 @@ class Command(Step):
     @property
     def stays(self) -> bool:
         """Whether it goes on until it is stopped."""
-        return self.words[:2] == ["bide", "worker"] and not {"--burst", "--help"} & {*self.words}
+        does = self.words[:2] in (["bide", "worker"], ["bide", "dev"])
+        return does and not {"--burst", "--help"} & {*self.words}
 
 
 @dataclass

@@ -278,6 +278,7 @@ _SAMPLES: list[tuple[Command[Any], Any]] = [
     (inspect.fetch(MAIL, ["a"]), [b"ok", NOW, ITEM]),
     (inspect.counts(MAIL), [b"ok", NOW, 1, 2, 3, 4, 5, 6, NOW, 7, [b"completed", b"3"], 2, NOW]),
     (inspect.upcoming(MAIL, 0, 5), [b"ok", NOW, b"a", NOW, b"b", NOW]),
+    (inspect.ahead(MAIL, [1, 60]), [b"ok", NOW, 1, 2]),
     (inspect.listing(MAIL, "failed", 0, 5), [b"ok", NOW, b"a", b"b"]),
     (manage.retry(MAIL, ["a"], "+0"), [b"ok", NOW, b"ok", NOW]),
     (manage.empty(MAIL, "x"), [b"ok", 5, 1]),

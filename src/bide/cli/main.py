@@ -15,6 +15,7 @@ from bide.cli.acl import acl
 from bide.cli.completion import completion
 from bide.cli.cron import cron
 from bide.cli.demo import demo
+from bide.cli.dev import dev
 from bide.cli.doctor import doctor
 from bide.cli.enqueue import enqueue
 from bide.cli.events import events
@@ -24,6 +25,7 @@ from bide.cli.health import health
 from bide.cli.info import info
 from bide.cli.jobs import jobs
 from bide.cli.limits import limit
+from bide.cli.metrics import metrics
 from bide.cli.options import server_options
 from bide.cli.queues import queues
 from bide.cli.rq_timer import rq_timer
@@ -63,6 +65,7 @@ def group(url: str | None, prefix: str | None) -> None:
 
 for command in (
     demo,
+    dev,
     worker,
     enqueue,
     info,
@@ -73,6 +76,7 @@ for command in (
     cron,
     workers,
     health,
+    metrics,
     doctor,
     acl,
     fsck,

@@ -58,7 +58,7 @@ from bide.worker.worker import GRACE, LEASE
 @click.option(
     "--health-port",
     metavar="[HOST:]PORT",
-    help="Answer /livez and /readyz here.  [default host: 0.0.0.0]",
+    help="Answer /livez, /readyz and /metrics here.  [default host: 0.0.0.0]",
 )
 @click.option("--burst", is_flag=True, help="Stop when nothing is due.")
 @click.option("--lease", metavar="DURATION", help=f"How long a job is held.  [default: {LEASE:g}s]")
@@ -157,6 +157,6 @@ def worker(
         return None
     if is_apart(options.get("executor", "auto")):
         options.setdefault("concurrency", max(1, processors() // (workers or 1)))
-    plan = Plan(options, burst, log)
+    plan = Plan(options, burst, log, counts=health is not None)
     grace_us = to_us(options.get("grace", GRACE), "grace")
     return Supervisor(plan, workers or 1, grace_us / 1e6, health).run()

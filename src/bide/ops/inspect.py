@@ -135,6 +135,12 @@ def upcoming(keys: Keys, within_us: int, count: int) -> Command[list[tuple[str, 
     return command("upcoming", keys, (within_us, count), parse)
 
 
+def ahead(keys: Keys, within: Sequence[int]) -> Command[list[int]]:
+    """How many delayed jobs are due within so many seconds, for each of 32 of them at most."""
+    args = [seconds * 1_000_000 for seconds in within]
+    return command("ahead", keys, args, lambda reply: reply[2:])
+
+
 def minutes(keys: Keys, first: int, count: int = 1) -> Command[list[Minute]]:
     """How late jobs began and how long attempts ran, minute by minute.
 

@@ -16,7 +16,7 @@ from bide.logs import printable
 from bide.supervisor.plan import Farewell, News, Vitals, decode_plan, encode
 from bide.worker import Worker
 from bide.worker.leftovers import leave_threads_behind
-from bide.worker.processes.wire import Reader
+from bide.worker.processes.wire import Reader, send
 
 EVERY: Final = 1.0
 SOON: Final = 0.05
@@ -38,6 +38,7 @@ def main() -> None:
     logs.setup(*plan.log)
     try:
         worker = Worker(**plan.options)
+        worker.figures = {} if plan.counts else None
         worker.work(plan.burst, beside=lambda: report(worker, line))
     except BideError as error:
         sys.stderr.write(f"Error: {printable(str(error))}\n")
@@ -45,13 +46,18 @@ def main() -> None:
             sys.exit(1)
         _say(line, Farewell("unusable"))
         sys.exit(_WRONG)
+    _say(line, _vitals(worker))
     _say(line, Farewell("replace" if worker.replaceable else "ended"))
     leave_threads_behind()
 
 
 def _say(line: socket.socket, news: News) -> None:
     with contextlib.suppress(OSError):
-        line.send(encode(news))
+        send(line, encode(news))
+
+
+def _vitals(worker: Worker) -> Vitals:
+    return Vitals(time.monotonic(), worker.polled, worker.figures)
 
 
 async def report(worker: Worker, line: socket.socket) -> None:
@@ -61,7 +67,7 @@ async def report(worker: Worker, line: socket.socket) -> None:
     loop.add_reader(line, _orphaned, loop, line, worker.stop)
     try:
         while True:
-            _say(line, Vitals(time.monotonic(), worker.polled))
+            _say(line, _vitals(worker))
             await asyncio.sleep(EVERY if worker.polled else SOON)
     finally:
         loop.remove_reader(line)

@@ -7,6 +7,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from bide.worker.figures import ByQueue
+
 
 class Plan(msgspec.Struct, frozen=True):
     """What one member does; it travels over its line, because a command line can be seen by all."""
@@ -16,6 +18,8 @@ class Plan(msgspec.Struct, frozen=True):
     burst: bool
     log: tuple[str, int]
     """Format and level."""
+    counts: bool = False
+    """Whether it is to say what it has done."""
 
 
 class Vitals(msgspec.Struct, frozen=True, tag="vitals"):
@@ -25,6 +29,8 @@ class Vitals(msgspec.Struct, frozen=True, tag="vitals"):
     """When its event loop last turned."""
     polled: float
     """When it last looked for work, and was answered; 0 for never."""
+    figures: ByQueue | None = None
+    """What it has done since it started, where it is to say so."""
 
 
 class Farewell(msgspec.Struct, frozen=True, tag="farewell"):

@@ -1,26 +1,35 @@
-"""`/livez` and `/readyz` over HTTP, for whatever runs the service."""
+"""`/livez`, `/readyz` and `/metrics` over HTTP, for whatever runs and watches the service."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
+
+from bide.errors import BideError
+from bide.exposition import CONTENT_TYPE
 
 Probe = Callable[[], str]
 """Says what is wrong, or nothing."""
+
+Metrics = Callable[[], Awaitable[str]]
+"""Figures, in Prometheus' text format."""
 
 _PATIENCE: Final = 5.0
 _LONGEST: Final = 8192
 _REASONS: Final = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed"}
 
 
-async def serve(host: str, port: int, probes: dict[str, Probe]) -> asyncio.Server:
-    """Answer `GET PATH` with 200, or with 503 and what is wrong.
+async def serve(
+    host: str, port: int, probes: dict[str, Probe], metrics: Metrics | None = None
+) -> asyncio.Server:
+    """Answer `GET PATH` with 200, or with 503 and what is wrong; and `/metrics`.
 
     Args:
         host: the interface.
         port: 0 for any that is free.
         probes: by path.
+        metrics: what `/metrics` answers; a `BideError` that it raises is what is wrong.
 
     Raises:
         OSError: the port is taken.
@@ -33,7 +42,7 @@ async def serve(host: str, port: int, probes: dict[str, Probe]) -> asyncio.Serve
                     head = await reader.readuntil(b"\r\n\r\n")
                 except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                     head = b""
-                writer.write(_respond(head, probes))
+                writer.write(await _respond(head, probes, metrics))
                 await writer.drain()
         except (OSError, TimeoutError):
             pass
@@ -43,22 +52,28 @@ async def serve(host: str, port: int, probes: dict[str, Probe]) -> asyncio.Serve
     return await asyncio.start_server(answer, host, port, limit=_LONGEST)
 
 
-def _respond(head: bytes, probes: dict[str, Probe]) -> bytes:
+async def _respond(head: bytes, probes: dict[str, Probe], metrics: Metrics | None) -> bytes:
     method, _, rest = head.partition(b" ")
     path = rest.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
-    code, text = 200, "ok"
+    code, text, kind = 200, "ok\n", "text/plain; charset=utf-8"
+    paths = [*probes, *(["/metrics"] if metrics else [])]
     if not rest:
-        code, text = 400, "not HTTP"
+        code, text = 400, "not HTTP\n"
     elif method not in (b"GET", b"HEAD"):
-        code, text = 405, "GET or HEAD"
+        code, text = 405, "GET or HEAD\n"
+    elif metrics is not None and path == "/metrics":
+        try:
+            text, kind = await metrics(), CONTENT_TYPE
+        except BideError as error:
+            code, text = 503, f"{error}\n"
     elif path not in probes:
-        code, text = 404, f"there are {' and '.join(probes)}"
+        code, text = 404, f"there is {', '.join(paths)}\n"
     elif wrong := probes[path]():
-        code, text = 503, wrong
-    body = f"{text}\n".encode()
+        code, text = 503, f"{wrong}\n"
+    body = text.encode()
     lines = [
         f"HTTP/1.1 {code} {_REASONS.get(code, 'Service Unavailable')}",
-        "Content-Type: text/plain; charset=utf-8",
+        f"Content-Type: {kind}",
         f"Content-Length: {len(body)}",
         "Cache-Control: no-store",
         "Connection: close",

@@ -21,9 +21,11 @@ from typing import Final
 
 from bide.errors import ServerRefused
 from bide.logs import Log
+from bide.supervisor.metrics import worker_metrics
 from bide.supervisor.notify import Notifier
 from bide.supervisor.plan import Farewell, Plan, Vitals, decode_news, encode
 from bide.supervisor.probes import serve
+from bide.worker.figures import ByQueue, add_all
 from bide.worker.processes import kin
 from bide.worker.processes.evidence import signal_name
 from bide.worker.processes.fresh import fresh_python
@@ -106,7 +108,7 @@ class Supervisor:
             plan: what each member does.
             members: how many there are.
             grace: seconds that running jobs get to end.
-            health: interface and port on which `/livez` and `/readyz` are answered.
+            health: interface and port on which `/livez`, `/readyz` and `/metrics` are answered.
         """
         self._plan = plan
         self._members = [Member(i) for i in range(members)]
@@ -118,6 +120,9 @@ class Supervisor:
         self._has_begun = False
         """Some member has, so the plan is one that can be meant."""
         self._code = 0
+        self._past: ByQueue = {}
+        """What workers have done that are no more."""
+        self._deaths = 0
         self._done = asyncio.Event()
 
     def run(self) -> int:
@@ -134,13 +139,12 @@ class Supervisor:
         server = None
         if self._health is not None:
             try:
-                server = await serve(
-                    *self._health, {"/livez": self._what_is_ill, "/readyz": self._what_is_unready}
-                )
+                probes = {"/livez": self._what_is_ill, "/readyz": self._what_is_unready}
+                server = await serve(*self._health, probes, self._metrics)
             except OSError as error:
                 raise ServerRefused(f"Nothing can listen on the health port: {error}.") from None
             host, port = server.sockets[0].getsockname()[:2]
-            log.info("answers /livez and /readyz on %s:%d", host, port)
+            log.info("answers /livez, /readyz and /metrics on %s:%d", host, port)
         watch = asyncio.create_task(self._watch())
         self._start(self._members[0])
         try:
@@ -243,6 +247,8 @@ class Supervisor:
         if member.line is not None:
             self._hear(member, Reader(member.line))
         self._hang_up(member)
+        add_all(self._past, (member.vitals and member.vitals.figures) or {})
+        member.vitals = None
         pid, member.pid = member.pid, 0
         how = member.farewell.how if member.farewell else "died"
         if self._stops or how == "ended":
@@ -258,6 +264,7 @@ class Supervisor:
         elif how == "replace":
             self._start(member)
         else:
+            self._deaths += 1
             died = f"exit code {code}" if code >= 0 else signal_name(-code)
             lived = time.monotonic() - member.started
             log.error("worker %d died (%s) after %.1f s; another starts", pid, died, lived)
@@ -320,3 +327,10 @@ class Supervisor:
             return "it stops"
         now = time.monotonic()
         return next((why for member in self._members if (why := member.unready(now))), "")
+
+    async def _metrics(self) -> str:
+        figures: ByQueue = {}
+        add_all(figures, self._past)
+        for member in self._members:
+            add_all(figures, (member.vitals and member.vitals.figures) or {})
+        return worker_metrics(figures, sum(m.pid > 0 for m in self._members), self._deaths)

@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from bide import aio
+from bide.connection import GOODBYE
 from bide.errors import BideError
 from bide.keys import Keys
+from bide.ops.consume import leave
 from bide.ops.registry import About, heartbeat
 
 EVERY: Final = 10.0
@@ -55,3 +57,18 @@ async def beat(
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(EVERY):
                 await over.wait()
+
+
+async def say_goodbye(
+    client: aio.Client,
+    keys: Keys,
+    queues: Sequence[Keys],
+    worker: str,
+    beating: asyncio.Task[None],
+) -> None:
+    """Drop what the server remembers of a worker; if it cannot be said, it is forgotten."""
+    goodbye = [leave(each, worker) for each in queues]
+    with contextlib.suppress(BideError, TimeoutError):
+        async with asyncio.timeout(GOODBYE):
+            await asyncio.wait([beating])
+            await client.run_many([*goodbye, heartbeat(keys, worker, None)])

@@ -254,7 +254,7 @@ class Loop:
         else:
             station.failures = 0
             if settles:
-                self._note_verdicts(settles, replies[0])
+                self._note_verdicts(station, settles, replies[0])
         if claim_for is not None and not isinstance(replies[-1], BideError):
             self.polled = time.monotonic()
             self._order.took(part.place, len(replies[-1].jobs))
@@ -277,7 +277,11 @@ class Loop:
         else:
             self._running.accept(station, reply.jobs, sent)
 
-    def _note_verdicts(self, settles: Sequence[Settle], verdicts: Sequence[Verdict]) -> None:
+    def _note_verdicts(
+        self, station: Station, settles: Sequence[Settle], verdicts: Sequence[Verdict]
+    ) -> None:
+        if station.figures is not None:
+            station.figures.note_settles(settles, verdicts)
         self._running.confirmed(settles)
         if verdicts.count("ok") == len(settles):
             return

@@ -379,6 +379,8 @@ class Running:
         if run.begun_at:
             self._moved_at = time.monotonic()
             self._pace.took(self._moved_at - run.begun_at)
+            if run.station.figures is not None:
+                run.station.figures.note_run(self._moved_at - run.begun_at)
             self._fill_slots_soon()
         outcome, when, data = ended
         if outcome not in UNCOUNTED:

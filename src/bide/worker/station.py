@@ -17,6 +17,7 @@ from bide.ops.consume import (
     settle,
 )
 from bide.payload.signing import Keyring, Seal
+from bide.worker.figures import Figures
 from bide.worker.saying import Sayings
 
 
@@ -24,12 +25,19 @@ class Station:
     """The worker's side of one queue."""
 
     def __init__(
-        self, keys: Keys, worker: str, lease_us: int, keyring: Keyring | None = None
+        self,
+        keys: Keys,
+        worker: str,
+        lease_us: int,
+        keyring: Keyring | None = None,
+        figures: Figures | None = None,
     ) -> None:
         self.keys = keys
         self.seal: Final = Seal(keyring, keys)
         """What checks the signatures of the queue's jobs."""
         self.queue = keys.queue or ""
+        self.figures: Final = figures
+        """What is counted; None where nobody asks."""
         self.settles: list[Settle] = []
         self.said: Final = Sayings()
         """What running jobs have said of themselves; any thread adds."""
@@ -100,6 +108,8 @@ class Station:
     def claimed(self, reply: Claim, sent: float) -> None:
         """Note the reply to the latest claim, which was sent at `sent` (`time.monotonic()`)."""
         self._seq += 1
+        if self.figures is not None:
+            self.figures.note_claim(reply)
         self.unanswered = False
         self.limited = reply.limited
         self.hinted = self._fresh  # what came meanwhile may not have been there for the claim

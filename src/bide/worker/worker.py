@@ -17,13 +17,12 @@ from typing import Any, Final
 
 from bide import aio, config, logs, signals
 from bide.clock import Duration, to_us
-from bide.connection import GOODBYE, resolve_prefix, resolve_url
-from bide.errors import BideError, UsageError
+from bide.connection import resolve_prefix, resolve_url
+from bide.errors import UsageError
 from bide.ids import check_name
 from bide.keys import SCHEMA, keys_of
 from bide.logs import Log
-from bide.ops.consume import leave
-from bide.ops.registry import MOST_DOING, About, heartbeat
+from bide.ops.registry import MOST_DOING, About
 from bide.queue import AsyncQueue, Queue
 from bide.script import SERVER_CLOCK
 from bide.task import Served, registering_modules
@@ -31,8 +30,9 @@ from bide.version import VERSION
 from bide.worker import cancels, eventloop, idleness, title
 from bide.worker.begin import begin_with
 from bide.worker.executors import Executor, check_limits, is_apart
+from bide.worker.figures import ByQueue, figures_of
 from bide.worker.given import agreed, pickling
-from bide.worker.heartbeat import beat
+from bide.worker.heartbeat import beat, say_goodbye
 from bide.worker.leases import Leases
 from bide.worker.loop import Loop
 from bide.worker.order import OrderChoice, make_order
@@ -145,6 +145,8 @@ class Worker:
         self._beaten = 0.0
         self._stops = 0
         self._has_process = False
+        self.figures: ByQueue | None = None
+        """What is counted while it works; set before, where somebody asks."""
         self.replaceable = False
         """It has stopped because it had run `max_jobs`, or by a signal: another may do its work."""
         self._signalled_to = False
@@ -213,7 +215,10 @@ class Worker:
             await client.close()
 
     async def _run(self, client: aio.Client, burst: bool) -> int:
-        stations = [Station(keys, self.name, self._lease_us, self._keyring) for keys in self._keys]
+        stations = [
+            Station(keys, self.name, self._lease_us, self._keyring, figures_of(keys, self.figures))
+            for keys in self._keys
+        ]
         self._loop = loop = Loop(client, stations, self._order, burst)
         self._running = running = self._make_running(loop.ring)
         self._event_loop = event_loop = asyncio.get_running_loop()
@@ -272,7 +277,7 @@ class Worker:
             await running.close()
             over.set()
             if not loop.cut_off:
-                await self._say_goodbye(client, beating)
+                await say_goodbye(client, self._global_keys, self._keys, self.name, beating)
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
             self.replaceable = running.has_had_enough or self._signalled_to
@@ -327,14 +332,6 @@ class Worker:
             max_rss=limits.max_rss,
         )
         return Crew(House(setting, limits.concurrency), changed)
-
-    async def _say_goodbye(self, client: aio.Client, beating: asyncio.Task[None]) -> None:
-        """Drop what the server remembers of this worker; if it cannot be said, it is forgotten."""
-        goodbye = [leave(keys, self.name) for keys in self._keys]
-        with contextlib.suppress(BideError, TimeoutError):
-            async with asyncio.timeout(GOODBYE):
-                await asyncio.wait([beating])
-                await client.run_many([*goodbye, heartbeat(self._global_keys, self.name, None)])
 
     def stop(self) -> None:
         """Ask it to stop, as a signal would; the second call does not wait.

@@ -39,7 +39,7 @@ def test_it_is_live_at_once_and_ready_when_workers_have_begun(tmp_path: Path, on
         eventually(lambda: ask(unit, "/readyz") == (200, "ok"), 30)
         assert ask(unit, "/livez?verbose=1") == (200, "ok")
         assert ask(unit, "/livez", "HEAD") == (200, "")
-        assert ask(unit, "/") == (404, "there are /livez and /readyz")
+        assert ask(unit, "/") == (404, "there is /livez, /readyz, /metrics")
         assert ask(unit, "/livez", "POST") == (405, "GET or HEAD")
         unit.signal(signal.SIGTERM)
         assert unit.wait() == 0

@@ -230,6 +230,8 @@ class Crew:
                 self._newest = max(self._newest, reply.number)
                 if run is not None:
                     run.decide(reply.ended)
+                    if run.station.figures is not None:
+                        run.station.figures.note_run(reply.took)
                     if reply.missing:
                         task_of(run)
                         self.unserved.note(run)

@@ -1,0 +1,55 @@
+"""`bide dev`: a server, a worker that follows the source, and a program beside them."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bide.cli.options import import_from_here, queues_option
+from bide.config import LOG_FORMATS, settings
+from bide.worker.executors import EXECUTORS
+from bide.worker.order import read_order
+
+
+@click.command()
+@click.argument("app")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
+@queues_option("Serve this one; again for more.  [default: those of APP]")
+@click.option("-c", "--concurrency", metavar="N", type=int, help="Jobs at once.")
+@click.option("-x", "--executor", type=click.Choice(EXECUTORS), help="As of `bide worker`.")
+@click.option("--log-format", type=click.Choice(LOG_FORMATS), help="As of `bide worker`.")
+def dev(
+    app: str,
+    command: tuple[str, ...],
+    queues: tuple[str, ...],
+    concurrency: int | None,
+    executor: str | None,
+    log_format: str | None,
+) -> None:
+    """Run APP's jobs while you write it, on a server of its own.
+
+    APP is a file such as app.py, or a module such as shop.tasks. The server (embedded: not for
+    production) keeps its data in .bide/, until you remove that. The worker is replaced when a
+    source changes; a mistake in it is shown, and then no worker runs until it is mended. Ctrl-C
+    stops everything.
+
+    COMMAND runs beside them, and finds the server in $BIDE_URL: your web server, for instance.
+    """
+    from bide.dev import Dev, find_program
+
+    told = settings()
+    import_from_here()
+    options: dict[str, Any] = {
+        "queues": list(queues or told.worker.queues) or None,
+        "order": read_order(told.worker.order)
+        if isinstance(told.worker.order, str)
+        else told.worker.order,
+        "concurrency": concurrency or told.worker.concurrency,
+        "executor": executor or told.worker.executor,
+    }
+    options = {name: value for name, value in options.items() if value is not None}
+    log = (log_format or told.log_format or "text", logging.DEBUG)
+    Dev(find_program(app, Path.cwd()), options, log, command).run()

@@ -1,0 +1,121 @@
+"""`bide metrics`: what the server knows of queues, as Prometheus reads it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Sequence
+from typing import Final
+
+import click
+
+from bide.cli.health import ALIVE
+from bide.cli.options import queues_option, read_address, server_options
+from bide.cli.site import Site
+from bide.errors import ServerRefused
+from bide.exposition import Family, Labels, expose
+from bide.keys import keys_of
+from bide.ops.inspect import ahead
+from bide.states import LISTABLE
+from bide.supervisor.probes import serve
+
+WITHIN: Final = (1, 10, 60, 600, 3600, 86_400)
+"""Seconds ahead for which is counted what is due."""
+
+
+@click.command()
+@queues_option("Only this one; again for more.  [default: all]")
+@click.option(
+    "--port",
+    metavar="[HOST:]PORT",
+    help="Answer /metrics here until Ctrl-C, instead of printing once.  [default host: 0.0.0.0]",
+)
+@server_options
+def metrics(queues: tuple[str, ...], port: str | None, url: str | None, prefix: str | None) -> None:
+    """Print what queues hold, for Prometheus.
+
+    One scrape target for a server is enough. What workers do, they tell themselves, at /metrics
+    of their --health-port.
+    """
+    address = None if port is None else read_address(port, "--port")
+    site = Site(url, prefix)
+    if address is None:
+        click.echo(queue_metrics(site, queues), nl=False)
+    else:
+        asyncio.run(_serve(site, queues, address))
+
+
+async def _serve(site: Site, queues: Sequence[str], address: tuple[str, int]) -> None:
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    one = asyncio.Lock()  # however many ask at once, the server is asked once at a time
+
+    async def answer() -> str:
+        async with one:
+            return await asyncio.to_thread(queue_metrics, site, queues)
+
+    try:
+        server = await serve(*address, {}, answer)
+    except OSError as error:
+        raise ServerRefused(f"Nothing can listen on the port: {error}.") from None
+    host, port = server.sockets[0].getsockname()[:2]
+    click.echo(f"answers /metrics on {host}:{port}", err=True)
+    await stopped.wait()
+    server.close()
+
+
+def queue_metrics(site: Site, queues: Sequence[str]) -> str:
+    """What the server says of these queues, or of all; text for Prometheus.
+
+    Raises:
+        NotFound: a queue of that name was never used.
+        BideError: the server cannot be asked.
+    """
+    names = site.known(queues)
+    counts = site.counts(names)
+    commands = [ahead(keys_of(name, site.prefix), WITHIN) for name in names]
+    due = dict(zip(names, site.client.run_many(commands), strict=True))
+    workers = [worker.about for worker in site.workers() if worker.ago <= ALIVE]
+    jobs: list[tuple[Labels, float]] = []
+    within: list[tuple[Labels, float]] = []
+    overdue: list[tuple[Labels, float]] = []
+    paused: list[tuple[Labels, float]] = []
+    serving: list[tuple[Labels, float]] = []
+    totals: dict[str, list[tuple[Labels, float]]] = {name: [] for name in _TOTALS}
+    for name, seen in counts.items():
+        of = {"queue": name}
+        jobs += [({**of, "state": state}, getattr(seen, state)) for state in LISTABLE]
+        within += [
+            ({**of, "seconds": str(seconds)}, count)
+            for seconds, count in zip(WITHIN, due[name], strict=True)
+        ]
+        late_us = seen.now_us - seen.next_due_us if seen.next_due_us else 0
+        overdue.append((of, max(0, late_us) / 1e6))
+        paused.append((of, int(seen.paused)))
+        serving.append((of, sum(name in worker.queues for worker in workers)))
+        for total, samples in totals.items():
+            samples.append((of, seen.totals[total]))
+    return expose(
+        [
+            Family("bide_jobs", "gauge", "Jobs in each state; waiting: due, not taken.", jobs),
+            Family("bide_jobs_due_within", "gauge", "Delayed jobs due in so many seconds.", within),
+            Family("bide_overdue_seconds", "gauge", "How late what waits longest is.", overdue),
+            Family("bide_queue_paused", "gauge", "1 where workers take nothing.", paused),
+            Family("bide_queue_workers", "gauge", "Live workers that serve it.", serving),
+            *(
+                Family(f"bide_jobs_{name}_total", "counter", help, totals[name])
+                for name, help in _TOTALS.items()
+            ),
+        ]
+    )
+
+
+_TOTALS: Final = {
+    "completed": "Jobs that ran to their end.",
+    "failed": "Jobs that will not be run again.",
+    "cancelled": "Jobs that were taken back, or ended when asked to, or expired.",
+    "expired": "Jobs that were cancelled because they had not begun in time.",
+    "retried": "Attempts that raised and were followed by another.",
+    "reclaimed": "Leases that ended without an outcome, and processes that died under a job.",
+}

@@ -1,0 +1,13 @@
+"""bide behind `django.tasks`, and enqueues that wait for a transaction's commit.
+
+    TASKS = {"default": {"BACKEND": "bide.contrib.django.Backend"}}
+
+For Django 6, and for Django 4.2 and later with the package
+`django-tasks`.
+"""
+
+from bide.contrib.django.backend import Backend
+from bide.contrib.django.commit import OnCommit, on_commit
+from bide.contrib.django.connections import Connections
+
+__all__ = ["Backend", "Connections", "OnCommit", "on_commit"]

@@ -1,0 +1,155 @@
+"""The backend: tasks of `django.tasks` become jobs, and jobs results."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from functools import lru_cache
+from typing import Any, Final
+
+from django.core.exceptions import ImproperlyConfigured
+from django.utils import timezone
+
+from bide.contrib.django.commit import at_commit
+from bide.contrib.django.results import new_result, part_of, stored_result
+from bide.contrib.django.running import known, serve
+from bide.errors import BideError, JobNotFound, UsageError
+from bide.ids import new_id
+from bide.options import TaskOptions
+from bide.queue import Queue
+
+
+def _base() -> Any:
+    """Django's own, where it has one; else that of the package `django-tasks`."""
+    for package in ("django.tasks", "django_tasks"):
+        if importlib.util.find_spec(package) is not None:
+            return importlib.import_module(f"{package}.backends.base").BaseTaskBackend
+    raise ImportError("bide.contrib.django needs Django 6, or the package django-tasks.")
+
+
+_TASK_OPTIONS: Final = ("retry", "timeout", "retention", "expires", "on_crash", "durability")
+_OPTIONS: Final = ("url", "prefix", "on_commit", *_TASK_OPTIONS)
+
+
+class Backend(_base()):  # type: ignore[misc]
+    """`TASKS = {"default": {"BACKEND": "bide.contrib.django.Backend", "OPTIONS": {...}}}`.
+
+    Options: `url` and `prefix` as of `bide.Queue`; `on_commit`: whether an enqueue waits for the
+    commit of the transaction it is in (True), or which database's (its alias); and for all tasks
+    `retry`, `timeout`, `retention`, `expires`, `on_crash`, `durability`, as of `@queue.task`.
+    """
+
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        """Read the settings.
+
+        Raises:
+            ImproperlyConfigured: an option is not one of those above.
+        """
+        super().__init__(alias, params)
+        for name in self.options:
+            if name not in _OPTIONS:
+                raise ImproperlyConfigured(
+                    f"OPTIONS of TASKS[{alias!r}] has {name!r}, which is none of "
+                    f"{', '.join(_OPTIONS)}."
+                )
+        self._on_commit: bool | str = self.options.get("on_commit", True)
+        given = {name: self.options[name] for name in _TASK_OPTIONS if name in self.options}
+        self._task_options = TaskOptions(**given)  # type: ignore[typeddict-item]
+
+    def validate_task(self, task: Any) -> None:
+        """Refuse what cannot be run, and let workers of this process run the others."""
+        super().validate_task(task)
+        try:
+            serve(task, self._task_options)
+        except UsageError as error:
+            kinds = part_of(task, "exceptions")
+            # Django calls it the one, django-tasks the other.
+            refused = getattr(kinds, "InvalidTask", None) or kinds.InvalidTaskError
+            raise refused(str(error)) from error
+
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        """Make a job; it is sent when the transaction is committed, unless told otherwise.
+
+        Raises:
+            InvalidTask: no worker could run it (InvalidTaskError of django-tasks).
+            TypeError: an argument is not JSON.
+            BideError: an argument is not what the task takes, or the server refuses.
+        """
+        self.validate_task(task)
+        result = new_result(task, new_id(), args, kwargs)
+        at = task.run_after
+        if at is not None and timezone.is_naive(at):
+            at = timezone.make_aware(at)
+        queue = self._queue(task.queue_name)
+        prepared = queue.prepare(
+            serve(task, self._task_options),
+            result.args,
+            result.kwargs,
+            job_id=result.id.rpartition(":")[2],
+            at=at,
+            priority=_priority(task.priority),
+        )
+
+        def send() -> None:
+            queue.enqueue_many([prepared])
+            signals = part_of(task, "signals")
+            signals.task_enqueued.send(type(self), task_result=result)
+
+        if self._on_commit is False:
+            send()
+        else:
+            at_commit(send, None if self._on_commit is True else self._on_commit)
+        return result
+
+    def get_result(self, result_id: str) -> Any:
+        """Read a job.
+
+        Raises:
+            TaskResultDoesNotExist: there is none, or its task is in no module that this process
+                has imported.
+            BideError: the server cannot be asked.
+        """
+        gone = importlib.import_module(
+            f"{type(self).__mro__[1].__module__.rpartition('.backends')[0]}.exceptions"
+        ).TaskResultDoesNotExist
+        queue, _, job_id = str(result_id).rpartition(":")
+        if not queue or (self.queues and queue not in self.queues):
+            raise gone(result_id)
+        try:
+            job = self._queue(queue).fetch(job_id)
+        except (JobNotFound, UsageError):
+            raise gone(result_id) from None
+        task = known.get(job.task)
+        if task is None:
+            raise gone(f"{result_id} is of {job.task}; import its module first.")
+        return stored_result(task.using(queue_name=queue, backend=self.alias), job)
+
+    def check(self, **kwargs: Any) -> Any:
+        """Say at `manage.py check` what of the settings cannot be meant."""
+        from django.core import checks
+
+        yield from super().check(**kwargs)
+        try:
+            for name in self.queues or ["default"]:
+                self._queue(name).keys  # noqa: B018
+        except BideError as error:
+            yield checks.Error(f"TASKS[{self.alias!r}]: {error}", id="bide.E001")
+
+    def _queue(self, name: str) -> Queue:
+        return _queue(name, self.options.get("url"), self.options.get("prefix"))
+
+
+@lru_cache(maxsize=256)
+def _queue(name: str, url: str | None, prefix: str | None) -> Queue:
+    """One for all threads; Django makes a backend for each."""
+    return Queue(name, url=url, prefix=prefix)
+
+
+def _priority(priority: int) -> int:
+    """From -100 to 100, to 0 to 9; 0 is the default of both, 5."""
+    return 5 + -(-priority * 4 // 100) if priority >= 0 else 5 - -(priority * 5 // 100)

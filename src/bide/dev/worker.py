@@ -1,0 +1,131 @@
+"""The worker of `bide dev`: it serves the queues that the application has, and tells what is wrong.
+
+It is told its plan over a line, says there whether it ends by a mistake in the source, and stops
+when the line ends, because then `dev` is dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import os
+import socket
+import sys
+import traceback
+from types import TracebackType
+from typing import Any, Final
+
+import msgspec
+
+from bide import logs
+from bide.connection import resolve_url
+from bide.errors import BideError
+from bide.logs import printable
+from bide.queue import AsyncQueue, Queue
+from bide.queue.tasks import Call
+from bide.task import registering_modules
+from bide.worker import Worker
+from bide.worker.leftovers import leave_threads_behind
+from bide.worker.processes.wire import Reader
+
+SHOWN: Final = b"!"
+"""What it says when it ends because of a mistake, which it has shown: another would end so too."""
+
+_OURS: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+class DevPlan(msgspec.Struct, frozen=True):
+    """What a worker of `bide dev` does."""
+
+    module: str
+    path: list[str]
+    """Where modules are looked for first."""
+    url: str
+    options: dict[str, Any]
+    """Of `bide.Worker`; without `queues`, those that the application has are served."""
+    log: tuple[str, int]
+    """Format and level."""
+
+
+def main() -> None:
+    """Be the worker: the program that `dev` starts."""
+    line = socket.socket(fileno=int(sys.argv[-1]))
+    line.setblocking(True)
+    line.set_inheritable(False)
+    told = Reader(line).read()
+    if told is None:
+        return
+    plan = msgspec.json.decode(told, type=DevPlan)
+    logs.setup(*plan.log)
+    sys.path[:0] = [place for place in plan.path if place not in sys.path]
+    try:
+        _work(plan, line)
+    except BaseException as error:
+        if isinstance(error, BideError):
+            sys.stderr.write(f"Error: {printable(str(error))}\n")
+        else:
+            sys.stderr.write(explain(error))
+        with contextlib.suppress(OSError):
+            line.send(SHOWN)
+        sys.exit(1)
+    leave_threads_behind()
+
+
+def _work(plan: DevPlan, line: socket.socket) -> None:
+    """Import, and run jobs until told to stop; whatever is wrong with the source is raised."""
+    importlib.import_module(plan.module)
+    options = dict(plan.options)
+    options.setdefault("queues", _names(queues_of(plan.module), plan.url))
+    worker = Worker(url=plan.url, modules=[plan.module], **options)
+    worker.work(beside=lambda: _stop_with(line, worker))
+
+
+def explain(error: BaseException) -> str:
+    """What was raised: the traceback, from the application's own first line on."""
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None and _is_machinery(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    lines = traceback.format_exception(type(error), error, trace)
+    return "".join(f"{printable(line)}\n" for line in "".join(lines).splitlines())
+
+
+def _is_machinery(file: str) -> bool:
+    return file.startswith((_OURS, "<frozen importlib")) or f"{os.sep}importlib{os.sep}" in file
+
+
+def queues_of(module: str) -> list[Queue | AsyncQueue]:
+    """The queues that stand in a module and in those that have registered tasks, in their order."""
+    found: list[Queue | AsyncQueue] = []
+    for name in (module, *sorted(registering_modules() - {module})):
+        for value in list(vars(sys.modules.get(name, object)).values()):
+            if isinstance(value, Call):
+                value = value.queue
+            if isinstance(value, Queue | AsyncQueue):
+                found.append(value)
+    return list(dict.fromkeys(found))
+
+
+def _names(queues: list[Queue | AsyncQueue], url: str) -> list[str]:
+    """Their names; who looks for jobs on another server than this one is told so."""
+    log = logs.Log("bide.dev")
+    for queue in queues:
+        if queue.url != resolve_url(url):
+            log.warning(
+                "queue %s has a server of its own, which this worker does not serve; leave out "
+                "url=, and set $BIDE_URL where it runs in production",
+                queue.name,
+            )
+    return list(dict.fromkeys(queue.name for queue in queues)) or ["default"]
+
+
+async def _stop_with(line: socket.socket, worker: Worker) -> None:
+    """Stop the worker when the line ends."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    line.setblocking(False)
+    loop.add_reader(line, ended.set)
+    try:
+        await ended.wait()
+        worker.stop()
+    finally:
+        loop.remove_reader(line)

@@ -1,0 +1,163 @@
+"""Spans of enqueues and runs, and the links between them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import baggage, context
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from bide import Fail, Queue, Snooze, Worker, current_job, middleware
+from bide.contrib.otel import Tracing
+
+seen: list[Any] = []
+
+
+def plain(text: str) -> str:
+    seen.append(baggage.get_baggage("customer"))
+    return text
+
+
+async def awaited() -> str:
+    return current_job().id
+
+
+def fails() -> None:
+    raise Fail("no such order")
+
+
+def snoozes() -> None:
+    if current_job().attempt and not seen:
+        seen.append("snoozed")
+        raise Snooze("0s")
+
+
+class Traced:
+    """A tracer whose spans can be looked at."""
+
+    def __init__(self) -> None:
+        self.provider = TracerProvider()
+        self.exporter = InMemorySpanExporter()
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+
+    def spans(self, kind: SpanKind) -> list[ReadableSpan]:
+        return [span for span in self.exporter.get_finished_spans() if span.kind == kind]
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Traced]:
+    traced = Traced()
+    monkeypatch.setattr(middleware, "_used", [Tracing(traced.provider)])
+    seen.clear()
+    yield traced
+    traced.provider.shutdown()
+
+
+@pytest.fixture
+def queue(one_url: str) -> Iterator[Queue]:
+    queue = Queue("orders", url=one_url)
+    yield queue
+    queue.close()
+
+
+def work(queue: Queue) -> None:
+    Worker(queue, modules=__name__).work(burst=True)
+
+
+@pytest.mark.parametrize("task", [plain, awaited])
+def test_a_run_links_to_its_enqueue_and_is_a_trace_of_its_own(
+    traced: Traced, queue: Queue, task: Any
+) -> None:
+    tracer = traced.provider.get_tracer("web")
+    with tracer.start_as_current_span("request") as request:
+        job = queue.enqueue(task, *(["x"] if task is plain else []), meta={"order": 7})
+    work(queue)
+    (made,) = traced.spans(SpanKind.PRODUCER)
+    (run,) = traced.spans(SpanKind.CONSUMER)
+    assert (made.name, run.name) == ("enqueue orders", "run orders")
+    assert made.parent == request.get_span_context()
+    assert run.parent is None
+    assert made.context is not None
+    assert run.context is not None
+    (link,) = run.links
+    assert (link.context.trace_id, link.context.span_id) == (
+        made.context.trace_id,
+        made.context.span_id,
+    )
+    assert run.context.trace_id != made.context.trace_id
+    assert dict(made.attributes or {}) == {
+        "messaging.system": "bide",
+        "messaging.destination.name": "orders",
+        "messaging.operation.name": "enqueue",
+        "messaging.operation.type": "create",
+        "bide.task": f"{__name__}:{task.__name__}",
+    }
+    said = dict(run.attributes or {})
+    assert said["messaging.message.id"] == job.id
+    assert said["messaging.operation.type"] == "process"
+    assert (said["bide.attempt"], said["bide.redelivered"]) == (1, False)
+    assert run.status.status_code is StatusCode.UNSET
+    job.refresh()
+    assert job.status == "completed"
+    assert job.meta["order"] == 7
+
+
+def test_baggage_travels(traced: Traced, queue: Queue) -> None:
+    token = context.attach(baggage.set_baggage("customer", "ann"))
+    queue.enqueue(plain, "x")
+    context.detach(token)
+    work(queue)
+    assert seen == ["ann"]
+
+
+def test_an_error_is_on_the_span_and_reaches_the_worker(traced: Traced, queue: Queue) -> None:
+    job = queue.enqueue(fails)
+    work(queue)
+    (run,) = traced.spans(SpanKind.CONSUMER)
+    assert run.status.status_code is StatusCode.ERROR
+    assert (run.attributes or {})["error.type"] == "bide.outcomes.Fail"
+    assert [event.name for event in run.events] == ["exception"]
+    job.refresh()
+    assert job.status == "failed"
+
+
+def test_a_snooze_is_no_error_and_each_run_has_a_span(traced: Traced, queue: Queue) -> None:
+    queue.enqueue(snoozes)
+    work(queue)
+    runs = traced.spans(SpanKind.CONSUMER)
+    assert [run.status.status_code for run in runs] == [StatusCode.UNSET] * 2
+    assert [len(run.links) for run in runs] == [1, 1]
+
+
+@pytest.mark.parametrize("meta", [{"otel": "x"}, {"otel": {"traceparent": 7}}, {"otel": {}}])
+def test_what_others_wrote_into_meta_stops_no_job(
+    traced: Traced, queue: Queue, monkeypatch: pytest.MonkeyPatch, meta: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(Tracing, "enqueuing", lambda self, queue, body: body)
+    job = queue.enqueue(plain, "x", meta=meta)
+    work(queue)
+    (run,) = traced.spans(SpanKind.CONSUMER)
+    assert list(run.links) == []
+    job.refresh()
+    assert job.status == "completed"
+
+
+def test_without_an_sdk_nothing_travels(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(middleware, "_used", [Tracing()])
+    job = queue.enqueue(plain, "x")
+    work(queue)
+    job.refresh()
+    assert (job.status, job.meta) == ("completed", {})
+
+
+def test_who_does_not_use_it_imports_none_of_it() -> None:
+    code = "import bide, bide.cli.main, sys; print('bide.contrib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "False\n"

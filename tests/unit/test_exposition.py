@@ -1,0 +1,67 @@
+"""Whatever stands in a label, a reader of the text format reads it again."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from bide.exposition import Distribution, Family, expose
+from bide.worker.figures import LATENESS, RUN_TIME, Figures, add_all
+
+# The parser splits lines as `str.splitlines` does, at more than the format's line feed.
+LABELS = st.text(st.characters(exclude_categories=["Cs"])).filter(
+    lambda text: text.isprintable() or set(text) <= {"\n", "\\", '"', " "}
+)
+
+
+@given(label=LABELS, help=LABELS, value=st.floats(-1e9, 1e9))
+@example(label='a"b\\n\nc', help='x\\y\n"z"', value=0.5)
+@example(label="\\", help="\\", value=1e-9)
+def test_a_value_with_labels_is_read_again(label: str, help: str, value: float) -> None:
+    family = Family("bide_x", "gauge", help or "-", [({"queue": label, "state": "a"}, value)])
+    (read,) = text_string_to_metric_families(expose([family]))
+    (sample,) = read.samples
+    assert (sample.name, sample.labels) == ("bide_x", {"queue": label, "state": "a"})
+    assert math.isclose(sample.value, value, rel_tol=1e-9)
+    assert read.type == "gauge"
+
+
+def test_what_is_no_character_is_replaced() -> None:
+    text = expose([Family("bide_x", "gauge", "A.", [({"queue": "a\udcffb"}, 1)])])
+    assert text.encode().splitlines()[-1] == b'bide_x{queue="a?b"} 1'
+
+
+def test_a_histogram_counts_up_to_each_bound() -> None:
+    seen = Distribution((0.5, 2), (3, 0, 1), 9.25)
+    text = expose([Family("bide_s", "histogram", "A.", [({"queue": "q"}, seen)])])
+    assert text.splitlines()[2:] == [
+        'bide_s_bucket{queue="q",le="0.5"} 3',
+        'bide_s_bucket{queue="q",le="2"} 3',
+        'bide_s_bucket{queue="q",le="+Inf"} 4',
+        'bide_s_sum{queue="q"} 9.25',
+        'bide_s_count{queue="q"} 4',
+    ]
+
+
+def test_a_bound_belongs_to_the_bucket_below_it() -> None:
+    figures = Figures()
+    for seconds in (0.0005, 0.001, 0.0011, 1800, 1801):
+        figures.note_run(seconds)
+    counts = figures.run_time.counts
+    assert (counts[0], counts[1], counts[-2], counts[-1]) == (2, 1, 1, 1)
+    assert len(counts) == len(RUN_TIME) + 1
+
+
+def test_figures_of_workers_add_up_and_share_nothing() -> None:
+    total, one = {"mail": Figures(claims=1)}, {"mail": Figures(2), "low": Figures(3)}
+    one["mail"].settled["fail"] = 4
+    one["mail"].lateness.add(LATENESS, 2)
+    add_all(total, one)
+    add_all(total, one)
+    assert (total["mail"].claims, total["low"].claims) == (5, 6)
+    assert total["mail"].settled == {"fail": 8}
+    assert (sum(total["mail"].lateness.counts), total["mail"].lateness.total) == (2, 4)
+    assert (one["low"].claims, sum(one["mail"].lateness.counts)) == (3, 1)
