@@ -21,14 +21,17 @@ from bide.servers import Kind
 Role = Literal["worker", "producer", "operator", "viewer"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
-_LOOK: Final = ("counts", "fetch", "list", "queues", "upcoming", "workers")
+_LOOK: Final = (
+    *("between", "counts", "fetch", "list", "queues", "timeline", "upcoming", "workers"),
+)
 _CHANGE: Final = (
     *("cancel", "configure", "counts", "delete", "empty", "fetch", "list", "listen", "pause"),
     *("promote", "queues", "register", "reschedule", "resume", "retry", "upcoming"),
 )
 _PRODUCE: Final = (*_CHANGE, "enqueue", "place", "watch")
 _OPERATE: Final = (
-    *("fsck_jobs", "fsck_queue", "fsck_queues", "fsck_workers", "stop", "upgrade", "workers"),
+    *("between", "fsck_jobs", "fsck_queue", "fsck_queues", "fsck_workers", "stop", "timeline"),
+    *("upgrade", "workers"),
 )
 _WORK: Final = ("begin", "claim", "extend", "heartbeat", "leave", "note", "pop", "refuse", "settle")
 

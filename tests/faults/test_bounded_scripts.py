@@ -25,7 +25,7 @@ from bide.embedded import Server
 from bide.ids import new_id
 from bide.job import Claimed
 from bide.keys import DEFAULT_PRIORITY, keys_of
-from bide.ops import consume, fsck, inspect, listen, manage, produce, registry
+from bide.ops import ahead, consume, fsck, inspect, listen, manage, produce, registry
 from bide.ops.consume import Said, Settle
 from bide.payload.codec import Body
 from bide.payload.items import MAX_DATA, encode_item
@@ -219,6 +219,10 @@ def _time_reading(full: Full) -> None:
     ahead = [produce.prepare(Body("app:task"), 3600, priority=i % 10) for i in range(10 * most)]
     full.queue.enqueue_many(ahead)
     full.time("upcoming", lambda: full.queue.upcoming(inspect.MAX_UPCOMING))
+    widest = ahead.timeline(KEYS, 3_600_000_000, ahead.MOST_STRETCHES, offset_us=-7_200_000_000)
+    full.time("timeline", lambda: full.client.run(widest))
+    ever = ahead.between(KEYS, 0, 2**50, DUE // 2, inspect.MAX_PAGE)
+    full.time("between", lambda: full.client.run(ever))
     full.time("watch", lambda: full.client.run(inspect.watch(KEYS, ahead[0].id, 1)))
     for state in ("waiting", "active", "completed"):
         full.time(f"a page of the {state}", partial(full.queue.jobs, state, count=most))
