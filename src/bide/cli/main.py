@@ -29,6 +29,7 @@ from bide.cli.script import script
 from bide.cli.site import NotFound
 from bide.cli.upcoming import upcoming
 from bide.cli.upgrade import upgrade
+from bide.cli.web import web
 from bide.cli.worker import worker
 from bide.cli.workers import workers
 from bide.errors import BideError, JobNotFound, UsageError
@@ -70,6 +71,7 @@ for command in (
     queues,
     workers,
     health,
+    web,
     doctor,
     acl,
     fsck,

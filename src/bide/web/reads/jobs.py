@@ -1,0 +1,62 @@
+"""Jobs in lists and searches, and one job."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from bide.cli.screen import moment_json
+from bide.clock import from_us
+from bide.ops import inspect
+from bide.queue.view import not_found
+from bide.states import FINISHED, State
+from bide.web.asked import Asked
+from bide.web.reads.scan import Scan, Wanted
+from bide.web.reads.shape import brief, full
+from bide.web.site import Site
+
+PAGE: Final = 50
+
+
+async def jobs(site: Site, asked: Asked) -> dict[str, Any]:
+    """A page of the jobs that fit, and how far was looked for them.
+
+    Raises:
+        UsageError: a parameter cannot be meant.
+        NotFound: there is no queue `q`.
+    """
+    scan = Scan(site, await Wanted.read(site, asked), after=asked.text("after"))
+    found = await scan.run(asked.number("count", PAGE, 500) or PAGE)
+    return {
+        "jobs": [brief(seen.queue, seen.snapshot, site.mask) for seen in found],
+        "looked": scan.looked,
+        "total": scan.total,
+        "filtered": scan.wanted.reads_jobs,
+        "states": scan.states,
+        "queues": await site.queues(),
+        "next": scan.next,
+    }
+
+
+async def job(site: Site, asked: Asked) -> dict[str, Any]:
+    """Everything that is known of a job; without `q` it is looked for in all queues.
+
+    Raises:
+        JobNotFound: there is none.
+        NotFound: there is no queue `q`.
+    """
+    id = asked.text("id")
+    names = await site.known(asked.text("q"))
+    commands = [inspect.fetch(site.keys(name), [id]) for name in names] if id else []
+    for name, (snapshot,) in zip(names, await site.client.run_many(commands), strict=False):
+        if snapshot is not None:
+            shown = full(name, snapshot, site.mask)
+            run = snapshot.run
+            lease = snapshot.since_us if snapshot.state == State.ACTIVE else None
+            return shown | {
+                "ended": snapshot.state in FINISHED,
+                "first_due": run and moment_json(from_us(run.first_us)),
+                "lease_until": lease and moment_json(from_us(lease)),
+                "crashes": run.crashes if run else 0,
+                "why": None,
+            }
+    raise not_found(id)
