@@ -1,7 +1,7 @@
 """An order desk at its work, for pictures and tests of the page: what was, is and will be.
 
-    fill(url)                 jobs in every state, three queues, a herd, a paused queue
-    crew(url)                 one worker that runs something slow, in this process's threads
+fill(url)                 jobs in every state, three queues, a herd, a paused queue
+crew(url)                 one worker that runs something slow, in this process's threads
 """
 
 from __future__ import annotations
@@ -57,13 +57,34 @@ def fill(url: str) -> None:
 
     ahead: list[tuple[Queue, Any]] = []
     for i in range(900):
-        minutes = dice.choice((dice.uniform(0.1, 55), dice.gauss(25, 6) % 55, dice.uniform(60, 1200)))
-        ahead.append((orders, orders.prepare(place_order, (1000 + i, dice.choice(names)), delay=minutes * 60)))
+        minutes = dice.choice(
+            (dice.uniform(0.1, 55), dice.gauss(25, 6) % 55, dice.uniform(60, 1200))
+        )
+        ahead.append(
+            (
+                orders,
+                orders.prepare(place_order, (1000 + i, dice.choice(names)), delay=minutes * 60),
+            )
+        )
     for i in range(700):
-        minutes = dice.choice((dice.gauss(38, 5) % 58, dice.uniform(0.2, 58), dice.uniform(60, 40_000)))
-        ahead.append((mail, mail.prepare(remind, (2000 + i,), {"channel": "sms", "api_token": "s3cr3t"}, delay=minutes * 60)))
+        minutes = dice.choice(
+            (dice.gauss(38, 5) % 58, dice.uniform(0.2, 58), dice.uniform(60, 40_000))
+        )
+        ahead.append(
+            (
+                mail,
+                mail.prepare(
+                    remind,
+                    (2000 + i,),
+                    {"channel": "sms", "api_token": "s3cr3t"},
+                    delay=minutes * 60,
+                ),
+            )
+        )
     for i in range(28):
-        ahead.append((nightly, nightly.prepare(report, (f"2030-02-{i + 1:02}",), delay=i * 86_400 + 3000)))
+        ahead.append(
+            (nightly, nightly.prepare(report, (f"2030-02-{i + 1:02}",), delay=i * 86_400 + 3000))
+        )
     herd = (datetime.now(UTC) + timedelta(minutes=33)).replace(second=0, microsecond=0)
     ahead += [(mail, mail.prepare(remind, (5000 + i,), at=herd)) for i in range(260)]
     for queue in (orders, mail, nightly):

@@ -12,7 +12,7 @@ from bide.cli.site import NotFound
 from bide.logs import plain
 from bide.web.access import Role
 from bide.web.asked import Asked
-from bide.web.reads import READS
+from bide.web.reads.table import READS
 from bide.web.site import Site
 from bide.web.trouble import extra_headers, status_and_sentence
 

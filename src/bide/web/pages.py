@@ -28,7 +28,7 @@ from bide.version import VERSION
 from bide.web.access import Role
 from bide.web.asked import ORDER, Asked
 from bide.web.picture import draw
-from bide.web.reads import READS
+from bide.web.reads.table import READS
 from bide.web.reads.timeline import SPANS
 from bide.web.site import Site
 from bide.web.trouble import extra_headers, status_and_sentence
@@ -97,7 +97,7 @@ def _templates() -> jinja2.Environment:
         "n": lambda number: f"{number:,}",
         "dur": _duration,
         "block": _block,
-        "pretty": lambda value: _block(json.dumps(value, ensure_ascii=False, indent=2)),
+        "pretty": _pretty,
         "t": _time,
         "rel": _relative,
         "bytes": lambda size: f"{size / 1e6:.1f} MB",
@@ -117,6 +117,12 @@ def _block(text: str) -> Markup:
     """A text of several lines."""
     cut = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}\n… ({len(text):,} characters)"
     return Markup("\n").join(escape(printable(line)) for line in cut.split("\n"))
+
+
+def _pretty(value: Any) -> Markup:
+    """A value as JSON; in one line where that is short."""
+    line = json.dumps(value, ensure_ascii=False)
+    return _block(line if len(line) <= 60 else json.dumps(value, ensure_ascii=False, indent=2))
 
 
 def _duration(seconds: float | None) -> str:

@@ -98,7 +98,7 @@ def draw(shown: dict[str, Any]) -> Picture | None:
         now_x=round((now - start).total_seconds() / step * STEP, 1),
         top=top,
         highest=sizes[-1] if sizes else 0,
-        ticks=[_tick(start, k * every * step, now, step) for k in range(TICKS)],
+        ticks=[_tick(start, k * every * step, (k - 1) * every * step) for k in range(TICKS)],
         colours=colours,
         step_us=step_us,
         from_us=from_us,
@@ -130,14 +130,10 @@ def _index(at: str, start: datetime, step: float) -> int:
     return round((datetime.fromisoformat(at) - start).total_seconds() / step)
 
 
-def _tick(start: datetime, seconds: float, now: datetime, step: float) -> Tick:
-    at = start + timedelta(seconds=seconds)
-    away = round((at - now).total_seconds() / step) * step
-    if abs(away) < step:
-        far = "now"
-    else:
-        far = f"{'+' if away > 0 else '-'}{describe(abs(away))}"
-    return Tick(at.isoformat(), far)
+def _tick(start: datetime, seconds: float, away: float) -> Tick:
+    """`away` is from now, the second of them, to a whole step."""
+    far = f"{'+' if away > 0 else '-'}{describe(abs(away))}" if away else "now"
+    return Tick((start + timedelta(seconds=seconds)).isoformat(), far)
 
 
 def _us(at: datetime) -> int:

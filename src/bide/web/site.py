@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from bide import aio
 from bide.cli.site import NotFound
 from bide.connection import resolve_prefix
@@ -68,8 +70,20 @@ class Site:
     async def workers(self) -> list[WorkerSeen]:
         """The workers that were heard of lately, and serve what is shown."""
         seen = await self.client.run(registry.workers(self._everywhere))
-        only = self._only
-        return [one for one in seen if only is None or only.intersection(one.about.queues)]
+        if self._only is None:
+            return seen
+        return [self._of_shown(one) for one in seen if self._only.intersection(one.about.queues)]
+
+    def _of_shown(self, worker: WorkerSeen) -> WorkerSeen:
+        """A worker without what it does for queues that are not shown."""
+        only, about = self._only or (), worker.about
+        shown = msgspec.structs.replace(
+            about,
+            queues=[queue for queue in about.queues if queue in only],
+            doing=[job for job in about.doing if job.queue in only],
+            unserved=[],
+        )
+        return worker._replace(about=shown)
 
     async def fetch(self, queue: str, ids: Sequence[str]) -> list[Snapshot]:
         """The jobs of those ids that are there."""

@@ -1,33 +1,5 @@
 """What the page, the JSON API and `bide top` show: functions from a site and what was asked for.
 
 Each returns plain values, as JSON has them: moments in ISO 8601 and UTC, times in seconds. To add a
-page is to add a line to `READS`, and a template of the same name.
+page is to add a line to the table in `table.py`, and a template of the same name.
 """
-
-from __future__ import annotations
-
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
-
-from bide.web.asked import Asked
-from bide.web.reads.failures import failures
-from bide.web.reads.jobs import job, jobs
-from bide.web.reads.queues import queue, queues
-from bide.web.reads.range import stretch
-from bide.web.reads.timeline import timeline
-from bide.web.reads.workers import workers
-from bide.web.site import Site
-
-Read = Callable[[Site, Asked], Awaitable[dict[str, Any]]]
-
-READS: Final[dict[str, Read]] = {
-    "timeline": timeline,
-    "range": stretch,
-    "queues": queues,
-    "queue": queue,
-    "jobs": jobs,
-    "job": job,
-    "failures": failures,
-    "workers": workers,
-}
-"""By the name that stands in the address."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from bide.cli.jobs.look import Seen
 from bide.cli.screen import moment_json
 from bide.clock import from_us
+from bide.ids import LONGEST
 from bide.ops import inspect
 from bide.queue.view import not_found
 from bide.states import FINISHED, State
 from bide.web.asked import Asked
-from bide.web.reads.scan import Scan, Wanted
+from bide.web.reads.scan import LOOK, Scan, Wanted
 from bide.web.reads.shape import brief, full
 from bide.web.site import Site
 
@@ -24,8 +26,14 @@ async def jobs(site: Site, asked: Asked) -> dict[str, Any]:
         UsageError: a parameter cannot be meant.
         NotFound: there is no queue `q`.
     """
-    scan = Scan(site, await Wanted.read(site, asked), after=asked.text("after"))
+    wanted, after = await Wanted.read(site, asked), asked.text("after")
+    scan = Scan(site, wanted, look=LOOK, after=after)
     found = await scan.run(asked.number("count", PAGE, 500) or PAGE)
+    if wanted.text and not after:  # one whose id that is need not be looked for
+        named = [
+            one for one in await _named(site, wanted) if one.id not in {seen.id for seen in found}
+        ]
+        found = [*named, *found]
     return {
         "jobs": [brief(seen.queue, seen.snapshot, site.mask) for seen in found],
         "looked": scan.looked,
@@ -35,6 +43,20 @@ async def jobs(site: Site, asked: Asked) -> dict[str, Any]:
         "queues": await site.queues(),
         "next": scan.next,
     }
+
+
+async def _named(site: Site, wanted: Wanted) -> list[Seen]:
+    """The jobs whose id the text is."""
+    if len(wanted.text) > LONGEST:
+        return []
+    commands = [inspect.fetch(site.keys(queue), [wanted.text]) for queue in wanted.queues]
+    return [
+        Seen(queue, snapshot)
+        for queue, (snapshot,) in zip(
+            wanted.queues, await site.client.run_many(commands), strict=True
+        )
+        if snapshot is not None and wanted.fits(Seen(queue, snapshot), site)
+    ]
 
 
 async def job(site: Site, asked: Asked) -> dict[str, Any]:
