@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -119,7 +120,12 @@ def test_nothing_that_a_job_says_is_run(tab: Callable[..., Tab], desk: Page, mai
         mail.enqueue_call(nasty, (payload,), retry=0)
         strange = produce.prepare(Body(f"app:{payload}", [payload]), 60)  # another program's
         mail.enqueue_many([strange])
-    Worker([mail], modules=[__name__], concurrency=4).work(burst=True)
+    # In a thread: in this one, playwright's event loop runs.
+    worker = Worker([mail], modules=[__name__], concurrency=4)
+    thread = threading.Thread(target=worker.work, kwargs={"burst": True})
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
     page = tab().page
     jobs = desk.get("/api/jobs", count=100).json["jobs"]
     assert len(jobs) == 3 * len(PAYLOADS)

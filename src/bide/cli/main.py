@@ -27,6 +27,7 @@ from bide.cli.queues import queues
 from bide.cli.rq_timer import rq_timer
 from bide.cli.script import script
 from bide.cli.site import NotFound
+from bide.cli.top import top
 from bide.cli.upcoming import upcoming
 from bide.cli.upgrade import upgrade
 from bide.cli.web import web
@@ -71,6 +72,7 @@ for command in (
     queues,
     workers,
     health,
+    top,
     web,
     doctor,
     acl,

@@ -41,8 +41,7 @@ def web(
     try:
         import uvicorn
 
-        from bide.web import app
-        from bide.web.app import credentials_are_set
+        from bide.web.application import app, credentials_are_set
     except ModuleNotFoundError as error:
         if error.name not in ("uvicorn", "starlette", "jinja2", "markupsafe"):
             raise

@@ -10,8 +10,29 @@ rendered here and can be read without scripts; small modules keep a page live.
     live.py      tells browsers that something has changed
 """
 
-from bide.web.access import Role
-from bide.web.app import app
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from bide.web.masking import Mask, mask_secrets
 
+if TYPE_CHECKING:
+    from bide.web.access import Role
+    from bide.web.application import app
+
 __all__ = ["Mask", "Role", "app", "mask_secrets"]
+
+_LATE = {"app": "bide.web.application", "Role": "bide.web.access"}
+"""What needs the extra; `bide top` does without."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(_LATE[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name not in ("starlette", "jinja2", "markupsafe"):
+            raise
+        from bide.errors import UsageError
+
+        raise UsageError("The page needs more; run `pip install 'bide[web]'`.") from None
