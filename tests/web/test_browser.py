@@ -90,7 +90,8 @@ def test_every_page_is_whole(
 
 
 NAMELESS = """() => [...document.querySelectorAll(`a, button,
-  input:not([type=hidden]), select, progress, meter, nav, svg[role]`)].filter(e => !(e.getAttribute('aria-label') || e.labels?.length
+  input:not([type=hidden]), select, progress, meter, nav, svg[role]`)].filter(e =>
+  !(e.getAttribute('aria-label') || e.labels?.length
   || e.textContent.trim() || e.getAttribute('aria-hidden'))).map(e => e.outerHTML)"""
 """What no screen reader could name."""
 
@@ -101,7 +102,8 @@ FAINT = """() => {
     return .2126 * r + .7152 * g + .0722 * b };
   const ground = e => { for (; e; e = e.parentElement) {
     const c = rgb(getComputedStyle(e).backgroundColor);
-    if (c.length && (c[3] === undefined || c[3] === 1)) return c.slice(0, 3) } return [255, 255, 255] };
+    if (c.length && (c[3] === undefined || c[3] === 1)) return c.slice(0, 3) }
+    return [255, 255, 255] };
   const found = [];
   for (const e of document.querySelectorAll('main *, header *')) {
     const own = [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());

@@ -32,7 +32,7 @@ EXTRA = "The page needs `pip install 'bide[web]'`."
 def web(
     listen: str, operator: bool, queues: tuple[str, ...], url: str | None, prefix: str | None
 ) -> None:
-    """Serve the page: what is due when, queues, jobs, failures, workers.
+    """Serve the page: what is due when, queues, jobs, workers.
 
     Without tokens it can only be read, and only at this machine. $BIDE_WEB_VIEWER_TOKEN lets those
     in who have it, $BIDE_WEB_OPERATOR_TOKEN lets them change things too; a browser asks for a user,
