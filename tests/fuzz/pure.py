@@ -26,7 +26,7 @@ from bide.job import Claimed, RunRecord, Snapshot
 from bide.keys import keys_of
 from bide.logs import printable
 from bide.notes import read_notes
-from bide.ops import consume, inspect, listen, manage, produce, registry
+from bide.ops import ahead, consume, inspect, listen, manage, produce, registry
 from bide.ops.produce import Prepared
 from bide.payload.codec import (
     Body,
@@ -210,6 +210,8 @@ _SAMPLES: list[tuple[Command[Any], Any]] = [
     (inspect.fetch(MAIL, ["a"]), [b"ok", NOW, ITEM]),
     (inspect.counts(MAIL), [b"ok", NOW, 1, 2, 3, 4, 5, 6, NOW, 7, [b"completed", b"3"]]),
     (inspect.upcoming(MAIL, 0, 5), [b"ok", NOW, b"a", NOW, b"b", NOW]),
+    (ahead.timeline(MAIL, 1, 2), [b"ok", NOW, NOW, 0, 0, 1, 2, 3, 4, 5, 6]),
+    (ahead.between(MAIL, 1, 2), [b"ok", NOW, 1, b"a", NOW]),
     (inspect.listing(MAIL, "failed", 0, 5), [b"ok", NOW, b"a", b"b"]),
     (manage.retry(MAIL, ["a"], "+0"), [b"ok", NOW, b"ok", NOW]),
     (manage.empty(MAIL, "x"), [b"ok", 5, 1]),

@@ -33,11 +33,11 @@ class Page:
         self.port, self.root = port, root
         self.address = f"http://127.0.0.1:{port}{root}"
 
-    def get(self, path: str = "/", headers: dict[str, str] | None = None, **asked: Any) -> Reply:
+    def get(self, path: str = "/", headers: dict[str, str] | None = None, /, **asked: Any) -> Reply:
         query = f"?{urlencode(asked, errors='surrogateescape')}" if asked else ""
         return self._send("GET", f"{self.root}{path}{query}", headers or {}, None)
 
-    def post(self, headers: dict[str, str] | None = None, **form: Any) -> Reply:
+    def post(self, headers: dict[str, str] | None = None, /, **form: Any) -> Reply:
         given = {"content-type": "application/x-www-form-urlencoded", **(headers or OWN)}
         body = urlencode(form, errors="surrogateescape")
         return self._send("POST", f"{self.root}/do", given, body)

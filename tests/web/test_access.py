@@ -65,11 +65,11 @@ def test_it_is_read_only_unless_told_otherwise(page: Page, mail: Queue) -> None:
 def test_without_credentials_only_this_machine_is_served(page: Page) -> None:
     assert page.get("/").status == 200
     for host in ("evil.example", "evil.example:80", "10.0.0.7", "127.0.0.1.evil.example", ""):
-        reply = page.get("/api/queues", headers={"host": host})
+        reply = page.get("/api/queues", {"host": host})
         assert reply.status in (400, 403), host
         assert "queues" not in reply.text
     for host in ("localhost:8484", "127.0.0.1", "[::1]:1"):
-        assert page.get("/", headers={"host": host}).status == 200
+        assert page.get("/", {"host": host}).status == 200
 
 
 def test_nor_is_another_machine_that_says_it_is_this_one(one_url: str) -> None:
@@ -91,11 +91,11 @@ def test_tokens_part_viewers_from_operators(one_url: str, mail: Queue) -> None:
         assert nobody.status == 401
         assert nobody.headers["www-authenticate"].startswith("Basic ")
         assert "mail" not in nobody.text
-        assert page.get("/", headers={"host": "page.example"} | basic(LOOK)).status == 200
+        assert page.get("/", {"host": "page.example"} | basic(LOOK)).status == 200
         for auth in (basic, bearer):
-            assert page.get("/api/queues", headers=auth(LOOK)).status == 200
-            assert page.get("/api/queues", headers=auth(CHANGE)).status == 200
-            assert page.get("/api/queues", headers=auth("x" * 20)).status == 401
+            assert page.get("/api/queues", auth(LOOK)).status == 200
+            assert page.get("/api/queues", auth(CHANGE)).status == 200
+            assert page.get("/api/queues", auth("x" * 20)).status == 401
             own = {"sec-fetch-site": "same-origin"}
             assert page.post(own | auth(LOOK), verb="pause", q="mail").status == 403
             assert not mail.counts().paused
@@ -104,7 +104,7 @@ def test_tokens_part_viewers_from_operators(one_url: str, mail: Queue) -> None:
             mail.resume()
         for odd in ("Basic", "Basic !!!", "Basic " + "A" * 5, "Digest x", "Bearer", "Basic é"):
             sent = {"authorization": odd.encode("latin-1").decode("latin-1")}
-            assert page.get("/", headers=sent).status == 401
+            assert page.get("/", sent).status == 401
 
 
 def test_tokens_may_come_from_the_environment(
@@ -113,7 +113,7 @@ def test_tokens_may_come_from_the_environment(
     monkeypatch.setenv("BIDE_WEB_VIEWER_TOKEN", LOOK)
     with serve(app(url=one_url)) as page:
         assert page.get("/").status == 401
-        assert page.get("/", headers=basic(LOOK)).status == 200
+        assert page.get("/", basic(LOOK)).status == 200
 
 
 @pytest.mark.parametrize("token", ["", "short", "x" * 15])
@@ -146,7 +146,7 @@ def test_a_host_application_may_decide(is_awaited: bool, one_url: str, mail: Que
 
     with serve(app(url=one_url, authorize=awaited if is_awaited else who)) as page:
         assert page.get("/").status == 403
-        assert page.get("/", headers={"x-user": "bob"}).status == 200
+        assert page.get("/", {"x-user": "bob"}).status == 200
         own = {"sec-fetch-site": "same-origin"}
         assert page.post(own | {"x-user": "bob"}, verb="pause", q="mail").status == 403
         assert page.post(own | {"x-user": "ada"}, verb="pause", q="mail").status == 303

@@ -34,7 +34,7 @@ def running(*args: str, url: str) -> Iterator[tuple[subprocess.Popen[str], Page]
     finally:
         process.kill()
         process.wait()
-        if process.stdout:
+        if process.stdout is not None:
             process.stdout.close()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import click
@@ -114,8 +114,8 @@ def _picture(seen: dict[str, Any], where: str, width: int) -> Group:
 
 
 def _is_ahead(each: dict[str, Any], line: dict[str, Any]) -> bool:
-    end = datetime.fromisoformat(each["at"]).timestamp() + line["step"]
-    return end > datetime.fromisoformat(line["now"]).timestamp()
+    end = datetime.fromisoformat(each["at"]) + timedelta(seconds=line["step"])
+    return end > datetime.fromisoformat(line["now"])
 
 
 def _bars(line: dict[str, Any], width: int) -> str:

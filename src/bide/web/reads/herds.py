@@ -41,7 +41,8 @@ async def herds(site: Site, lines: Mapping[str, Timeline]) -> list[dict[str, Any
         if number >= LEAST and line.from_us + (i + 1) * line.step_us > line.now_us
     ]
     found = []
-    for place in sorted(places, reverse=True)[:SHOWN]:
+    for full in sorted(places, reverse=True)[:SHOWN]:
+        place: _Place | None = full
         while place is not None and place.step_us > _SECOND:
             place = await _finer(site, place)
         if place is not None and place.number >= LEAST:

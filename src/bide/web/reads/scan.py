@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final
@@ -153,9 +153,7 @@ def _place(start: int, state: str, queue: str) -> str:
     return f"{start}.{state}.{queue}"
 
 
-def _resume(
-    after: str, pairs: Sequence[tuple[State, str]]
-) -> tuple[int, Sequence[tuple[State, str]]]:
+def _resume(after: str, pairs: list[tuple[State, str]]) -> tuple[int, list[tuple[State, str]]]:
     """Where in which of the lists to go on."""
     if not after:
         return 0, pairs
@@ -166,4 +164,4 @@ def _resume(
     for i, (one, name) in enumerate(pairs):
         if (one, name) == (state, queue):
             return int(number), pairs[i:]
-    return 0, ()
+    return 0, []

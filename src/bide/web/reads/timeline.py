@@ -21,7 +21,7 @@ class Span(NamedTuple):
     step_us: int
     back: int = 20
     """Stretches before now."""
-    count: int = 140
+    steps: int = 140
     """Stretches in all."""
 
 
@@ -58,7 +58,7 @@ async def timeline(site: Site, asked: Asked) -> dict[str, Any]:
             shown,
             await site.client.run_many(
                 [
-                    ahead.timeline(site.keys(queue), span.step_us, span.count, offset_us=offset)
+                    ahead.timeline(site.keys(queue), span.step_us, span.steps, offset_us=offset)
                     for queue in shown
                 ]
             ),
