@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from bide import Queue, Worker, current_job
-from tests.web.serving import Page
+from bide.web import app
+from tests.web.serving import Page, serve
 
 PAGES = ("", "queues", "jobs", "failures", "workers")
 
@@ -223,3 +224,17 @@ def test_what_cannot_be_meant_is_answered_with_a_sentence(
     assert reply.json["error"].endswith(".")
     assert json.loads(reply.text).keys() == {"error"}
     assert page.get(path.removeprefix("/api"), **asked).status == status
+
+
+def test_a_server_that_is_not_there_is_told() -> None:
+    with serve(app(url="redis://127.0.0.1:1")) as page:
+        reply = page.get("/")
+        assert reply.status == 503
+        assert "That did not work" in reply.text
+        assert "127.0.0.1:1" in reply.text
+
+
+def test_a_server_s_password_is_never_shown(one_url: str) -> None:
+    with serve(app(url="redis://:hunter2hunter2@127.0.0.1:1")) as page:
+        for path in ("/", "/api/queues"):
+            assert "hunter2" not in page.get(path).text

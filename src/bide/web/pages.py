@@ -45,8 +45,8 @@ async def page(site: Site, request: Request, asked: Asked, role: Role) -> Respon
     if read is None:
         raise NotFound(f"There is no page {name[:60]!r}.")
     shown = await read(site, asked)
-    more = {"picture": draw(shown)} if name == HOME else {}
-    return render(request, name, role=role, asked=asked, m=shown, site=site, **more)
+    picture = draw(shown) if name == HOME else None
+    return render(request, name, role=role, asked=asked, m=shown, site=site, picture=picture)
 
 
 def failed_as_page(request: Request, error: Exception) -> Response:
@@ -100,10 +100,14 @@ def _templates() -> jinja2.Environment:
         "pretty": _pretty,
         "t": _time,
         "rel": _relative,
-        "bytes": lambda size: f"{size / 1e6:.1f} MB",
+        "bytes": _megabytes,
     }
-    env.globals |= {"STATES": LISTABLE, "ORDER": ORDER, "SPANS": tuple(SPANS), "VERSION": VERSION}
+    env.globals.update(STATES=LISTABLE, ORDER=ORDER, SPANS=tuple(SPANS), VERSION=VERSION)
     return env
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"
 
 
 def _harmless(value: Any) -> Any:
