@@ -102,7 +102,8 @@ def _templates() -> jinja2.Environment:
         "rel": _relative,
         "bytes": _megabytes,
     }
-    env.globals.update(STATES=LISTABLE, ORDER=ORDER, SPANS=tuple(SPANS), VERSION=VERSION)
+    known: dict[str, Any] = env.globals
+    known |= {"STATES": LISTABLE, "ORDER": ORDER, "SPANS": tuple(SPANS), "VERSION": VERSION}
     return env
 
 
@@ -132,7 +133,8 @@ def _pretty(value: Any) -> Markup:
 def _duration(seconds: float | None) -> str:
     if seconds is None:
         return "–"
-    return describe(round(seconds) if seconds >= 10 else round(seconds, 3))
+    digits = 0 if seconds >= 10 else 3 if seconds >= 0.01 else 6
+    return describe(round(seconds, digits))
 
 
 def _time(at: str | None) -> Markup | str:
