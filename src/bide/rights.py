@@ -22,11 +22,13 @@ Role = Literal["worker", "producer", "operator", "viewer"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 _LOOK: Final = (
-    *("between", "counts", "fetch", "list", "queues", "timeline", "upcoming", "workers"),
+    *("between", "counts", "fetch", "list", "minutes", "queues", "timeline", "upcoming"),
+    "workers",
 )
 _CHANGE: Final = (
-    *("cancel", "configure", "counts", "delete", "empty", "fetch", "list", "listen", "pause"),
-    *("promote", "queues", "register", "reschedule", "resume", "retry", "upcoming"),
+    *("cancel", "configure", "counts", "delete", "empty", "fetch", "limit", "list", "listen"),
+    "minutes",
+    *("pause", "promote", "queues", "register", "reschedule", "resume", "retry", "upcoming"),
 )
 _PRODUCE: Final = (*_CHANGE, "enqueue", "place", "watch")
 _OPERATE: Final = (

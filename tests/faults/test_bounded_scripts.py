@@ -223,6 +223,7 @@ def _time_reading(full: Full) -> None:
     full.time("timeline", lambda: full.client.run(widest))
     ever = ahead.between(KEYS, 0, 2**50, DUE // 2, inspect.MAX_PAGE)
     full.time("between", lambda: full.client.run(ever))
+    full.time("minutes", lambda: full.client.run(inspect.minutes(KEYS, 1499, 1500)))
     full.time("watch", lambda: full.client.run(inspect.watch(KEYS, to_come[0].id, 1)))
     for state in ("waiting", "active", "completed"):
         full.time(f"a page of the {state}", partial(full.queue.jobs, state, count=most))
@@ -239,6 +240,7 @@ def _time_producing(full: Full) -> None:
     same = some()
     full.time("enqueue again", lambda: full.enqueue(same))
     full.time("enqueue_many", lambda: full.queue.enqueue_many(some(3 * produce.CHUNK)))
+    full.time("place", lambda: full.enqueue([job._replace(terms="x=+1") for job in some()]))
     everywhere = keys_of(None)
     full.time("register", lambda: full.client.run(registry.register(everywhere, ["mail"])))
 
@@ -411,6 +413,7 @@ def _time_managing(full: Full) -> None:
     full.time("begin", lambda: run(registry.begin(KEYS)))
     full.time("upgrade", lambda: run(manage.upgrade(KEYS, 1, "0")))
     full.time("configure", lambda: run(manage.configure(KEYS, Retention())))
+    full.time("limit", lambda: run(manage.limit(KEYS, "900000 1000000 900000", "none")))
     full.time("cancel", lambda: run(manage.cancel(KEYS, full.ids(lowest, most))))
     full.time("delete", lambda: run(manage.delete(KEYS, full.ids(KEYS["cancelled"], most))))
     full.time("pause", full.queue.pause)

@@ -261,6 +261,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "manage.pause": [(0, manage.pause(MAIL))],
     "manage.resume": [(0, manage.resume(MAIL))],
     "manage.configure": [(0, manage.configure(MAIL, Retention()))],
+    "manage.limit": [(0, manage.limit(MAIL, "1 1 1", "none"))],
     "manage.mark_data": [(0, manage.mark_data(MAIL, Retention(), True))],
     "manage.upgrade": [(0, manage.upgrade(MAIL, 1, "0"))],
     "manage.empty": [(0, manage.empty(MAIL, "this")), (0, manage.empty(MAIL, None))],
@@ -268,6 +269,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "inspect.fetch": [(n, inspect.fetch(MAIL, ["a"] * n)) for n in (1, 3)],
     "inspect.counts": [(0, inspect.counts(MAIL))],
     "inspect.upcoming": [(0, inspect.upcoming(MAIL, 0, 10))],
+    "inspect.minutes": [(0, inspect.minutes(MAIL, 59, 60))],
     "inspect.watch": [(0, inspect.watch(MAIL, "a", 1_000_000))],
     "inspect.listing": [(0, inspect.listing(MAIL, "waiting", 0, 10))],
     "ahead.timeline": [

@@ -6,6 +6,7 @@
 -- @key   notes     adds that an attempt crashed
 -- @key   terms     reads, marks jobs that have expired, trims
 -- @key   expiring  removes
+-- @key   minutes   counts how late jobs begin
 -- @key   active    adds what is taken, removes what has expired
 -- @key   failed    adds poison jobs, trims
 -- @key   completed trims
@@ -27,8 +28,10 @@
 -- @arg   arm       integer  2 to wait with free slots, 1 to wait if nothing was taken, 0 not to
 -- @reply ok now until deadline more alone drain, then per job: id body token tries due
 -- @reply stale     the worker has since sent a later claim
--- @include clock record hint wait retain sweep noting ended event reclaim recall weigh find term expire
+-- @include clock record hint wait retain sweep noting ended event reclaim recall weigh find term
+-- @include expire minute gate
 
+-- more: 1 where there is, 2 where a limit holds back what is due
 -- tries: the attempt; of a job that was claimed before, what `record.tries` says
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
 local SWEEP, TRIM = 100, 100
@@ -42,7 +45,7 @@ redis.call('ZREM', park, worker)
 local now = clock.now(meta)
 local lease_end = now + lease_us
 local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
-  'trash', 'drain_until', 'calm_from', 'listened', 'large', 'terms')
+  'trash', 'drain_until', 'calm_from', 'listened', 'large', 'terms', 'limited')
 local has_terms = set[11]
 local book = event.open(set[9], now)
 local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now,
@@ -109,8 +112,10 @@ end
 local paused = set[1]
 local reply = {'ok', now, 0, 0, 0, 0, 0}
 local alone = 0
-local taken = {}
+local taken, counted = {}, {}
 local room = weigh.room()
+local limited = set[12] and gate.open(meta, active, now)
+local overdue, held_back = false, false
 
 local function take(level, picked)
   local ids = {}
@@ -147,6 +152,7 @@ local function take(level, picked)
       leases[#leases + 1] = lease_end
       leases[#leases + 1] = id
       taken[#taken + 1] = id
+      minute.count(counted, 'l', now - tonumber(at))
       if book then
         event.add(book, 'active', 'claim', id, worker, f and f.attempt or 1, tonumber(at), '')
       end
@@ -174,6 +180,8 @@ local suspect_at = tonumber(suspect[2])
 if suspect_at and not paused then
   if suspect_at > now then
     if busy == 0 then by(suspect_at) end
+  elseif limited and limited.room < 1 then
+    overdue = true
   elseif busy == 0 and count > 0 then
     alone = 1
     take(ALONE, suspect)
@@ -187,10 +195,10 @@ if suspect_at and not paused then
   end
 end
 
-local overdue = false
 if not paused then
+  local most = limited and math.min(count, limited.room) or count
   for level = 1, LEVELS do
-    local wanted = count - #taken
+    local wanted = most - #taken
     local head = redis.call('ZRANGE', due[level], 0, 0, 'WITHSCORES')
     if head[2] and tonumber(head[2]) <= now then
       if wanted > 0 then
@@ -204,6 +212,9 @@ if not paused then
     by(tonumber(head[2]))
     if overdue then break end
   end
+  if limited then
+    overdue, deadline, held_back = gate.close(limited, meta, now, #taken, overdue, deadline)
+  end
 end
 
 if has_terms then
@@ -211,6 +222,7 @@ if has_terms then
   by(tonumber(redis.call('ZRANGE', expiring, 0, 0, 'WITHSCORES')[2]))
 end
 recall.note(claims, worker, now, seq, taken)
+minute.write(minutes, now, counted)
 if book then
   if #given_up > 0 then event.drained(book, 'reclaim', active, due) end
   event.write(meta, events, book)
@@ -236,6 +248,6 @@ elseif wait.lacks(keep, park, due_by) then
   hint.push(wake, worker)
 end
 reply[4] = deadline or 0
-if more then reply[5] = 1 end
+if more then reply[5] = 1 elseif held_back then reply[5] = 2 end
 reply[6] = alone
 return reply
