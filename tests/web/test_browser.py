@@ -66,7 +66,15 @@ def tab(browser: Any, desk: Page) -> Iterator[Callable[..., Tab]]:
 
 def paths(desk: Page, mail: Queue) -> list[str]:
     id = desk.get("/api/jobs").json["jobs"][0]["id"]
-    some = ["/", "/?span=minute", "/?span=month", "/queues", "/queue?q=mail", "/jobs"]
+    some = [
+        "/",
+        "/?span=minute",
+        "/?span=month",
+        "/punctuality",
+        "/queues",
+        "/queue?q=mail",
+        "/jobs",
+    ]
     return [*some, f"/job?q=mail&id={id}", "/failures", "/workers", "/jobs?text=nothing"]
 
 

@@ -11,7 +11,7 @@ from bide import Queue, Worker, current_job
 from bide.web import app
 from tests.web.serving import Page, serve
 
-PAGES = ("", "queues", "jobs", "failures", "workers")
+PAGES = ("", "punctuality", "queues", "jobs", "failures", "workers")
 
 
 def broken(order: int) -> None:
@@ -79,6 +79,37 @@ def test_a_job_with_its_attempts_logs_and_result(page: Page, mail: Queue) -> Non
     shown = page.get("/job", id=bad.id).text
     assert "Traceback (most recent call last):" in shown
     assert "charging 7" in shown
+
+
+@pytest.mark.parametrize("span", ["hour", "day", "week"])
+def test_how_late_jobs_began(span: str, page: Page, mail: Queue) -> None:
+    mail.enqueue_many([mail.prepare(fine, (i,)) for i in range(12)])
+    work(mail)
+    found = page.get("/api/punctuality", span=span).json
+    assert sum(sum(column["counts"]) for column in found["columns"]) == 12
+    assert sum(found["columns"][-1]["counts"] + found["columns"][-2]["counts"]) == 12
+    queue = found["queues"]["mail"]
+    assert queue["began"] == 12
+    assert 0 < queue["p50"] <= queue["p99"]
+    assert queue["overdue"] is None
+    assert 'role="img"' in page.get("/punctuality", span=span).text
+
+
+def test_what_has_waited_longest_is_told(page: Page, mail: Queue) -> None:
+    mail.enqueue("shop:remind")
+    queue = page.get("/api/punctuality").json["queues"]["mail"]
+    assert (queue["waiting"], queue["began"], queue["p50"]) == (1, 0, None)
+    assert queue["overdue"] > 0
+
+
+def test_why_a_job_has_not_run_is_told(page: Page, mail: Queue) -> None:
+    job = mail.enqueue("shop:remind")
+    mail.pause()
+    kinds = [reason["kind"] for reason in page.get("/api/job", id=job.id).json["why"]]
+    assert kinds[:1] == ["paused"]
+    assert "The queue is paused" in page.get("/job", id=job.id).text
+    job.cancel()
+    assert page.get("/api/job", id=job.id).json["why"] == []
 
 
 def test_failures_are_gathered_by_what_went_wrong(page: Page, mail: Queue) -> None:
@@ -211,6 +242,7 @@ def test_secrets_are_masked_wherever_they_would_be_shown(page: Page, mail: Queue
         ("/api/jobs", {"count": "-1"}, 400),
         ("/api/jobs", {"count": "9" * 400}, 400),
         ("/api/timeline", {"span": "century"}, 400),
+        ("/api/punctuality", {"span": "century"}, 400),
         ("/api/range", {}, 400),
         ("/api/range", {"from": "5", "to": "4"}, 400),
         ("/api/range", {"from": "5", "to": "9" * 30}, 400),

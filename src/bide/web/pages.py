@@ -7,6 +7,7 @@ control characters, and those that turn the direction of a line, are shown as wh
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
@@ -27,6 +28,7 @@ from bide.states import LISTABLE
 from bide.version import VERSION
 from bide.web.access import Role
 from bide.web.asked import ORDER, Asked
+from bide.web.heat import draw_heat
 from bide.web.picture import draw
 from bide.web.reads.table import READS
 from bide.web.reads.timeline import SPANS
@@ -34,6 +36,10 @@ from bide.web.site import Site
 from bide.web.trouble import extra_headers, status_and_sentence
 
 HOME: Final = "timeline"
+_PICTURES: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
+    HOME: draw,
+    "punctuality": draw_heat,
+}
 _LONGEST: Final = 100_000
 """Characters of one value that a page shows; the API has all of them."""
 
@@ -45,7 +51,7 @@ async def page(site: Site, request: Request, asked: Asked, role: Role) -> Respon
     if read is None:
         raise NotFound(f"There is no page {name[:60]!r}.")
     shown = await read(site, asked)
-    picture = draw(shown) if name == HOME else None
+    picture = drawn(shown) if (drawn := _PICTURES.get(name)) else None
     return render(request, name, role=role, asked=asked, m=shown, site=site, picture=picture)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from bide.cli.jobs.look import Seen
+from bide.cli.jobs.look import Seen, why_report
 from bide.cli.screen import moment_json
 from bide.clock import from_us
 from bide.ids import LONGEST
+from bide.job import Snapshot
 from bide.ops import inspect
 from bide.queue.view import not_found
 from bide.states import FINISHED, State
@@ -15,6 +16,7 @@ from bide.web.asked import Asked
 from bide.web.reads.scan import LOOK, Scan, Wanted
 from bide.web.reads.shape import brief, full
 from bide.web.site import Site
+from bide.why import Read, Reason, why
 
 PAGE: Final = 50
 
@@ -43,6 +45,14 @@ async def jobs(site: Site, asked: Asked) -> dict[str, Any]:
         "queues": await site.queues(),
         "next": scan.next,
     }
+
+
+async def _reasons(site: Site, queue: str, snapshot: Snapshot) -> list[Reason]:
+    """Why it has not run; nothing where it has."""
+    if snapshot.is_item or snapshot.state not in (State.DELAYED, State.WAITING):
+        return []
+    counts = await site.counts([queue])
+    return why(Read(queue, snapshot, counts[queue], await site.workers()))
 
 
 async def _named(site: Site, wanted: Wanted) -> list[Seen]:
@@ -79,6 +89,6 @@ async def job(site: Site, asked: Asked) -> dict[str, Any]:
                 "first_due": run and moment_json(from_us(run.first_us)),
                 "lease_until": lease and moment_json(from_us(lease)),
                 "crashes": run.crashes if run else 0,
-                "why": None,
+                "why": why_report(await _reasons(site, name, snapshot)),
             }
     raise not_found(id)

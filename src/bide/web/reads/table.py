@@ -8,6 +8,7 @@ from typing import Any, Final
 from bide.web.asked import Asked
 from bide.web.reads.failures import failures
 from bide.web.reads.jobs import job, jobs
+from bide.web.reads.punctuality import punctuality
 from bide.web.reads.queues import queue, queues
 from bide.web.reads.range import stretch
 from bide.web.reads.timeline import timeline
@@ -18,6 +19,7 @@ Read = Callable[[Site, Asked], Awaitable[dict[str, Any]]]
 
 READS: Final[dict[str, Read]] = {
     "timeline": timeline,
+    "punctuality": punctuality,
     "range": stretch,
     "queues": queues,
     "queue": queue,
