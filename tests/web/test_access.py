@@ -6,6 +6,7 @@ import base64
 from typing import Any
 
 import pytest
+import redis
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Mount
@@ -15,6 +16,7 @@ from bide.errors import UsageError
 from bide.keys import keys_of
 from bide.ops import registry
 from bide.ops.registry import About, Doing
+from bide.rights import rules
 from bide.web import app
 from bide.web.access import HEADERS
 from tests.web.serving import Page, serve
@@ -193,7 +195,7 @@ def test_only_the_queues_that_were_named_are_there(one_url: str, mail: Queue) ->
             assert "backroom" not in text
             assert "psst" not in text
         for path in ("/queue", "/jobs", "/job", "/api/range", "/api/timeline"):
-            asked = {"from": "1", "to": "9" * 15, "id": job.id}
+            asked = {"from": "1", "to": "4" + "0" * 15, "id": job.id}
             reply = page.get(path, q="backroom", **asked)
             assert reply.status == 404
             assert "psst" not in reply.text
@@ -218,3 +220,25 @@ def test_it_can_be_mounted_in_another_application(one_url: str, mail: Queue) -> 
         assert 'action="/admin/jobs/do"' in page.get("/job", id=job.id).text
         reply = page.post(verb="promote", q="mail", id=job.id)
         assert reply.headers["location"] == f"/admin/jobs/job?q=mail&id={job.id}"
+
+
+def test_a_user_who_may_only_look_on_the_server_is_enough_to_look(
+    one_url: str, mail: Queue, direct: redis.Redis
+) -> None:
+    job = mail.enqueue("shop:remind", delay=60)
+    direct.execute_command(  # type: ignore[no-untyped-call]
+        *("ACL", "SETUSER", "onlooker", *rules("viewer", [], "bide"), ">look-look")
+    )
+    mark = "&" if "?" in one_url else "?"
+    seeing = f"{one_url}{mark}username=onlooker&password=look-look"
+    try:
+        with serve(app(url=seeing, local_role="operator")) as page:
+            for path in ("/", "/punctuality", "/queues", "/queue?q=mail", "/jobs", "/workers"):
+                assert page.get(path).status == 200, path
+            assert page.get("/job", id=job.id).status == 200
+            assert page.get("/api/range", **{"from": "1", "to": "4" + "0" * 15}).json["total"] == 1
+            assert "look-look" not in page.get("/").text
+            assert page.post(verb="pause", q="mail").status == 502
+            assert not mail.counts().paused
+    finally:
+        direct.acl_deluser("onlooker")
