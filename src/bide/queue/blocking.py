@@ -23,6 +23,7 @@ from bide.options import OnCrash, Options, QueueSettings, TaskOptions
 from bide.payload.serializers import Codec
 from bide.queue.blocking_events import Events, Listening, stop_all
 from bide.queue.blocking_job import Job
+from bide.queue.blocking_schedules import Scheduling
 from bide.queue.core import (
     QueueCore,
     checked_callback,
@@ -45,7 +46,7 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 
-class Queue(QueueCore[sync.Client]):
+class Queue(QueueCore[sync.Client], Scheduling):
     """A queue, for code that blocks; safe to share by threads."""
 
     def __init__(
