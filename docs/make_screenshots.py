@@ -96,6 +96,9 @@ def fill() -> None:
     for day in range(28):
         nightly_report.later(day * 86_400 + 3000).enqueue(f"2030-02-{day + 1:02}")
     nightly_report.enqueue("2030-01-31")
+    mail.schedules.upsert("digest", "notify", ["all"], every="20s")
+    cron, zone = "0 3 * * *", "Europe/Berlin"
+    reports.schedules.upsert("nightly", "nightly_report", ["today"], cron=cron, tz=zone)
     retried = charge.options(job_id="order-A-0208").enqueue("A-0208", 1200)
     worker = Worker([orders], concurrency=1)
     threading.Timer(1.0, worker.stop).start()

@@ -233,7 +233,15 @@ def test_a_user_who_may_only_look_on_the_server_is_enough_to_look(
     seeing = f"{one_url}{mark}username=onlooker&password=look-look"
     try:
         with serve(app(url=seeing, local_role="operator")) as page:
-            for path in ("/", "/punctuality", "/queues", "/queue?q=mail", "/jobs", "/workers"):
+            for path in (
+                "/",
+                "/punctuality",
+                "/schedules",
+                "/queues",
+                "/queue?q=mail",
+                "/jobs",
+                "/workers",
+            ):
                 assert page.get(path).status == 200, path
             assert page.get("/job", id=job.id).status == 200
             assert page.get("/api/range", **{"from": "1", "to": "4" + "0" * 15}).json["total"] == 1

@@ -71,6 +71,7 @@ def paths(desk: Page, mail: Queue) -> list[str]:
         "/?span=minute",
         "/?span=month",
         "/punctuality",
+        "/schedules",
         "/queues",
         "/queue?q=mail",
         "/jobs",
@@ -84,6 +85,7 @@ def test_every_page_is_whole(
 ) -> None:
     at = datetime.now(UTC) + timedelta(minutes=20)
     mail.enqueue_many([mail.prepare("shop:remind", (i,), at=at) for i in range(150)])
+    mail.schedules.upsert("tick", "shop:tick", every="10s")
     mail.enqueue("shop:" + "long_name" * 20, "x" * 400, delay=90)
     mine = tab(color_scheme=scheme, viewport={"width": width, "height": 800})
     for path in paths(desk, mail):

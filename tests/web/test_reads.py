@@ -11,7 +11,7 @@ from bide import Queue, Worker, current_job
 from bide.web import app
 from tests.web.serving import Page, serve
 
-PAGES = ("", "punctuality", "queues", "jobs", "failures", "workers")
+PAGES = ("", "punctuality", "queues", "jobs", "schedules", "failures", "workers")
 
 
 def broken(order: int) -> None:
@@ -270,3 +270,26 @@ def test_a_server_s_password_is_never_shown(one_url: str) -> None:
     with serve(app(url="redis://:hunter2hunter2@127.0.0.1:1")) as page:
         for path in ("/", "/api/queues"):
             assert "hunter2" not in page.get(path).text
+
+
+def test_schedules_with_when_they_fire_next(page: Page, mail: Queue) -> None:
+    mail.schedules.upsert("tick", "shop:tick", every="30s")
+    mail.schedules.upsert("report", "shop:report", cron="0 9 * * *", tz="Europe/Berlin")
+    listed = page.get("/api/schedules").json["schedules"]
+    assert [each["name"] for each in listed] == ["tick", "report"]
+    assert [len(each["upcoming"]) for each in listed] == [10, 10]
+    assert listed[0]["next"] == listed[0]["upcoming"][0]
+    assert "0 9 * * * Europe/Berlin" in page.get("/schedules").text
+
+
+def test_what_schedules_will_fire_stands_ahead_on_the_timeline(page: Page, mail: Queue) -> None:
+    mail.schedules.upsert("tick", "shop:tick", every="10s")
+    mail.schedules.upsert("report", "shop:report", cron="*/30 * * * *", tz="UTC")
+    found = page.get("/api/timeline", span="hour").json
+    times = [each["scheduled"].get("mail", 0) for each in found["stretches"]]
+    assert 358 <= sum(times) <= 364  # an hour of both
+    assert max(times) <= 5
+    assert all(each["at"] >= found["from"] for each in found["stretches"])
+    month = page.get("/api/timeline", span="month").json
+    assert sum(each["scheduled"].get("mail", 0) for each in month["stretches"]) > 250_000
+    assert "ghost" in page.get("/").text

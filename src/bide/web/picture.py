@@ -88,7 +88,11 @@ def draw(shown: dict[str, Any]) -> Picture | None:
             y -= height
             parts.append(Part(style, round(y, 2), round(height, 2)))
         at_us = from_us + index * step_us
-        due = sum(number for style, number in stack if style not in ("done", "bad"))
+        due = sum(
+            number
+            for style, number in stack
+            if style not in ("done", "bad") and "ghost" not in style
+        )
         is_cut = sum(number for _, number in stack) > top
         bars.append(Bar(index * STEP, parts, at_us, at_us + step_us, due, says, is_cut))
     every = count // TICKS
@@ -123,6 +127,9 @@ def _stack(each: dict[str, Any], colours: dict[str, str]) -> tuple[list[tuple[st
     for queue, number in each["due"].items():
         stack.append((colours[queue], number))
         lines.append(f"{queue}: {number:,} due")
+    for queue, number in each["scheduled"].items():
+        stack.append((f"{colours[queue]} ghost", number))
+        lines.append(f"{queue}: {number:,} by schedules")
     return stack, "; ".join(lines)
 
 

@@ -11,6 +11,7 @@ from bide.web.reads.jobs import job, jobs
 from bide.web.reads.punctuality import punctuality
 from bide.web.reads.queues import queue, queues
 from bide.web.reads.range import stretch
+from bide.web.reads.schedules import schedules
 from bide.web.reads.timeline import timeline
 from bide.web.reads.workers import workers
 from bide.web.site import Site
@@ -25,6 +26,7 @@ READS: Final[dict[str, Read]] = {
     "queue": queue,
     "jobs": jobs,
     "job": job,
+    "schedules": schedules,
     "failures": failures,
     "workers": workers,
 }

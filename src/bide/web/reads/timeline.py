@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -12,6 +13,7 @@ from bide.ops import ahead
 from bide.ops.ahead import Timeline
 from bide.web.asked import Asked
 from bide.web.reads.herds import herds
+from bide.web.reads.schedules import firings
 from bide.web.site import Site
 
 
@@ -65,6 +67,11 @@ async def timeline(site: Site, asked: Asked) -> dict[str, Any]:
             strict=True,
         )
     )
+    ghosts = {
+        queue: await firings(site, queue, line.from_us, line.step_us, span.steps)
+        for queue, line in lines.items()
+        if counts[queue].schedules
+    }
     first = next(iter(lines.values()), None)
     return {
         "span": name,
@@ -77,12 +84,14 @@ async def timeline(site: Site, asked: Asked) -> dict[str, Any]:
         "overdue": {queue: line.overdue for queue, line in lines.items() if line.overdue},
         "later": {queue: line.later for queue, line in lines.items() if line.later},
         "active": sum(each.active for each in counts.values()),
-        "stretches": _stretches(lines),
+        "stretches": _stretches(lines, ghosts),
         "herds": await herds(site, lines),
     }
 
 
-def _stretches(lines: Mapping[str, Timeline]) -> list[dict[str, Any]]:
+def _stretches(
+    lines: Mapping[str, Timeline], ghosts: Mapping[str, Counter[int]]
+) -> list[dict[str, Any]]:
     """Those in which anything is; each queue has a clock reading of its own, and may be one off."""
     starts: dict[int, dict[str, dict[str, int]]] = {}
     for queue, line in lines.items():
@@ -91,7 +100,14 @@ def _stretches(lines: Mapping[str, Timeline]) -> list[dict[str, Any]]:
                 if number:
                     at = starts.setdefault(line.from_us + i * line.step_us, {})
                     at.setdefault(kind, {})[queue] = number
+    for queue, firing in ghosts.items():
+        for i, number in firing.items():
+            at = starts.setdefault(lines[queue].from_us + i * lines[queue].step_us, {})
+            at.setdefault("scheduled", {})[queue] = number
     return [
-        {"at": moment_json(from_us(at)), "due": {}, "completed": {}, "failed": {}, **found}
+        {
+            "at": moment_json(from_us(at)),
+            **{kind: found.get(kind, {}) for kind in ("due", "scheduled", "completed", "failed")},
+        }
         for at, found in sorted(starts.items())
     ]
