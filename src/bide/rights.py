@@ -74,7 +74,7 @@ _EACH: Final = ("evalsha", "ping", "script|load", "select")
 
 _READ: Final = frozenset(
     [
-        *("exists", "hexists", "hget", "hgetall", "hkeys", "hlen", "hmget", "hrandfield"),
+        *("exists", "hexists", "hget", "hgetall", "hkeys", "hlen", "hmget", "hrandfield", "hscan"),
         *("hstrlen", "llen", "time", "xrange", "xrevrange", "zcard", "zcount", "zmscore"),
         *("zrandmember", "zrange", "zrangebyscore", "zrevrange", "zrevrangebyscore", "zscore"),
     ]

@@ -245,7 +245,7 @@ def a_schedule(mutator: Mutator, corpus: list[bytes]) -> None:
         for one in page.schedules:
             seen = cron_cli.Seen("mail", one, from_us(NOW))
             print(*(str(cell) for cell in cron_cli._row(seen)[:1]))
-            echo_json(cron_cli._report(seen))
+            echo_json(cron_cli.schedule_report(seen))
     assert out.getvalue()
 
 
