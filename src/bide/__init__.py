@@ -39,16 +39,19 @@ from bide.events import Event
 from bide.limits import Limits
 from bide.middleware import Middleware, use
 from bide.notes import Attempt, LogLine, Progress
+from bide.ops.groups import GroupCounts
 from bide.ops.inspect import Counts
 from bide.ops.registry import WorkerSeen
-from bide.options import Options, QueueSettings, ScheduleOptions, TaskOptions
+from bide.options import GroupSettings, Options, QueueSettings, ScheduleOptions, TaskOptions
 from bide.outcomes import Fail, RetryLater, Snooze
 from bide.payload.codec import Body, ErrorInfo
 from bide.queue import (
+    AsyncGroup,
     AsyncJob,
     AsyncQueue,
     AsyncSchedules,
     AsyncTask,
+    Group,
     Job,
     Queue,
     Schedules,
@@ -66,6 +69,7 @@ from bide.worker import Worker
 __all__ = [
     "AccessDenied",
     "AsyncDelayQueue",
+    "AsyncGroup",
     "AsyncItem",
     "AsyncItems",
     "AsyncJob",
@@ -84,6 +88,9 @@ __all__ = [
     "ErrorInfo",
     "Event",
     "Fail",
+    "Group",
+    "GroupCounts",
+    "GroupSettings",
     "Item",
     "ItemSeen",
     "Items",

@@ -87,6 +87,28 @@ class RunRecord(NamedTuple):
             return None
 
 
+class Turn(NamedTuple):
+    """How things stand in the group of a job that has not been taken."""
+
+    paused: bool
+    concurrency: int
+    """How many of its jobs may run at once."""
+    running: int
+    """How many do."""
+    before: int
+    """How many are before it."""
+    free_us: int
+    """When the group's rate lets the next one begin; 0, or passed, for now."""
+
+    @classmethod
+    def read(cls, line: bytes | None) -> Turn | None:
+        """Parse what `fetch` says; None for nothing."""
+        if not line:
+            return None
+        paused, *numbers = map(int, line.split())
+        return cls(bool(paused), *numbers)
+
+
 class Snapshot(NamedTuple):
     """A job as the server had it at `now_us`."""
 
@@ -106,6 +128,8 @@ class Snapshot(NamedTuple):
     """It runs, and was asked to end."""
     terms: Terms = Terms()
     """What was asked of it beside its due time."""
+    turn: Turn | None = None
+    """What it waits for, where it is one of a group's and has not been taken."""
 
     @property
     def due_us(self) -> int:

@@ -40,8 +40,9 @@ def check_priority(priority: int | None) -> int:
     return int(priority)
 
 
-DUE_SETS: Final = (*(str(p) for p in range(PRIORITIES - 1, -1, -1)), "alone")
-"""The due sets in the order in which a claim looks at them, and last the one for suspects."""
+DUE_SETS: Final = (*(str(p) for p in range(PRIORITIES - 1, -1, -1)), "alone", "grouped")
+"""The due sets in the order in which a claim looks at them; then the one for suspects, and that of
+the jobs of groups."""
 
 
 class Key(NamedTuple):
@@ -59,7 +60,7 @@ LAYOUT: Final[dict[str, Key]] = {
         ":due:<p>",
         "zset",
         "job id → due time (µs), delayed and waiting alike; one set per priority 9 to 0, and "
-        "`alone` for jobs whose worker died twice under them",
+        "`alone` for jobs whose worker died twice under them; `grouped` for the jobs of groups",
         DUE_SETS,
     ),
     "jobs": Key(
@@ -79,6 +80,21 @@ LAYOUT: Final[dict[str, Key]] = {
     ),
     "expiring": Key(
         ":expiring", "zset", "id of a job that must begin by a time → when to look (µs)"
+    ),
+    "order": Key(
+        ":order", "zset", "`<group> <due> <id>` of a job of a group; all have the score 0"
+    ),
+    "held": Key(":held", "zset", "`<group> <id>` of a job of a group that runs; the score is 0"),
+    "groups": Key(
+        ":groups",
+        "hash",
+        "group → its priority, how many run at once, whether it is paused, where its marker is; "
+        "while it has jobs, or is configured",
+    ),
+    "turns": Key(
+        ":turns",
+        "zset",
+        "`<level> <when> <group>`: the marker of a group that has a next turn; the score is 0",
     ),
     "active": Key(":active", "zset", "job id → when its lease ends (µs)"),
     "completed": Key(":completed", "zset", "job id → when it finished (µs), bounded"),
@@ -151,6 +167,8 @@ META: Final[dict[str, str]] = {
     "large": "1 once a body was so large that bodies are weighed before they are read",
     "scheduled": "1 while there are schedules",
     "terms": "1 once a job had terms",
+    "groups": "1 once a job had a group",
+    "side": "1 where groups had the odd slot of a claim last, and single jobs have the next",
     "repeated": "when jobs that existed were last enqueued again with a durability to confirm",
     "told": "how many events there were since then: the second half of the last one's id",
     "trash": "1 while `trash` holds what `empty` set aside",

@@ -80,6 +80,12 @@ def stored_rate(rate: Any, burst: Any = None) -> str:
     return f"{count} {period_us} {burst}"
 
 
+def written_rate(stored: bytes) -> str | None:
+    """A rate as people write it; None for none."""
+    found = _NUMBERS.fullmatch(stored)
+    return f"{int(found[1])}/{_written(int(found[2]))}" if found else None
+
+
 def stored_active(max_active: Any) -> str:
     """How many jobs may run at once, as the queue's settings hold it.
 

@@ -35,6 +35,10 @@ class TaskOptions(TypedDict, total=False):
     """Whether a job whose worker died under it is run again (`"rerun"`, the default) or fails."""
     expires: Duration | datetime | None
     """By when it must have begun, or it is cancelled: counted from its due time, or a moment."""
+    group: str | None
+    """Jobs of one group run one at a time, in due order; groups take turns."""
+    group_concurrency: int | None
+    """How many jobs of its group may run at once, instead of one; the latest job's holds."""
     on_success: Callable[..., Any] | str | None
     """Called with the current job and its result, in the worker, once the job has completed."""
     on_failure: Callable[..., Any] | str | None
@@ -67,6 +71,17 @@ class Options(TaskOptions, total=False):
     """A line for people who look at the job: at most 500 characters; by default its call."""
     meta: Mapping[str, Any] | None
     """Your own notes on the job: plain values, stored with it, never passed to the function."""
+
+
+class GroupSettings(TypedDict, total=False):
+    """What `queue.group(name).configure` sets; what is not given stays as it is."""
+
+    concurrency: int | None
+    """How many of its jobs may run at once; None: as many as the latest asks for, or one."""
+    rate: str | None
+    """How many of its jobs may begin in which time, such as `"10/s"`; None: no limit."""
+    burst: int | None
+    """How many of them may begin at once, after a quiet time; as of a queue by default."""
 
 
 class QueueSettings(TypedDict, total=False):

@@ -22,19 +22,19 @@ Role = Literal["worker", "producer", "operator", "viewer"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 _LOOK: Final = (
-    *("between", "counts", "fetch", "list", "minutes", "queues", "schedule_list", "timeline"),
-    *("upcoming", "workers"),
+    *("between", "counts", "fetch", "groups", "list", "minutes", "queues", "schedule_list"),
+    *("timeline", "upcoming", "workers"),
 )
 _CHANGE: Final = (
-    *("cancel", "configure", "counts", "delete", "empty", "fetch", "limit", "list", "listen"),
-    "minutes",
-    *("pause", "promote", "queues", "register", "reschedule", "resume", "retry", "upcoming"),
+    *("arrange", "cancel", "configure", "counts", "delete", "empty", "fetch", "groups", "limit"),
+    *("list", "listen", "minutes", "pause", "promote", "queues", "register", "reschedule"),
+    *("resume", "retry", "upcoming"),
     *("schedule_list", "schedule_pause", "schedule_remove", "schedule_run"),
 )
 _PRODUCE: Final = (*_CHANGE, "enqueue", "place", "schedule_set", "watch")
 _OPERATE: Final = (
-    *("between", "fsck_jobs", "fsck_queue", "fsck_queues", "fsck_schedules", "fsck_workers"),
-    *("stop", "timeline", "upgrade", "workers"),
+    *("between", "fsck_groups", "fsck_jobs", "fsck_queue", "fsck_queues", "fsck_schedules"),
+    *("fsck_workers", "stop", "timeline", "upgrade", "workers"),
 )
 _WORK: Final = (
     *("begin", "claim", "extend", "heartbeat", "leave", "note", "pop", "refuse"),
@@ -76,7 +76,8 @@ _READ: Final = frozenset(
     [
         *("exists", "hexists", "hget", "hgetall", "hkeys", "hlen", "hmget", "hrandfield", "hscan"),
         *("hstrlen", "llen", "time", "xrange", "xrevrange", "zcard", "zcount", "zmscore"),
-        *("zrandmember", "zrange", "zrangebyscore", "zrevrange", "zrevrangebyscore", "zscore"),
+        *("zlexcount", "zrandmember", "zrange", "zrangebylex", "zrangebyscore", "zrevrange"),
+        *("zrevrangebyscore", "zscore"),
     ]
 )
 """Commands of scripts that change nothing."""

@@ -8,6 +8,10 @@ from typing import Any, Final, NamedTuple
 
 from bide.clock import Duration, at_to_us, to_us
 from bide.errors import UsageError
+from bide.ids import check_name
+
+MOST_AT_ONCE: Final = 10_000
+"""Jobs of a group."""
 
 _WORD: Final = re.compile(r"(\w)=(\S+)")
 _DIGITS: Final = 16
@@ -22,16 +26,19 @@ class Terms(NamedTuple):
     """It begins by then, or never."""
     expired_us: int | None = None
     """It did not, and was cancelled then."""
+    group: str | None = None
+    """Of which it is one of the jobs."""
 
     @classmethod
     def read(cls, line: bytes | None) -> Terms:
         """Parse what is stored; what cannot be read, or nothing, asks nothing."""
-        words = dict(_WORD.findall((line or b"").decode("ascii", "replace")))
+        words = dict(_WORD.findall((line or b"").decode("utf-8", "surrogateescape")))
         expires = words.get("x", "")
         return cls(
             _number(expires[1:]) if expires[:1] == "+" else None,
             _number(expires[1:]) if expires[:1] == "@" else None,
             _number(words.get("e", "")),
+            words.get("g"),
         )
 
     def expires_us(self, due_us: int) -> int | None:
@@ -41,12 +48,51 @@ class Terms(NamedTuple):
         return self.begins_by_us
 
 
-def write_terms(expires: Duration | datetime | None = None) -> str:
+def write_terms(
+    expires: Duration | datetime | None = None,
+    group: str | None = None,
+    group_concurrency: int | None = None,
+    usual_concurrency: int | None = None,
+) -> str:
     """The line that says what is asked; empty where nothing is.
+
+    `usual_concurrency` is what holds for jobs of a group where `group_concurrency` is not given.
 
     Raises:
         UsageError: an option cannot be meant.
     """
+    words = [_expires(expires), _group(group, group_concurrency, usual_concurrency)]
+    return " ".join(word for word in words if word)
+
+
+def check_concurrency(count: int) -> int:
+    """How many jobs of a group may run at once.
+
+    Raises:
+        UsageError: that cannot be meant.
+    """
+    is_whole = isinstance(count, int) and not isinstance(count, bool)
+    if not is_whole or not 1 <= count <= MOST_AT_ONCE:
+        raise UsageError(
+            f"A group's jobs run 1 to {MOST_AT_ONCE} at once, not {count!r}; give an integer."
+        )
+    return count
+
+
+def _group(group: str | None, concurrency: int | None, usual: int | None) -> str:
+    if group is None:
+        if concurrency is not None:
+            raise UsageError(
+                f"group_concurrency={concurrency!r} is said of a group; name it with group=..., or "
+                "limit the workers instead."
+            )
+        return ""
+    word = f"g={check_name(group, 'group')}"
+    concurrency = usual if concurrency is None else concurrency
+    return word if concurrency is None else f"{word} n={check_concurrency(concurrency)}"
+
+
+def _expires(expires: Duration | datetime | None) -> str:
     if expires is None:
         return ""
     if isinstance(expires, datetime):

@@ -6,6 +6,7 @@ order in which they are told.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Final, Literal, NamedTuple
@@ -17,7 +18,18 @@ from bide.ops.registry import WorkerSeen
 from bide.states import FINISHED, State
 
 Kind = Literal[
-    "not due", "paused", "held", "limited", "max active", "no worker", "not served", "busy", "next"
+    "not due",
+    "paused",
+    "held",
+    "limited",
+    "max active",
+    "no worker",
+    "not served",
+    "busy",
+    "next",
+    "group",
+    "group paused",
+    "group limited",
 ]
 
 
@@ -83,6 +95,27 @@ def _limits(read: Read) -> Iterator[Reason]:
         yield Reason("max active", f"{active} jobs run, and max_active is {limits.max_active}")
 
 
+def _group(read: Read) -> Iterator[Reason]:
+    turn, name = read.job.turn, read.job.terms.group
+    if turn is None or name is None:
+        return
+    before = f"{turn.before:,} of them are before it"
+    if turn.paused:
+        resume = shlex.join(["bide", "queues", "resume", read.queue, "--group", name])
+        yield Reason("group paused", f"its group {name} is paused; `{resume}` ends that")
+    elif read.job.state == State.DELAYED:
+        return
+    elif turn.running >= turn.concurrency:
+        text = f"{turn.running} of its group {name} run, and no more may"
+        yield Reason("group", f"{text}; {before}" if turn.before else text)
+    elif turn.free_us > read.job.now_us:
+        yield _until(
+            "group limited", f"the rate of its group {name} is used up", turn.free_us, read
+        )
+    elif turn.before:
+        yield Reason("group", f"jobs of its group {name} take turns; {before}")
+
+
 def _workers(read: Read) -> Iterator[Reason]:
     serving = read.serving
     if not serving:
@@ -102,7 +135,9 @@ def _in_line(read: Read) -> Iterator[Reason]:
         )
 
 
-_LOOKS: Final[tuple[Callable[[Read], Iterator[Reason]], ...]] = (_due, _paused, _limits, _workers)
+_LOOKS: Final[tuple[Callable[[Read], Iterator[Reason]], ...]] = (
+    *(_due, _paused, _limits, _group, _workers),
+)
 
 
 def _until(kind: Kind, text: str, until_us: int, read: Read) -> Reason:

@@ -238,6 +238,10 @@ class Probe:
         pairs: Any = self.raw.zrange(self.keys[name], 0, -1, withscores=True)
         return {member.decode(): int(score) for member, score in pairs}
 
+    def zset_of(self, name: str) -> dict[str, int]:
+        """One of the sets in which jobs are, by its name with its level: `due:5`, `due:grouped`."""
+        return self.holding().sets[name]
+
     def told(self) -> list[Event]:
         """The events that stand in the stream."""
         entries: Any = self.raw.xrange(self.keys["events"])

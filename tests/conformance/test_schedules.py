@@ -8,7 +8,7 @@ import pytest
 
 from bide.clock import from_us
 from bide.errors import ScriptBug, UsageError
-from bide.ops import inspect, manage, schedules
+from bide.ops import groups, inspect, manage, schedules
 from bide.ops.consume import Claim
 from bide.ops.schedules import Draft, Set
 from bide.payload.codec import Body, encode_body, of_schedule
@@ -707,3 +707,15 @@ def test_all_are_read_in_pages(q: Probe) -> None:
         assert len(page.schedules) < 2 * schedules.PAGE
     assert len(found) == 450
     assert pages > 1
+
+
+def test_what_a_schedule_makes_is_of_its_group(q: Probe) -> None:
+    put(q, every_us=10 * SECOND, terms="g=g", missed="all", priority=9)
+    move_to(q, q.now + 25 * SECOND)
+    (job,) = q.claim().jobs
+    assert q.run(groups.counts(q.keys, "g"))[1:5] == (0, 1, 1, 9)
+    assert q.claim().jobs == []
+    assert q.settle(job, "complete") == "ok"
+    assert len(q.claim().jobs) == 1
+    assert q.run(schedules.run_schedule(q.keys, NAME, f"{NAME}@now"))
+    assert q.claim().jobs == []

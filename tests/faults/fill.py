@@ -21,6 +21,23 @@ for i = first, first + count - 1 do
 end
 """
 
+_GROUPS = """
+local now, first, count, groups = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+for i = first, first + count - 1 do
+  local name = groups == '1' and 'large' or string.format('group-%06d', i % tonumber(groups))
+  local id = string.format('in-%s-%012d', name, i)
+  local at = now - 1000000 + i % 1000
+  redis.call('ZADD', KEYS[1], at, id)
+  redis.call('ZADD', KEYS[2], 0, string.format('%s %017.0f %s', name, at, id))
+  redis.call('HSET', KEYS[3], id, '{"task":"app:task","args":[' .. i .. ']}')
+  redis.call('HSET', KEYS[4], id, 'g=' .. name)
+  if i < tonumber(groups) then
+    redis.call('HSET', KEYS[5], name, string.format('9 0 0 0 1 %.0f', now))
+    redis.call('ZADD', KEYS[6], 0, string.format('a %017.0f %s', now, name))
+  end
+end
+"""
+
 _HISTORY = """
 local now, count, kind, stamp = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4]
 for i = 1, count do
@@ -59,3 +76,14 @@ def fill(client: redis.Redis, keys: Keys, due: int, history: int, workers: int) 
         pipe.zadd(keys["keep"], {f"gone-{i}": now + 1_000_000 + i})
         pipe.zadd(keys["park"], {f"gone-{i}": now + 9_000_000 + i})
     pipe.execute()
+
+
+def fill_groups(client: redis.Redis, keys: Keys, count: int, groups: int) -> None:
+    """Waiting jobs of the highest priority in so many groups; of one alone, it is `large`."""
+    seconds, micros = client.time()
+    add = client.register_script(_GROUPS)
+    names = [keys[name] for name in ("order", "jobs", "terms", "groups", "turns")]
+    for first in range(0, count, 25_000):
+        some = min(25_000, count - first)
+        add([keys.names["due"][-1], *names], [seconds * 10**6 + micros, first, some, groups])
+    client.hset(keys["meta"], mapping={"terms": 1, "groups": 1})

@@ -9,7 +9,7 @@ server that is full (which refuses a transaction, even one that reads).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import redis
@@ -23,8 +23,8 @@ from bide.schedule import Schedule
 from bide.terms import Terms
 
 _SETS = ("active", "completed", "failed", "cancelled")
-_ASIDE = ("asked", "waiters", "expiring", "schedules")
-_HASHES = ("jobs", "run", "results", "notes", "terms", "schedule", "scheduled")
+_ASIDE = ("asked", "waiters", "expiring", "schedules", "order", "held", "turns")
+_HASHES = ("jobs", "run", "results", "notes", "terms", "groups", "schedule", "scheduled")
 _PICTURE = """
 local reply = {}
 for i, key in ipairs(KEYS) do
@@ -61,6 +61,12 @@ class Holding:
     hashes: dict[str, dict[str, bytes]]
     records: dict[str, RunRecord]
     meta: dict[str, str]
+    order: frozenset[str] = frozenset()
+    """`<group> <due> <id>` of each job of a group that was not taken."""
+    held: frozenset[str] = frozenset()
+    """`<group> <id>` of each that runs."""
+    turns: frozenset[str] = frozenset()
+    """The markers of groups."""
     fires: dict[str, int] = field(default_factory=dict)
     """Schedule -> when it fires next."""
     schedules: dict[str, Schedule] = field(default_factory=dict)
@@ -114,8 +120,10 @@ def hold(client: redis.Redis, queue: str, prefix: str = PREFIX) -> Holding:
         schedule = Schedule.read(name, line)
         assert schedule is not None, f"{name} has the record {line!r}"
         schedules[name] = schedule
-    asked, waiters, _, fires = (sets.pop(name) for name in _ASIDE)
-    return Holding(sets, asked, waiters, hashes, records, meta, fires, schedules)
+    asked, waiters, _, fires, *of_groups = (sets.pop(name) for name in _ASIDE)
+    order, held, turns = map(frozenset, of_groups)
+    holding = Holding(sets, asked, waiters, hashes, records, meta, order, held, turns)
+    return replace(holding, fires=fires, schedules=schedules)
 
 
 def assert_legal(
@@ -131,6 +139,7 @@ def assert_legal(
     if not unreadable:
         _bodies_can_be_read(holding)
     _records_agree(holding)
+    _groups_agree(holding)
     _schedules_agree(holding)
     _no_other_key(client, queue, prefix)
     return holding
@@ -172,6 +181,8 @@ def _records_agree(holding: Holding) -> None:
         assert min(record.attempt, record.crashes, record.strikes) >= 0, f"{id}: {record}"
         if state == "due":
             place = "alone" if record.strikes >= 2 else str(record.priority)
+            if Terms.read(holding.hashes["terms"].get(id)).group is not None:
+                place = "grouped"
             assert id in holding.sets[f"due:{place}"], f"{id} is not in due:{place}: {record}"
     for id, result in holding.hashes["results"].items():
         assert holding.where(id) == "completed", f"{id} has a result"
@@ -183,6 +194,31 @@ def _records_agree(holding: Holding) -> None:
     for id, text in holding.hashes["notes"].items():
         assert id in holding.records, f"{id} has notes, but never ran"
         _notes_can_be_read(id, text)
+
+
+def _groups_agree(holding: Holding) -> None:
+    of = {id: Terms.read(line).group for id, line in holding.hashes["terms"].items()}
+    due, active = holding.sets["due:grouped"], holding.sets["active"]
+    assert holding.order == {f"{of[id]} {at:017} {id}" for id, at in due.items()}
+    assert holding.held == {f"{of[id]} {id}" for id in active if of.get(id) is not None}
+    markers = set()
+    for name, line in holding.hashes["groups"].items():
+        _priority, asked, set_, paused, level, turn = map(int, line.split()[:6])
+        running = sum(entry.startswith(f"{name} ") for entry in holding.held)
+        has_next = any(entry.startswith(f"{name} ") for entry in holding.order)
+        is_trashed = any(of.get(id) == name for id in holding.sets["trash:grouped"])
+        is_limited = len(line.split()) > 6
+        assert has_next or running or set_ or paused or is_limited or is_trashed, (
+            f"{name} is remembered"
+        )
+        may_begin = has_next and not paused and running < (set_ or asked or 1)
+        assert may_begin == (level > 0) or is_trashed, f"{name} has {line!r}, and {running} run"
+        if level and has_next:
+            markers.add(f"{'abcdefghijk'[level - 1]} {turn:017} {name}")
+    assert holding.turns == markers
+    known = {*holding.hashes["groups"]}
+    assert {entry.split()[0] for entry in holding.order | holding.held} <= known
+    assert "groups" in holding.meta or not known, "groups that nothing looks at"
 
 
 def _schedules_agree(holding: Holding) -> None:

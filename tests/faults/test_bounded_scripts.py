@@ -25,7 +25,7 @@ from bide.embedded import Server
 from bide.ids import new_id
 from bide.job import Claimed
 from bide.keys import DEFAULT_PRIORITY, keys_of
-from bide.ops import ahead, consume, fsck, inspect, listen, manage, produce, registry
+from bide.ops import ahead, consume, fsck, groups, inspect, listen, manage, produce, registry
 from bide.ops.consume import Said, Settle
 from bide.payload.codec import Body
 from bide.payload.items import MAX_DATA, encode_item
@@ -34,7 +34,7 @@ from bide.script import load, names
 from bide.worker.saying import MAX_BYTES as MAX_SAID_BYTES
 from tests.conftest import BINARIES
 from tests.faults import other_release
-from tests.faults.fill import fill
+from tests.faults.fill import fill, fill_groups
 from tests.faults.legal import assert_legal
 from tests.faults.look import members
 from tests.faults.many_schedules import time_schedules
@@ -42,6 +42,9 @@ from tests.faults.verbs import settle_calls
 
 KEYS = keys_of("mail")
 DUE, HISTORY, WORKERS = 1_000_000, 20_000, 300
+GROUPED, GROUPS = 100_000, 4_000
+"""Jobs of one group; and groups, of five jobs each."""
+
 LARGE = 60
 """Items of a megabyte."""
 
@@ -149,9 +152,11 @@ def some(count: int = produce.CHUNK) -> list[produce.Prepared]:
 
 def test_what_fills_the_queue_is_legal(one_url: str, direct: redis.Redis) -> None:
     fill(direct, KEYS, 100, 10, 3)
+    fill_groups(direct, KEYS, 20, 1)
+    fill_groups(direct, KEYS, 20, 4)
     holding = assert_legal(direct, "mail")
-    assert len(holding.due) == 100
-    assert len(holding.ids) == 140
+    assert len(holding.due) == 140
+    assert len(holding.ids) == 180
 
 
 def test_no_script_takes_long(full: Full) -> None:
@@ -160,6 +165,7 @@ def test_no_script_takes_long(full: Full) -> None:
     _time_reading(full)
     _time_producing(full)
     _time_consuming(full)
+    _time_groups(full)
     _time_managing(full)
     _time_emptying(full)
     _time_checking(full)
@@ -300,6 +306,52 @@ def _time_popping(full: Full) -> None:
 
     full.direct.hset(KEYS["meta"], "kind", "data")
     full.time("pop of jobs", refused)
+
+
+def _time_groups(full: Full) -> None:
+    """A large one, and very many small ones; then as many as a call can concern."""
+    run = full.client.run
+    fill_groups(full.direct, KEYS, GROUPED, 1)
+    fill_groups(full.direct, KEYS, 5 * GROUPS, GROUPS)
+    most = manage.CHUNK
+
+    def place() -> None:
+        ids = [new_id() for _ in range(produce.TERMS_CHUNK)]
+        run(
+            produce.enqueue(
+                KEYS, [produce.Prepared(i, "+0", 9, b"{}", terms=f"g={i}") for i in ids]
+            )
+        )
+
+    def taken() -> list[Claimed]:
+        jobs = full.claim()
+        assert len(jobs) > 40
+        return jobs
+
+    def change(verb: Callable[[list[str]], Command[Any]]) -> None:
+        run(verb(full.ids(KEYS.names["due"][-1], most)))
+
+    full.time("place", place)
+    full.time("claim of groups", taken)
+    for outcome in ("complete", "release"):
+        full.time(f"{outcome} of groups", partial(_settle_groups, full, outcome))
+    full.time(
+        "fetch of groups", lambda: full.queue.fetch_many(full.ids(KEYS.names["due"][-1], 500))
+    )
+    full.time("groups", lambda: run(groups.page(KEYS, groups.BEGIN)))
+    full.time("arrange", full.queue.group("large").pause)
+    full.time("move of groups", lambda: change(lambda ids: manage.reschedule(KEYS, ids, "+0")))
+    full.time("cancel of groups", lambda: change(lambda ids: manage.cancel(KEYS, ids)))
+    full.time("delete of groups", lambda: change(lambda ids: manage.delete(KEYS, ids)))
+    for part in fsck.GROUPS:
+        full.time(
+            f"check {part}",
+            lambda: run(fsck.look_at_groups(KEYS, part, fsck.BEGIN, True)),  # noqa: B023
+        )
+
+
+def _settle_groups(full: Full, outcome: str) -> None:
+    full.settle(full.claim(), outcome)
 
 
 def _time_checking(full: Full) -> None:

@@ -13,7 +13,7 @@ from bide import sync
 from bide.cli.fsck import Found, look
 from bide.cli.site import Site
 from bide.keys import DUE_SETS, GLOBAL, LAYOUT, keys_of
-from bide.ops import consume, inspect, listen, manage, produce, registry, schedules
+from bide.ops import consume, groups, inspect, listen, manage, produce, registry, schedules
 from bide.ops.consume import Said, Settle
 from bide.ops.produce import Prepared
 from bide.ops.registry import About
@@ -50,6 +50,10 @@ class Full:
     def add(self, *ids: str, when: str = "+0", priority: int = 5) -> None:
         self.run(produce.enqueue(KEYS, [Prepared(id, when, priority, BODY) for id in ids]))
 
+    def add_to(self, group: str, *ids: str, when: str = "+0", priority: int = 5) -> None:
+        jobs = [Prepared(id, when, priority, BODY, terms=f"g={group}") for id in ids]
+        self.run(produce.enqueue(KEYS, jobs))
+
     def claim(self, worker: str, count: int) -> list[str]:
         jobs = self.run(consume.claim(KEYS, worker, 1, count, LEASE_US, 0)).jobs
         self.tokens |= {job.id: job.token for job in jobs}
@@ -74,7 +78,8 @@ class Full:
         self.add("back")
         self.add("back-9", priority=9)
         self.run(manage.cancel(KEYS, ["back", "back-9"]))
-        self.claim("w2", 1)
+        self.add_to("g", "in-run", "in-set-aside")
+        assert self.claim("w2", 1) == ["in-run"]
         self.claim("w3", 1)
         self.add("aside", "aside-2")
         self.run(manage.empty(KEYS, "this"))
@@ -82,6 +87,13 @@ class Full:
         self.add("wait")
         self.add("wait-9", priority=9)
         self.add("later", when="+7200000000")
+        self.add_to("g", "in-wait", "in-wait-2")
+        self.add_to("idle", "in-later", when="+7200000000")
+        self.run(groups.arrange(KEYS, "limited", rate="1 3600000000 1"))
+        self.add_to("limited", "in-turn", "in-turn-2", priority=9)
+        (job,) = self.run(consume.claim(KEYS, "w5", 1, 1, LEASE_US, 1)).jobs
+        assert job.id == "in-turn"
+        self.run(consume.settle(KEYS, [Settle(job.id, job.token, "complete", "", b"")]))
         self.run(inspect.watch(KEYS, "later", 60_000_000))
         self.run(inspect.watch(KEYS, "run-0", 60_000_000))
         for name in ("nightly", "over", "paused"):

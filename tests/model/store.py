@@ -15,7 +15,7 @@ KEEP = "10000 86400000000 10000 2592000000000 10000 86400000000"
 FORGET = 64
 
 LEVELS = [str(p) for p in range(9, -1, -1)]
-DUE = [*LEVELS, "alone"]
+DUE = [*LEVELS, "alone", "grouped"]
 FINISHED = ("completed", "failed", "cancelled")
 STAMPS = {
     "complete": "C",

@@ -19,7 +19,18 @@ from bide import sync
 from bide.command import Command
 from bide.errors import ScriptBug
 from bide.keys import GLOBAL, LAYOUT, META, Keys, keys_of
-from bide.ops import ahead, consume, fsck, inspect, listen, manage, produce, registry, schedules
+from bide.ops import (
+    ahead,
+    consume,
+    fsck,
+    groups,
+    inspect,
+    listen,
+    manage,
+    produce,
+    registry,
+    schedules,
+)
 from bide.ops.consume import Said, Settle
 from bide.ops.produce import Prepared
 from bide.ops.registry import About
@@ -199,6 +210,7 @@ HGET HSET HSETNX HDEL HMGET HLEN HSTRLEN HEXISTS HINCRBY HRANDFIELD
 ZADD ZREM ZCARD ZCOUNT ZSCORE ZMSCORE ZPOPMIN ZRANGE ZRANGEBYSCORE ZREVRANGEBYSCORE
 ZREVRANGE ZREMRANGEBYSCORE ZRANDMEMBER
 XADD XRANGE XREVRANGE
+ZLEXCOUNT ZRANGEBYLEX UNLINK
 SCAN HSCAN ZSCAN
 """
 """Commands of Redis 6.2 whose work the call itself bounds, or that look at what is small."""
@@ -220,7 +232,7 @@ def test_no_script_grows_with_the_queue(name: str) -> None:
         assert by_id.endswith("'COUNT', 1"), by_id
     for scan in re.findall(r"'[HZ]?SCAN',[^)]*", text):
         assert re.search(r"'COUNT', (limit|PIECE|1)$", scan), scan
-    for by_score in re.findall(r"'Z(?:REV)?RANGEBYSCORE',[^)]*\)[^)]*\)?", text):
+    for by_score in re.findall(r"'Z(?:REV)?RANGEBY(?:SCORE|LEX)',[^)]*\)[^)]*\)?", text):
         assert "'LIMIT'" in by_score, by_score
 
 
@@ -274,6 +286,9 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "manage.empty": [(0, manage.empty(MAIL, "this")), (0, manage.empty(MAIL, None))],
     "listen.listen": [(0, listen.listen(MAIL, "audit", "1-1"))],
     "inspect.fetch": [(n, inspect.fetch(MAIL, ["a"] * n)) for n in (1, 3)],
+    "groups.arrange": [(0, groups.arrange(MAIL, "g", 2, True, "1 1 1"))],
+    "groups.counts": [(0, groups.counts(MAIL, "g"))],
+    "groups.page": [(0, groups.page(MAIL, "0"))],
     "inspect.counts": [(0, inspect.counts(MAIL))],
     "inspect.upcoming": [(0, inspect.upcoming(MAIL, 0, 10))],
     "inspect.minutes": [(0, inspect.minutes(MAIL, 59, 60))],
@@ -308,6 +323,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     ],
     "schedules.run_schedule": [(0, schedules.run_schedule(MAIL, "nightly", "nightly@1"))],
     "fsck.look_at_jobs": [(0, fsck.look_at_jobs(MAIL, "due", 1, "0", True))],
+    "fsck.look_at_groups": [(0, fsck.look_at_groups(MAIL, "order", "0", True))],
     "fsck.look_beside": [
         (len(META), fsck.look_beside(MAIL, "meta", "0", True)),
         (0, fsck.look_beside(MAIL, "keys", "0", True)),
@@ -327,7 +343,7 @@ COMMANDS = [
 
 def test_every_operation_is_in_the_table_and_every_script_is_called_by_one() -> None:
     modules: list[ModuleType] = [
-        *(ahead, consume, fsck, inspect, listen, manage, produce, registry, schedules),
+        *(ahead, consume, fsck, groups, inspect, listen, manage, produce, registry, schedules),
     ]
     operations = {
         f"{module.__name__.rpartition('.')[2]}.{name}"

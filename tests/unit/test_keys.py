@@ -16,7 +16,7 @@ def test_a_queues_keys_hang_on_its_hash_tag() -> None:
     assert keys["meta"] == "bide:{mail}"
     assert keys["jobs"] == "bide:{mail}:jobs"
     assert keys.names["due"][0] == "bide:{mail}:due:9"
-    assert keys.names["due"][-1] == "bide:{mail}:due:alone"
+    assert keys.names["due"][-1] == "bide:{mail}:due:grouped"
     for names in keys.names.values():
         assert all(re.findall(r"\{.*?\}", name) == ["{mail}"] for name in names)
 
@@ -41,8 +41,8 @@ def test_a_prefix_separates() -> None:
 
 
 def test_due_sets_stand_in_the_order_of_a_claim() -> None:
-    assert DUE_SETS == ("9", "8", "7", "6", "5", "4", "3", "2", "1", "0", "alone")
-    assert len(DUE_SETS) == PRIORITIES + 1
+    assert DUE_SETS == ("9", "8", "7", "6", "5", "4", "3", "2", "1", "0", "alone", "grouped")
+    assert len(DUE_SETS) == PRIORITIES + 2
 
 
 def test_a_script_gets_its_keys_in_the_order_of_its_header() -> None:

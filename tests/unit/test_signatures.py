@@ -10,6 +10,7 @@ import pytest
 
 from bide import (
     AsyncDelayQueue,
+    AsyncGroup,
     AsyncItem,
     AsyncItems,
     AsyncJob,
@@ -17,6 +18,7 @@ from bide import (
     AsyncSchedules,
     AsyncTask,
     DelayQueue,
+    Group,
     Item,
     Items,
     Job,
@@ -39,6 +41,7 @@ PAIRS = [
     (Items, AsyncItems),
     (BlockingCall, AwaitedCall),
     (sync.Client, aio.Client),
+    (Group, AsyncGroup),
     (Events, AsyncEvents),
     (Listening, AsyncListening),
     (Schedules, AsyncSchedules),
@@ -55,7 +58,7 @@ loop has ended, need of the asyncio side, and nobody of the other."""
 
 ASKS_NOBODY = {
     *("task", "later", "options", "__call__", "waiting_for", "listen", "abandon"),
-    *("take", "each", "hints", "events", "cron", "every"),
+    *("take", "each", "hints", "events", "cron", "every", "group"),
 }
 """Methods of both kinds that send nothing by themselves."""
 
@@ -87,7 +90,7 @@ def unawaited(parts: list[tuple[str, Any, Any, str]]) -> list[tuple[str, Any, An
             return None
         for name in (
             *("Job", "Queue", "Task", "DelayQueue", "Item", "Items", "Iterator", "Taking"),
-            *("Events", "Listening", "Schedules"),
+            *("Events", "Listening", "Schedules", "Group"),
         ):
             text = text.replace(f"Async{name}", name)
         return text.replace("AwaitedCall", "BlockingCall").replace("aio.Client", "sync.Client")

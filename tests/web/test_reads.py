@@ -293,3 +293,10 @@ def test_what_schedules_will_fire_stands_ahead_on_the_timeline(page: Page, mail:
     month = page.get("/api/timeline", span="month").json
     assert sum(each["scheduled"].get("mail", 0) for each in month["stretches"]) > 250_000
     assert "ghost" in page.get("/").text
+
+
+def test_jobs_of_a_group_are_on_the_timeline_too(page: Page, mail: Queue) -> None:
+    job = mail.enqueue_call("shop:remind", (1,), delay=90, group="ada")
+    found = page.get("/api/timeline", span="hour").json
+    assert sum(each["due"].get("mail", 0) for each in found["stretches"]) == 1
+    assert "<dt>Group</dt><dd>ada</dd>" in page.get("/job", id=job.id).text

@@ -34,6 +34,7 @@ from bide.task import import_task, signature_of, task_name
 @click.option("--retry", type=int, help="Retries after an error.  [default: 0]")
 @click.option("--timeout", metavar="DURATION", help="How long it may run.  [default: 5m]")
 @click.option("--expires", metavar="DURATION", help="Cancel it if it has not begun so long after.")
+@click.option("-g", "--group", metavar="NAME", help="Jobs of one group run one at a time.")
 @click.option("--retention", metavar="DURATION", help="How long the finished job is kept.")
 @click.option(
     "--durability",
@@ -60,6 +61,7 @@ def enqueue(
     retry: int | None,
     timeout: str | None,
     expires: str | None,
+    group: str | None,
     retention: str | None,
     durability: Durability | None,
     on_crash: Literal["rerun", "fail"] | None,
@@ -98,6 +100,7 @@ def enqueue(
         timeout=timeout,
         retry=retry,
         expires=expires,
+        group=group,
         retention=retention,
         durability=durability,
         on_crash=on_crash,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import click
 
 from bide.cli.ask import confirmed
 from bide.cli.group import Group
+from bide.cli.groups import groups
 from bide.cli.options import complete_queues, json_option, queues_option, server_options
 from bide.cli.screen import (
     STATE_STYLE,
@@ -28,6 +30,11 @@ STATES = ("delayed", "waiting", "active", "completed", "failed", "cancelled")
 
 queue_names = click.argument(
     "names", nargs=-1, required=True, metavar="QUEUE...", shell_complete=complete_queues
+)
+
+
+group_option = click.option(
+    "-g", "--group", metavar="NAME", help="Only this group of jobs, not the whole queue."
 )
 
 
@@ -53,27 +60,46 @@ def ls(queues: tuple[str, ...], url: str | None, prefix: str | None, as_json: bo
 
 @queues.command()
 @queue_names
+@group_option
 @server_options
-def pause(names: tuple[str, ...], url: str | None, prefix: str | None) -> None:
-    """Let no job of a queue be claimed; those that run go on."""
+def pause(names: tuple[str, ...], group: str | None, url: str | None, prefix: str | None) -> None:
+    """Let no job of a queue, or of a group, be claimed.
+
+    Those that run go on.
+    """
     site = Site(url, prefix)
     for name in site.known(names):
-        site.queue(name).pause()
-        echo(f"{name} is paused; `bide queues resume {name}` lets its jobs run again.")
+        queue = site.queue(name)
+        if group is None:
+            queue.pause()
+            echo(f"{name} is paused; `bide queues resume {name}` lets its jobs run again.")
+        else:
+            queue.group(group).pause()
+            resume = shlex.join(["bide", "queues", "resume", name, "--group", group])
+            echo(f"Group {group} of {name} is paused; `{resume}` lets its jobs run again.")
 
 
 @queues.command()
 @queue_names
+@group_option
 @server_options
-def resume(names: tuple[str, ...], url: str | None, prefix: str | None) -> None:
-    """Let jobs of a queue be claimed again.
+def resume(names: tuple[str, ...], group: str | None, url: str | None, prefix: str | None) -> None:
+    """Let jobs of a queue, or of a group, be claimed again.
 
-    Also where one of its jobs holds it.
+    Also where one of a queue's jobs holds it.
     """
     site = Site(url, prefix)
     for name in site.known(names):
-        site.queue(name).resume()
-        echo(f"{name} is resumed.")
+        queue = site.queue(name)
+        if group is None:
+            queue.resume()
+            echo(f"{name} is resumed.")
+        else:
+            queue.group(group).resume()
+            echo(f"Group {group} of {name} is resumed.")
+
+
+queues.add_command(groups)
 
 
 @queues.command()

@@ -5,7 +5,11 @@
 -- @key   run        keeps the priority of a job that was never claimed, trims
 -- @key   results    trims
 -- @key   notes      trims
--- @key   terms      trims
+-- @key   terms      reads whose groups they are, trims
+-- @key   order      removes
+-- @key   held       looks
+-- @key   groups     reads and notes groups
+-- @key   turns      moves groups' markers
 -- @key   active     looks
 -- @key   completed  looks
 -- @key   failed     looks
@@ -16,18 +20,21 @@
 -- @arg   running    integer  1 to ask running jobs to end, 0 to leave them alone
 -- @rest  id
 -- @reply ok now, then per job: ok | asked | cancelled | active | completed | failed | gone
--- @include clock find record retain ended event
+-- @include clock find record retain ended event group
 
 local now = clock.now(meta)
-local reply, done = {'ok', now}, {}
+local sets = {due = due, terms = terms, order = order, held = held, groups = groups, turns = turns}
+local reply, done, touched = {'ok', now}, {}, {}
 for i = rest, #ARGV do
   local id = ARGV[i]
-  local level = find.take_due(due, id)
+  local level, at = find.take_due(due, id)
   local word
   if level then
     redis.call('ZADD', cancelled, now, id)
-    if level ~= 5 and level <= 10 and redis.call('HEXISTS', run, id) == 0 then
-      local f = record.unclaimed(10 - level, now)
+    local of = level == group.GROUPED and group.leave(sets, touched, at, id)
+    local priority = of and of.priority or level <= 10 and 10 - level or 5
+    if priority ~= 5 and redis.call('HEXISTS', run, id) == 0 then
+      local f = record.unclaimed(priority, now)
       redis.call('HSET', run, id, record.format(f.head, f))
     end
     done[#done + 1] = id
@@ -42,6 +49,7 @@ for i = rest, #ARGV do
   end
   reply[#reply + 1] = word
 end
+group.turns(sets, touched, now)
 if #done > 0 then
   redis.pcall('HINCRBY', meta, 'cancelled', #done)
   local limits = retain.limits(meta)

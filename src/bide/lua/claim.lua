@@ -6,6 +6,10 @@
 -- @key   notes     adds that an attempt crashed
 -- @key   terms     reads, adds those of jobs that are fired, marks jobs that have expired, trims
 -- @key   expiring  removes, adds jobs that are fired
+-- @key   order     removes and adds jobs of groups
+-- @key   held      adds jobs of groups that run, removes
+-- @key   groups    reads and notes groups
+-- @key   turns     moves groups' markers
 -- @key   minutes   counts how late jobs begin
 -- @key   active    adds what is taken, removes what has expired
 -- @key   failed    adds poison jobs, trims
@@ -32,7 +36,7 @@
 -- @reply ok now until deadline more alone drain thin, then per job: id body token tries due
 -- @reply stale     the worker has since sent a later claim
 -- @include clock record hint wait retain sweep noting ended event reclaim recall weigh find term
--- @include expire minute gate timetable fire
+-- @include expire minute gate timetable fire group rota
 
 -- thin: the names of schedules that want to be sent more times, with spaces between them
 -- more: 1 where there is, 2 where a limit holds back what is due
@@ -40,6 +44,7 @@
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
 local SWEEP, TRIM = 100, 100
 local LEVELS, ALONE, MOST = 10, 11, 250
+local TURNS, SPARE_STEPS = 20, 16 -- a claim looks at so many turns of groups at most
 count = math.min(count, MOST)
 
 -- Removes before anything is added: a full server lets a script that has begun to remove go on.
@@ -49,8 +54,9 @@ redis.call('ZREM', park, worker)
 local now = clock.now(meta)
 local lease_end = now + lease_us
 local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
-  'trash', 'drain_until', 'calm_from', 'listened', 'large', 'terms', 'limited', 'scheduled')
-local has_terms, has_schedules = set[11], set[13]
+  'trash', 'drain_until', 'calm_from', 'listened', 'large', 'terms', 'groups', 'scheduled', 'side',
+  'limited')
+local has_terms, has_groups, has_schedules = set[11], set[12], set[13]
 local book = event.open(set[9], now)
 local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now,
   lease_us)
@@ -90,19 +96,24 @@ end
 
 local stores = {jobs, run, results, notes, has_terms and terms or nil}
 local sets = {meta = meta, due = due, run = run, notes = notes, active = active, asked = asked,
-  failed = failed, cancelled = cancelled, terms = terms, expiring = expiring}
-local more, given_up = reclaim.some(sets, record, noting, event, book, now,
+  failed = failed, cancelled = cancelled, terms = terms, expiring = expiring,
+  has_groups = has_groups, order = order, held = held, groups = groups, turns = turns}
+local more, given_up = reclaim.some(sets, record, noting, event, group, book, now,
   now >= calm_until and now or calm_from)
 ended.tell(waiters, now, given_up)
 local may_expire, expired = false, {}
 if has_terms then
-  may_expire, expired = expire.some(sets, record, find, term, event, book, now)
+  may_expire, expired = expire.some(sets, record, find, term, event, group, book, now)
   more = more or may_expire
 end
 if rewound then
   more = reclaim.clamp(active, now + math.max(lease_us, tonumber(set[5]) or 0)) or more
 end
-if set[6] then sweep.some(meta, trash, stores, SWEEP) end
+if set[6] then
+  sweep.some(meta, trash, stores, SWEEP, has_groups and function(ids)
+    group.forget(sets, ids, now)
+  end)
+end
 
 if marked then
   -- Once a second, so that a queue in which nothing is settled forgets what is old, too.
@@ -116,8 +127,9 @@ end
 local paused = set[1]
 local fires_at, thin
 if has_schedules and not paused then
-  fires_at, thin = fire.some({schedules = schedules, schedule = schedule, scheduled = scheduled,
-    jobs = jobs, due = due, terms = terms, expiring = expiring}, timetable, event, term, book, now)
+  sets.schedules, sets.schedule, sets.scheduled, sets.jobs = schedules, schedule, scheduled, jobs
+  fires_at, thin = fire.some(sets, timetable, event, term, group, book, now)
+  has_groups = sets.has_groups
   if fires_at and fires_at <= now then more = true end
 end
 
@@ -126,27 +138,28 @@ local reply = {'ok', now, 0, 0, 0, 0, 0, thin or ''}
 local alone = 0
 local taken, counted = {}, {}
 local room = weigh.room()
-local limited = set[12] and gate.open(meta, active, now)
+local limited = set[15] and gate.open(meta, active, now)
 local overdue, held_back = false, false
 
-local function take(level, picked)
+-- `at_level`: that of a group whose turn it is. Returns how many were looked at.
+local function take(level, picked, at_level)
   local ids = {}
   for i = 1, #picked, 2 do ids[#ids + 1] = picked[i] end
   if set[10] and weigh.cut(room, jobs, ids) then more = true end
-  if #ids == 0 then return end
+  if #ids == 0 then return 0 end
   redis.call('ZREM', due[level], unpack(ids))
   local bodies = redis.call('HMGET', jobs, unpack(ids))
   local lines = redis.call('HMGET', run, unpack(ids))
   local asked_of = has_terms and redis.call('HMGET', terms, unpack(ids))
   local leases, records = {}, {}
   local fresh_head = record.fresh(now)
-  local fresh_tail = record.tail(math.max(LEVELS - level, 0), 1, 0, 0, alone, now, worker)
+  local fresh_tail = record.tail(math.max(LEVELS - (at_level or level), 0), 1, 0, 0, alone, now, worker)
   for i, id in ipairs(ids) do
     local body, line, at = bodies[i], lines[i], picked[2 * i]
     local f = line and record.parse(line)
     local begins_by = asked_of and term.begins_by(asked_of[i], tonumber(at))
     if begins_by and begins_by <= now and expire.is_unbegun(f) then
-      expire.one(sets, record, event, book, now, id, level, f)
+      expire.one(sets, record, event, book, now, id, at_level or level, f)
       expired[#expired + 1] = id
     elseif body then
       local token, tries = now, 1
@@ -177,6 +190,7 @@ local function take(level, picked)
     redis.call('ZADD', active, unpack(leases))
     redis.call('HSET', run, unpack(records))
   end
+  return #ids
 end
 
 local deadline
@@ -189,6 +203,19 @@ end
 -- none of them becomes idle in that time, it runs beside others.
 local suspect = redis.call('ZRANGE', due[ALONE], 0, 0, 'WITHSCORES')
 local suspect_at = tonumber(suspect[2])
+local steps = {left = 2 * math.min(count, TURNS) + SPARE_STEPS}
+local function take_turns(level, wanted)
+  rota.take(sets, group, gate, record, level, now, wanted, steps, take, taken)
+end
+local group_at = has_groups and rota.first(sets, ALONE)
+local function take_suspect()
+  if group_at == suspect_at then take_turns(ALONE, 1) else take(ALONE, suspect) end
+end
+if group_at and (not suspect_at or group_at < suspect_at) then
+  suspect_at = group_at
+else
+  group_at = nil
+end
 if suspect_at and not paused then
   if suspect_at > now then
     if busy == 0 then by(suspect_at) end
@@ -196,10 +223,10 @@ if suspect_at and not paused then
     overdue = true
   elseif busy == 0 and count > 0 then
     alone = 1
-    take(ALONE, suspect)
-    count = #taken
+    take_suspect()
+    if group_at and #taken == 0 then alone = 0 else count = #taken end
   elseif now - suspect_at > LONG_PATIENCE and count > 0 then
-    take(ALONE, suspect)
+    take_suspect()
   elseif now - suspect_at > PATIENCE and now > (tonumber(set[7]) or 0) then
     redis.call('HSET', meta, 'drain_until', now + DRAIN_EVERY)
     reply[7] = 1
@@ -210,8 +237,15 @@ end
 if not paused then
   local most = limited and math.min(count, limited.room) or count
   for level = 1, LEVELS do
-    local wanted = most - #taken
+    local turn_at = has_groups and rota.first(sets, level)
     local head = redis.call('ZRANGE', due[level], 0, 0, 'WITHSCORES')
+    if turn_at and turn_at <= now and most > #taken then
+      take_turns(level, rota.share(meta, set[14] == '1', due[level], now, most - #taken))
+      turn_at = rota.first(sets, level)
+    end
+    if turn_at and turn_at <= now then overdue = true end
+    by(turn_at)
+    local wanted = most - #taken
     if head[2] and tonumber(head[2]) <= now then
       if wanted > 0 then
         local picked = redis.call('ZRANGEBYSCORE', due[level], '-inf', now, 'WITHSCORES',
@@ -224,6 +258,8 @@ if not paused then
     by(tonumber(head[2]))
     if overdue then break end
   end
+  -- Turns that are left though slots are free, or a suspect that was met: to be looked at at once.
+  if steps.met_suspect or (overdue and steps.left == 0) then more = true end
   if limited then
     overdue, deadline, held_back = gate.close(limited, meta, now, #taken, overdue, deadline)
   end

@@ -5,7 +5,11 @@
 -- @key   run        removes
 -- @key   results    removes
 -- @key   notes      removes
--- @key   terms      removes
+-- @key   terms      reads whose groups they are, removes
+-- @key   order      removes
+-- @key   held       looks
+-- @key   groups     reads and notes groups
+-- @key   turns      moves groups' markers
 -- @key   active     looks
 -- @key   completed  removes
 -- @key   failed     removes
@@ -13,25 +17,32 @@
 -- @key   events     tells listeners
 -- @rest  id
 -- @reply ok, then per job: ok | active | gone
--- @include clock find retain event
+-- @include clock find retain event group
 
-local reply, done = {'ok'}, {}
+local sets = {due = due, terms = terms, order = order, held = held, groups = groups, turns = turns}
+local reply, done, touched = {'ok'}, {}, {}
 for i = rest, #ARGV do
   local id = ARGV[i]
   local word = 'ok'
   if redis.call('ZSCORE', active, id) then
     word = 'active'
-  elseif not find.take_due(due, id) and redis.call('ZREM', completed, id) == 0
-    and redis.call('ZREM', failed, id) == 0 and redis.call('ZREM', cancelled, id) == 0 then
-    word = 'gone'
   else
-    done[#done + 1] = id
+    local level, at = find.take_due(due, id)
+    if level == group.GROUPED then group.leave(sets, touched, at, id) end
+    if level or redis.call('ZREM', completed, id) == 1 or redis.call('ZREM', failed, id) == 1
+      or redis.call('ZREM', cancelled, id) == 1 then
+      done[#done + 1] = id
+    else
+      word = 'gone'
+    end
   end
   reply[#reply + 1] = word
 end
 if #done == 0 then return reply end
+local now = clock.now(meta)
+group.turns(sets, touched, now)
 retain.forget({jobs, run, results, notes, terms}, done)
-local book = event.book(meta, clock.now(meta))
+local book = event.book(meta, now)
 if book then
   for i = 1, #done do event.add(book, 'deleted', 'delete', done[i], '-', 0, 0, '') end
   event.write(meta, events, book)

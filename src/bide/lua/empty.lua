@@ -6,24 +6,31 @@
 -- @key   results  sweeps
 -- @key   notes    sweeps
 -- @key   terms    sweeps
+-- @key   order    removed
+-- @key   held     looks
+-- @key   groups   forgets those of which nothing is left
+-- @key   turns    removed
 -- @key   trash    receives the renamed sets, sweeps
 -- @key   events   tells listeners
 -- @arg   begin    text     names this emptying, to set aside; - to go on deleting
 -- @arg   limit    integer  how many jobs to delete in this call
 -- @reply ok aside more    how many this emptying has set aside; whether to go on
 -- @reply busy             an earlier trash is left: begin again
--- @include clock sweep event
+-- @include clock sweep event group
 
 -- A trash that a dead caller left is swept first; claims sweep it too.
-if begin == '-' then
-  return {'ok', 0, sweep.some(meta, trash, {jobs, run, results, notes, terms}, limit) and 1 or 0}
+local now = clock.now(meta)
+local sets = {due = due, terms = terms, order = order, held = held, groups = groups, turns = turns}
+local function swept()
+  return not sweep.some(meta, trash, {jobs, run, results, notes, terms}, limit, function(ids)
+    group.forget(sets, ids, now)
+  end)
 end
+if begin == '-' then return {'ok', 0, swept() and 0 or 1} end
 local left = redis.call('HEXISTS', meta, 'trash')
 local name, count = string.match(redis.call('HGET', meta, 'emptied') or '', '^(%S+) (%d+)$')
 if name == begin then return {'ok', tonumber(count), left} end -- a repeat
-if left == 1 and sweep.some(meta, trash, {jobs, run, results, notes, terms}, limit) then
-  return {'busy'}
-end
+if left == 1 and not swept() then return {'busy'} end
 local aside = 0
 for i = 1, #due do
   local size = redis.call('ZCARD', due[i])
@@ -33,8 +40,9 @@ for i = 1, #due do
   end
 end
 if aside == 0 then return {'ok', 0, 0} end
+redis.call('UNLINK', order, turns) -- the server frees them beside its work
 redis.call('HSET', meta, 'trash', 1, 'emptied', begin .. ' ' .. aside)
-local book = event.book(meta, clock.now(meta))
+local book = event.book(meta, now)
 if book then
   event.add(book, 'emptied', 'empty', '-', '-', 0, 0, string.format('%d', aside))
   event.write(meta, events, book)

@@ -6,19 +6,26 @@
 -- @key   results    reads
 -- @key   notes      reads
 -- @key   terms      reads
+-- @key   order      looks
+-- @key   held       looks
+-- @key   groups     reads
 -- @key   active     reads
 -- @key   completed  reads
 -- @key   failed     reads
 -- @key   cancelled  reads
 -- @key   asked      reads
 -- @rest  id
--- @reply ok now, then per job: state since priority body run result notes asked terms | gone
+-- @reply ok now, then per job: state since priority body run result notes asked terms turn | gone
 -- @reply more now, then the same of the first of them: there is no room for the others in one reply
--- @include clock find weigh
+-- @include clock find weigh group
+
+-- turn: of a job that waits for its group's: paused limit running before, and when its rate lets one
+-- begin
 
 local now = clock.now(meta)
 local reply = {'ok', now}
 local room = weigh.room()
+local sets = {held = held, groups = groups}
 for i = rest, #ARGV do
   if room.left < 0 then
     reply[1] = 'more'
@@ -38,9 +45,21 @@ for i = rest, #ARGV do
     local body, result = redis.call('HGET', jobs, id), redis.call('HGET', results, id)
     local said = redis.call('HGET', notes, id)
     weigh.add(room, body, result, said)
-    reply[#reply + 1] = {state, since, level and level <= 10 and 10 - level or false, body,
+    local line = redis.call('HGET', terms, id)
+    local priority = level and level <= 10 and 10 - level or false
+    local turn = false
+    local name = level == group.GROUPED and group.of(line)
+    if name then
+      local f = group.read(sets, name)
+      local before = redis.call('ZLEXCOUNT', order, (group.within(name)),
+        '(' .. group.entry(name, since, id))
+      priority = f.priority
+      turn = string.format('%d %d %d %d %.0f', f.paused, group.limit(f), group.running(sets, name),
+        before, f.free)
+    end
+    reply[#reply + 1] = {state, since, priority, body,
       redis.call('HGET', run, id), result, said, state == 'active' and redis.call('ZSCORE', asked, id),
-      redis.call('HGET', terms, id)}
+      line, turn}
   end
 end
 return reply

@@ -7,6 +7,10 @@
 -- @key   notes      looks, says why a job has failed, removes those of no job
 -- @key   terms      looks, removes those of no job
 -- @key   expiring   adds jobs that are to begin by a time
+-- @key   order      looks, adds and removes jobs of groups
+-- @key   held       looks, adds and removes jobs of groups
+-- @key   groups     notes groups
+-- @key   turns      moves groups' markers
 -- @key   active     looks, moves
 -- @key   completed  looks, moves
 -- @key   failed     looks, moves
@@ -21,12 +25,13 @@
 -- @arg   limit      integer  how many to look at, about
 -- @arg   repair     integer  1 to mend what is found, 0 only to say it
 -- @reply ok now cursor    where to go on, 0 at the end; then per finding: kind id says fix
--- @include clock record evidence retain noting ended hint weigh term
+-- @include clock record evidence retain noting ended hint weigh term group regroup
 
 -- Every job that has a body is looked at when `jobs` is; of the other keys, what has none. So each
 -- is told once. What is found holds: nothing moves while a script runs.
 local CHUNK, LEASE, DAY = 250, 60000000, 86400000000
 local EARLIEST, LAST = 1000000000000000, 9999999999999999
+local NAMED = {[11] = 'alone', [12] = 'grouped'}
 local LIKELY = {'due', 'active', 'failed', 'cancelled', 'completed'}
 local WHY_NO_BODY = '{"type":"bide.PayloadError","message":"Its body was lost on the server, so'
   .. ' it cannot run; enqueue it again."}'
@@ -61,6 +66,9 @@ if repair == 1 then redis.call('HDEL', meta, '') end
 
 local reply = {'ok', now, scanned[1]}
 local has_moved, wakes = false, false
+local in_groups = {due = due, order = order, held = held, groups = groups, turns = turns}
+local touched = {}
+local of -- the group of the job that is judged, or nil
 local function tell(kind, id, says, fix)
   for _, word in ipairs({kind, id, says, fix}) do reply[#reply + 1] = word end
   return repair == 1
@@ -73,6 +81,8 @@ local function names(places)
   for i, place in ipairs(places) do words[i] = name(place) end
   return table.concat(words, ' and ')
 end
+
+local function label_of(i) return 'due:' .. (i <= 10 and 10 - i or NAMED[i]) end
 
 -- Every set in which one of these jobs is: per job, those that say its state, and the trash.
 local function find(ids)
@@ -89,7 +99,7 @@ local function find(ids)
     end
   end
   for i = 1, #due do
-    look(listed, 'due', i, due[i], 'due:' .. (i <= 10 and 10 - i or 'alone'))
+    look(listed, 'due', i, due[i], label_of(i))
     look(aside, 'trash', i, trash[i])
   end
   look(listed, 'active', nil, active)
@@ -99,20 +109,26 @@ local function find(ids)
   return listed, aside
 end
 
+local function level_of(f, i) return of and group.GROUPED or evidence.level(f, i) end
+
 -- Where a job goes that is put into a state.
 local function place_in(state, f, score)
   if state == 'due' then
-    local at = evidence.level(f)
+    local at = level_of(f)
     return {state = state, level = at, key = due[at], score = score or now,
-      label = 'due:' .. (at <= 10 and 10 - at or 'alone')}
+      label = label_of(at)}
   end
   return {state = state, key = sets[state], score = state == 'active' and now + lease_us or now}
 end
 
 local function move(id, places, to)
   if repair == 0 then return to end
-  for _, place in ipairs(places) do redis.call('ZREM', place.key, id) end
+  for _, place in ipairs(places) do
+    redis.call('ZREM', place.key, id)
+    regroup.leave(in_groups, group, of, place, id)
+  end
   redis.call('ZADD', to.key, to.score, id)
+  regroup.enter(in_groups, group, of, to, id)
   has_moved = true
   if to.state == 'due' then
     wakes = true
@@ -138,7 +154,7 @@ local function choose(places, f)
     local first
     for _, place in ipairs(places) do
       if place.state == state then
-        if not first or place.level == evidence.level(f) then first = place end
+        if not first or place.level == level_of(f) then first = place end
       end
     end
     if first then return first end
@@ -158,12 +174,14 @@ local function check_score(id, here, f)
   if tell('score', id, 'its score in ' .. name(here) .. ' is no time: ' .. here.score,
     here.state == 'active' and 'its lease begins anew' or 'becomes now') then
     redis.call('ZADD', here.key, fix, id)
+    here.score = fix
     wakes = wakes or here.state == 'due'
   end
 end
 
 -- A job that the sets list, or that has a body: what is wrong with it.
-local function judge(id, listed, aside, line)
+local function judge(id, listed, aside, line, asked_of)
+  of = asked_of and term.is_one(asked_of) and group.touch(in_groups, touched, asked_of) or nil
   local f, is_odd = evidence.read(record, line, now)
   local has_body = redis.call('HEXISTS', jobs, id) == 1
   local has_notes = redis.call('HEXISTS', notes, id) == 1
@@ -190,7 +208,10 @@ local function judge(id, listed, aside, line)
       if place ~= here then others[#others + 1] = place end
     end
     if tell('sets', id, 'is in ' .. names(listed), 'stays in ' .. name(here) .. ' alone') then
-      for _, place in ipairs(others) do redis.call('ZREM', place.key, id) end
+      for _, place in ipairs(others) do
+        redis.call('ZREM', place.key, id)
+        regroup.leave(in_groups, group, of, place, id)
+      end
       has_moved = true
     end
   end
@@ -220,13 +241,17 @@ local function judge(id, listed, aside, line)
       write(id, f)
     end
   end
-  if here.state == 'due' and here.level ~= evidence.level(f, here.level) then
+  if here.state == 'due' and here.level ~= level_of(f, here.level) then
     local to = place_in('due', f, here.score)
     tell('level', id, 'is in ' .. name(here) .. ', but belongs in ' .. name(to), 'moves there')
     here = move(id, places, to)
     places = {here}
   end
   check_score(id, here, f)
+  if not regroup.is_known(in_groups, group, of, here, id)
+    and tell('group', id, 'its group does not know that it is ' .. name(here), 'knows it again') then
+    regroup.enter(in_groups, group, of, here, id)
+  end
 
   if not has_body then
     tell('body', id, 'is ' .. name(here) .. ' and its body is lost',
@@ -285,9 +310,9 @@ local function check_aside(id, state, score)
 end
 
 -- What stands in a key beside `jobs`, and has no body.
-local function check_bodiless(id, listed, aside, line)
+local function check_bodiless(id, listed, aside, line, asked_of)
   if #listed > 0 then
-    if not stores[part] then judge(id, listed, aside, line) end -- else its set tells of it
+    if not stores[part] then judge(id, listed, aside, line, asked_of) end -- else its set tells of it
   elseif #aside == 0 or part == 'trash' then
     if tell('orphan', id, 'is in ' .. part .. ', and there is no such job', 'is removed') then
       redis.call('ZREM', trash[math.max(level, 1)], id)
@@ -335,14 +360,15 @@ for first = 1, #ids, CHUNK do
   local some = {unpack(ids, first, math.min(first + CHUNK - 1, #ids))}
   local listed, aside = find(some)
   local lines = redis.call('HMGET', run, unpack(some))
+  local asked_of = redis.call('HMGET', terms, unpack(some))
   for i, id in ipairs(some) do
     local value = values[first + i - 1]
     if part == 'asked' or part == 'waiters' then
       check_aside(id, listed[i][1] and listed[i][1].state, value)
     elseif part == 'jobs' then
-      judge(id, listed[i], aside[i], lines[i])
+      judge(id, listed[i], aside[i], lines[i], asked_of[i])
     elseif redis.call('HEXISTS', jobs, id) == 0 then
-      check_bodiless(id, listed[i], aside[i], lines[i])
+      check_bodiless(id, listed[i], aside[i], lines[i], asked_of[i])
     elseif part == 'notes' then
       check_notes(id, value)
     elseif part == 'terms' then
@@ -350,6 +376,7 @@ for first = 1, #ids, CHUNK do
     end
   end
 end
+if repair == 1 and group.turns(in_groups, touched, now) then wakes = true end
 if wakes then hint.push(wake, '-') end
 -- Nobody is told of each: whoever listens sees that something is missing, and looks.
 if has_moved and set[4] then redis.pcall('HINCRBY', meta, 'told', 1) end

@@ -8,6 +8,10 @@
 -- @key   terms      looks at its type
 -- @key   minutes    looks at its type
 -- @key   expiring   looks at its type
+-- @key   order      looks at its type
+-- @key   held       looks at its type
+-- @key   groups     looks at its type
+-- @key   turns      looks at its type
 -- @key   active     looks at its type
 -- @key   completed  looks at its type
 -- @key   failed     looks at its type
@@ -71,9 +75,9 @@ local function check_type(where, wanted)
   end
 end
 
-local hashes = {meta, jobs, run, results, notes, terms, minutes, claims, schedule, scheduled}
+local hashes = {meta, jobs, run, results, notes, terms, minutes, groups, claims, schedule, scheduled}
 local zsets = {active, completed, failed, cancelled, asked, waiters, keep, park, listeners, expiring,
-  schedules}
+  schedules, order, held, turns}
 for i = 1, #due do zsets[#zsets + 1] = due[i] end
 for i = 1, #trash do zsets[#zsets + 1] = trash[i] end
 
@@ -87,7 +91,7 @@ end
 -- What each field of `meta` is without a value that can be read.
 local function mend(field)
   if field == 'paused' or field == 'own' or field == 'large' or field == 'terms'
-    or field == 'trash' or field == 'limited' or field == 'scheduled' then
+    or field == 'groups' or field == 'trash' or field == 'limited' or field == 'scheduled' then
     if tell('meta', field, 'does not say 1', 'says 1') then redis.call('HSET', meta, field, 1) end
   elseif field == 'retention' then
     if tell('meta', field, 'cannot be read', 'keeps all for a year: say again what to keep') then
@@ -136,6 +140,10 @@ local function check_meta()
   if redis.call('HEXISTS', meta, 'terms') == 0 and redis.call('EXISTS', terms) == 1
     and tell('meta', 'terms', 'is not set, and there are jobs with terms', 'is set') then
     redis.call('HSET', meta, 'terms', 1)
+  end
+  if redis.call('HEXISTS', meta, 'groups') == 0 and redis.call('EXISTS', groups) == 1
+    and tell('meta', 'groups', 'is not set, and there are groups', 'is set') then
+    redis.call('HSET', meta, 'groups', 1)
   end
   if redis.call('HEXISTS', meta, 'trash') == 0 then
     for i = 1, #trash do

@@ -4,7 +4,11 @@
 -- @key   jobs         reads bodies, trims
 -- @key   run          writes a record of what is taken, trims
 -- @key   notes        adds why a job was refused, or that an attempt crashed
--- @key   terms        trims
+-- @key   terms        reads whose groups they are, trims
+-- @key   order        removes and adds jobs of groups
+-- @key   held         removes
+-- @key   groups       reads and notes groups
+-- @key   turns        moves groups' markers
 -- @key   active       removes what has expired
 -- @key   completed    adds what is taken, trims
 -- @key   failed       adds jobs that are no data, and poison
@@ -25,7 +29,7 @@
 -- @reply ok now more refused lost, then per item: id body
 -- @reply strangers    only jobs are due, in a queue that is none of data: they stay as they are
 -- @reply stale        the consumer has since sent a later call
--- @include clock record hint retain sweep noting ended event reclaim recall weigh
+-- @include clock record hint retain sweep noting ended event reclaim recall weigh group
 
 -- more: less than was asked for, though there may be more: call again
 -- refused: how many jobs of a worker's were met, which are no data, and have failed by this
@@ -44,7 +48,7 @@ redis.call('ZREM', park, consumer)
 
 local now = clock.now(meta)
 local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
-  'trash', 'calm_from', 'listened', 'kind', 'large')
+  'trash', 'calm_from', 'listened', 'kind', 'large', 'groups')
 local book = event.open(set[8], now)
 local longest = tonumber(set[5]) or 0
 local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now, longest)
@@ -76,12 +80,17 @@ end
 
 local stores = {jobs, run, results, notes, terms}
 local sets = {meta = meta, due = due, run = run, notes = notes, active = active, asked = asked,
-  failed = failed, cancelled = cancelled}
-local again, given_up, reclaimed = reclaim.some(sets, record, noting, event, book, now,
+  failed = failed, cancelled = cancelled, terms = terms,
+  has_groups = set[11], order = order, held = held, groups = groups, turns = turns}
+local again, given_up, reclaimed = reclaim.some(sets, record, noting, event, group, book, now,
   now >= calm_until and now or calm_from)
 ended.tell(waiters, now, given_up)
 if (tonumber(set[4]) or 0) > now then reclaim.clamp(active, now + longest) end
-if set[6] then sweep.some(meta, trash, stores, SWEEP) end
+if set[6] then
+  sweep.some(meta, trash, stores, SWEEP, set[11] and function(ids)
+    group.forget(sets, ids, now)
+  end)
+end
 
 -- Look: nothing is taken before its body is known. A reply has some megabytes at most; and few jobs
 -- are refused at once, because their notes are long.
@@ -134,6 +143,7 @@ if astray then
   ids = {}
 end
 local removes, completes, fails, records, notes_add = {}, {}, {}, {}, {}
+local touched = {}
 local taken = {}
 local fresh_head = record.settled(record.fresh(now), 'C')
 for i, id in ipairs(ids) do
@@ -141,6 +151,7 @@ for i, id in ipairs(ids) do
   local remove = removes[level] or {}
   removes[level] = remove
   remove[#remove + 1] = id
+  if level == group.GROUPED then group.leave(sets, touched, scores[i], id) end
   if body then
     local line = lines[i]
     local f = line and record.parse(line)
@@ -176,6 +187,7 @@ for i, id in ipairs(ids) do
   end
 end
 for level, remove in pairs(removes) do redis.call('ZREM', due[level], unpack(remove)) end
+group.turns(sets, touched, now)
 if not astray then recall.note(claims, consumer, now, seq, taken) end
 
 local limits = retain.limits(meta)

@@ -1,6 +1,11 @@
 -- promote: make delayed jobs due now; one that waits already keeps its place.
 -- @key   meta       reads whether someone listens
 -- @key   due        moves the due time
+-- @key   terms      reads whose groups they are
+-- @key   order      moves
+-- @key   held       looks
+-- @key   groups     reads and notes groups
+-- @key   turns      moves groups' markers
 -- @key   active     looks
 -- @key   completed  looks
 -- @key   failed     looks
@@ -10,10 +15,11 @@
 -- @key   events     tells listeners
 -- @rest  id
 -- @reply ok now, then per job: ok due | active 0 | completed 0 | failed 0 | cancelled 0 | gone 0
--- @include clock find hint event
+-- @include clock find hint event group
 
 local now = clock.now(meta)
-local reply, moved = {'ok', now}, {}
+local sets = {due = due, terms = terms, order = order, held = held, groups = groups, turns = turns}
+local reply, moved, touched = {'ok', now}, {}, {}
 for i = rest, #ARGV do
   local id = ARGV[i]
   local level, at = find.due(due, id)
@@ -23,6 +29,8 @@ for i = rest, #ARGV do
   elseif at > now then
     redis.call('ZREM', due[level], id)
     redis.call('ZADD', due[level], now, id)
+    local of = level == group.GROUPED and group.leave(sets, touched, at, id)
+    if of then group.put(sets, of, now, id) end
     at = now
     moved[#moved + 1] = id
   end
@@ -30,6 +38,7 @@ for i = rest, #ARGV do
   reply[#reply + 1] = at
 end
 if #moved == 0 then return reply end
+group.turns(sets, touched, now)
 local book = event.book(meta, now)
 if book then
   for i = 1, #moved do

@@ -1,6 +1,11 @@
 -- reschedule: give jobs that have not been taken another due time.
 -- @key   meta       reads whether someone listens
 -- @key   due        moves the due time
+-- @key   terms      reads whose groups they are
+-- @key   order      moves
+-- @key   held       looks
+-- @key   groups     reads and notes groups
+-- @key   turns      moves groups' markers
 -- @key   active     looks
 -- @key   completed  looks
 -- @key   failed     looks
@@ -11,18 +16,21 @@
 -- @arg   at         text     +N microseconds from now, or =N
 -- @rest  id
 -- @reply ok now, then per job: ok due | active 0 | completed 0 | failed 0 | cancelled 0 | gone 0
--- @include clock find when hint event
+-- @include clock find when hint event group
 
 if not when.valid(at) then return redis.error_reply('BADARG reschedule at') end
 local now = clock.now(meta)
 local us = when.us(at, now)
-local reply, moved, changed = {'ok', now}, false, {}
+local sets = {due = due, terms = terms, order = order, held = held, groups = groups, turns = turns}
+local reply, moved, changed, touched = {'ok', now}, false, {}, {}
 for i = rest, #ARGV do
   local id = ARGV[i]
   local level, was = find.due(due, id)
   if level then
     redis.call('ZREM', due[level], id)
     redis.call('ZADD', due[level], us, id)
+    local of = level == group.GROUPED and group.leave(sets, touched, was, id)
+    if of then group.put(sets, of, us, id) end
     if was ~= us then changed[#changed + 1] = id end
     moved = true
     reply[#reply + 1] = 'ok'
@@ -32,6 +40,7 @@ for i = rest, #ARGV do
     reply[#reply + 1] = 0
   end
 end
+group.turns(sets, touched, now)
 local book = #changed > 0 and event.book(meta, now)
 if book then
   for i = 1, #changed do

@@ -4,7 +4,11 @@
 -- @key   jobs       looks
 -- @key   run        counts from the beginning; the tokens go on growing
 -- @key   results    removes
--- @key   terms      forgets that it has expired
+-- @key   terms      forgets that it has expired, reads whose groups they are
+-- @key   order      adds
+-- @key   held       looks
+-- @key   groups     reads and notes groups
+-- @key   turns      moves groups' markers
 -- @key   active     looks
 -- @key   completed  removes
 -- @key   failed     removes
@@ -16,13 +20,14 @@
 -- @arg   at         text     +N microseconds from now, or =N
 -- @rest  id
 -- @reply ok now, then per job: ok due | active 0 | delayed 0 | waiting 0 | gone 0
--- @include clock find when record hint event
+-- @include clock find when record hint event group
 
 if not when.valid(at) then return redis.error_reply('BADARG retry at') end
 if not string.find(name, '^%w+$') then return redis.error_reply('BADARG retry name') end
 local now = clock.now(meta)
 local us = when.us(at, now)
-local reply, moved = {'ok', now}, {}
+local sets = {due = due, terms = terms, order = order, held = held, groups = groups, turns = turns}
+local reply, moved, touched = {'ok', now}, {}, {}
 
 local function revive(id, f)
   local level = 5
@@ -35,7 +40,8 @@ local function revive(id, f)
   redis.call('HDEL', results, id)
   local line = redis.call('HGET', terms, id)
   if line then redis.call('HSET', terms, id, (string.gsub(line, ' e=%d+', ''))) end
-  redis.call('ZADD', due[level], us, id)
+  local of = line and group.touch(sets, touched, line, 10 - level)
+  if of then group.put(sets, of, us, id) else redis.call('ZADD', due[level], us, id) end
   moved[#moved + 1] = id
 end
 
@@ -64,6 +70,7 @@ for i = rest, #ARGV do
   reply[#reply + 1] = at_us
 end
 if #moved == 0 then return reply end
+group.turns(sets, touched, now)
 local book = event.book(meta, now)
 if book then
   for i = 1, #moved do event.add(book, 'retried', 'revive', moved[i], '-', 0, us, '') end

@@ -6,6 +6,10 @@
 -- @key   jobs       adds the body
 -- @key   terms      adds those of its jobs
 -- @key   expiring   adds, if it must begin by a time
+-- @key   order      adds, if it is of a group
+-- @key   held       looks
+-- @key   groups     reads and notes its group
+-- @key   turns      moves its group's marker
 -- @key   wake       hints
 -- @key   keep       reads the earliest promise
 -- @key   events     tells listeners
@@ -13,7 +17,7 @@
 -- @arg   id         text     of the job; one that exists changes nothing
 -- @reply ok now due | exists now 0
 -- @reply gone
--- @include clock hint event term timetable fire
+-- @include clock hint event term timetable group fire
 
 if string.sub(id, 1, #name + 1) ~= name .. '@' or not timetable.is_name(name) or #id > 128
   or not string.find(id, '^[^%s%c{}]+$') then
@@ -24,8 +28,9 @@ local f = timetable.parse(redis.call('HGET', schedule, name))
 local body = f and redis.call('HGET', scheduled, name)
 if not body then return {'gone'} end
 local book = event.book(meta, now)
-local keys = {jobs = jobs, due = due, terms = terms, expiring = expiring}
-if not fire.add(keys, event, term, book, f, id, body, now) then
+local keys = {meta = meta, jobs = jobs, due = due, terms = terms, expiring = expiring, order = order,
+  held = held, groups = groups, turns = turns}
+if not fire.add(keys, event, term, group, book, f, id, body, now, now) then
   return {'exists', now, 0}
 end
 if book then event.write(meta, events, book) end

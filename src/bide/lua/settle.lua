@@ -5,8 +5,12 @@
 -- @key   run        remembers token and outcome
 -- @key   results    adds results that are not None, trims
 -- @key   notes      adds errors, trims
--- @key   terms      trims
+-- @key   terms      reads whose groups they are, trims
 -- @key   minutes    counts how long attempts ran
+-- @key   order      adds what is to run again
+-- @key   held       removes
+-- @key   groups     reads and notes groups
+-- @key   turns      moves groups' markers
 -- @key   active     removes
 -- @key   completed  adds, trims
 -- @key   failed     adds, trims
@@ -18,7 +22,7 @@
 -- @key   events     tells listeners
 -- @rest  id token outcome when data
 -- @reply ok now, then per job: ok | lost | gone
--- @include clock when record hint retain noting ended event minute gate
+-- @include clock when record hint retain noting ended event minute gate group
 
 -- outcome: complete (when: how long to keep it, or nothing; data: result)
 --        | retry (when; data: error) | fail (when: how long to keep it, or nothing; data: error)
@@ -54,6 +58,9 @@ local leases = redis.call('ZMSCORE', active, unpack(ids))
 local asks = redis.call('EXISTS', asked) == 1 and redis.call('ZMSCORE', asked, unpack(ids))
 local limits = retain.limits(meta)
 local book = event.open(limits.listened, now)
+local asked_of = limits.groups and redis.call('HMGET', terms, unpack(ids))
+local sets = {due = due, order = order, held = held, groups = groups, turns = turns}
+local touched, puts, released = {}, {}, {}
 local reply = {'ok', now}
 local gone_active, records, results_add, notes_add = {}, {}, {}, {}
 local completed_add, failed_add, cancelled_add, due_add = {}, {}, {}, {}
@@ -63,7 +70,11 @@ local held_until, unbegun = 0, {}
 local counts = {complete = 0, retry = 0, fail = 0, snooze = 0, release = 0, cancel = 0,
   crash = 0}
 
-local function again(f, id, at)
+local function again(f, id, at, of)
+  if of then
+    puts[#puts + 1] = {of, at, id}
+    return
+  end
   local set = due[f.strikes >= 2 and 11 or 10 - f.priority]
   local add = due_add[set]
   if not add then
@@ -77,6 +88,8 @@ end
 
 local function apply(k, stamp, outcome, at, data)
   local id, line, verb = ids[k], lines[k], outcome
+  local of = asked_of and asked_of[k] and group.touch(sets, touched, asked_of[k])
+  if of then released[#released + 1] = {of, id} end
   gone_active[#gone_active + 1] = id
   counts[outcome] = counts[outcome] + 1
   line = record.settled(line, stamp)
@@ -101,7 +114,7 @@ local function apply(k, stamp, outcome, at, data)
   end
   if outcome == 'crash' then
     due_us = math.min(f.due, now)
-    again(f, id, due_us)
+    again(f, id, due_us, of)
   elseif AGAIN[outcome] then
     f = f or record.parse(line) or record.unknown(string.sub(line, 1, 34), now)
     f.alone = 0
@@ -119,7 +132,7 @@ local function apply(k, stamp, outcome, at, data)
       end
       due_us = when.us(at, now)
     end
-    again(f, id, due_us)
+    again(f, id, due_us, of)
     line = record.format(f.head, f)
   else
     finished[#finished + 1] = id
@@ -181,6 +194,10 @@ if #completed_add > 0 then redis.call('ZADD', completed, unpack(completed_add)) 
 if #failed_add > 0 then redis.call('ZADD', failed, unpack(failed_add)) end
 if #cancelled_add > 0 then redis.call('ZADD', cancelled, unpack(cancelled_add)) end
 for set, add in pairs(due_add) do redis.call('ZADD', set, unpack(add)) end
+for _, one in ipairs(released) do group.release(sets, unpack(one)) end
+for _, one in ipairs(puts) do group.put(sets, unpack(one)) end
+local turn = group.turns(sets, touched, now)
+if turn and (not earliest or turn < earliest) then earliest = turn end
 redis.call('HSET', run, unpack(records))
 if #results_add > 0 then redis.call('HSET', results, unpack(results_add)) end
 if #notes_add > 0 then redis.call('HSET', notes, unpack(notes_add)) end

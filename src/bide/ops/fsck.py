@@ -32,6 +32,9 @@ JOBS: Final = tuple(
 )
 """The keys that name jobs, in the order in which they are looked at: name, and which of several."""
 
+GROUPS: Final = ("order", "held", "groups", "turns")
+"""What there is to look at of groups, before jobs."""
+
 BESIDE: Final = ("meta", "hints", "events", "keep", "park", "listeners", "claims", "keys")
 """What else there is to look at in a queue, after `TYPES`."""
 
@@ -51,6 +54,8 @@ FORMS: Final = dict.fromkeys(META, _NUMBER) | {
     "own": _ONE,
     "large": _ONE,
     "terms": _ONE,
+    "groups": _ONE,
+    "side": _ONE,
     "trash": _ONE,
     "scheduled": _ONE,
     "limited": _ONE,
@@ -95,6 +100,11 @@ def look_beside(keys: Keys, part: str, cursor: str, repair: bool) -> Command[Ste
     limit = SCAN if part == "keys" else STEP
     forms = [word for form in FORMS.items() for word in form] if part == "meta" else []
     return command("fsck_queue", keys, (part, cursor, limit, int(repair), *forms), _read)
+
+
+def look_at_groups(keys: Keys, part: str, cursor: str, repair: bool) -> Command[Step]:
+    """Look at a piece of one of the keys in `GROUPS`."""
+    return command("fsck_groups", keys, (part, cursor, STEP, int(repair)), _read)
 
 
 def look_at_schedules(keys: Keys, part: str, cursor: str, repair: bool) -> Command[Step]:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from bide.clock import from_us
 from bide.command import Command, command
 from bide.errors import UsageError
-from bide.job import RunRecord, Snapshot
+from bide.job import RunRecord, Snapshot, Turn
 from bide.keys import Keys
 from bide.limits import Limits
 from bide.ops.manage import DATA
@@ -182,7 +182,7 @@ def check_count(count: int, most: int = MAX_PAGE) -> None:
 def _snapshot(id: str, now_us: int, item: list[Any]) -> Snapshot | None:
     if item[0] == b"gone":
         return None
-    state, since, priority, body, line, result, notes, asked, terms = item
+    state, since, priority, body, line, result, notes, asked, terms, turn = item
     run = RunRecord.read(line)
     known = run.priority if run else priority
     if run is not None and not run.started_us:  # cancelled before it was ever claimed
@@ -199,6 +199,7 @@ def _snapshot(id: str, now_us: int, item: list[Any]) -> Snapshot | None:
         raw_notes=notes,
         asked=asked is not None,
         terms=Terms.read(terms),
+        turn=Turn.read(turn),
     )
 
 

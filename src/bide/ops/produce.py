@@ -20,6 +20,9 @@ CHUNK: Final = 250
 CHUNK_BYTES: Final = 2_000_000
 """Jobs, and bytes of bodies, per script call: bounds the time a call may take on the server."""
 
+TERMS_CHUNK: Final = 100
+"""The same of jobs with terms, for which a call does more."""
+
 TRIP: Final = 40
 """Calls per round trip; one that is full by its bytes ends the trip."""
 
@@ -146,7 +149,8 @@ def enqueue_many(
     size, first, is_plain = 0, 0, True
     for i, job in enumerate(jobs):
         full = size + len(job.body) > CHUNK_BYTES
-        if i > first and (full or i - first >= CHUNK or (job.terms == "") != is_plain):
+        most = CHUNK if is_plain else TERMS_CHUNK
+        if i > first and (full or i - first >= most or (job.terms == "") != is_plain):
             trip.append(enqueue(keys, jobs[first:i], kinds))
             first, size = i, 0
             if full or len(trip) == TRIP:

@@ -23,6 +23,7 @@ from bide.ops.registry import WorkerSeen
 from bide.options import OnCrash, Options, QueueSettings, TaskOptions
 from bide.payload.serializers import Codec
 from bide.queue.awaited_events import AsyncEvents, AsyncListening, stop_all
+from bide.queue.awaited_groups import AsyncGrouping
 from bide.queue.awaited_job import AsyncJob
 from bide.queue.awaited_schedules import AsyncScheduling
 from bide.queue.core import (
@@ -47,7 +48,7 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 
-class AsyncQueue(QueueCore[aio.Client], AsyncScheduling):
+class AsyncQueue(QueueCore[aio.Client], AsyncScheduling, AsyncGrouping):
     """A queue, for code on an event loop; safe to share by loops, in one thread or in several."""
 
     def __init__(
@@ -124,6 +125,8 @@ class AsyncQueue(QueueCore[aio.Client], AsyncScheduling):
         durability: Durability | None = None,
         on_crash: OnCrash | None = None,
         expires: Duration | datetime | None = None,
+        group: str | None = None,
+        group_concurrency: int | None = None,
         description: str | None = None,
         meta: Mapping[str, Any] | None = None,
         on_success: Function | str | None = None,
@@ -146,6 +149,8 @@ class AsyncQueue(QueueCore[aio.Client], AsyncScheduling):
             durability=durability,
             on_crash=on_crash,
             expires=expires,
+            group=group,
+            group_concurrency=group_concurrency,
             description=description,
             meta=meta,
             on_success=on_success,

@@ -22,6 +22,7 @@ from bide.ops.registry import WorkerSeen
 from bide.options import OnCrash, Options, QueueSettings, TaskOptions
 from bide.payload.serializers import Codec
 from bide.queue.blocking_events import Events, Listening, stop_all
+from bide.queue.blocking_groups import Grouping
 from bide.queue.blocking_job import Job
 from bide.queue.blocking_schedules import Scheduling
 from bide.queue.core import (
@@ -46,7 +47,7 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 
-class Queue(QueueCore[sync.Client], Scheduling):
+class Queue(QueueCore[sync.Client], Scheduling, Grouping):
     """A queue, for code that blocks; safe to share by threads."""
 
     def __init__(
@@ -122,6 +123,8 @@ class Queue(QueueCore[sync.Client], Scheduling):
         durability: Durability | None = None,
         on_crash: OnCrash | None = None,
         expires: Duration | datetime | None = None,
+        group: str | None = None,
+        group_concurrency: int | None = None,
         description: str | None = None,
         meta: Mapping[str, Any] | None = None,
         on_success: Function | str | None = None,
@@ -144,6 +147,8 @@ class Queue(QueueCore[sync.Client], Scheduling):
             durability=durability,
             on_crash=on_crash,
             expires=expires,
+            group=group,
+            group_concurrency=group_concurrency,
             description=description,
             meta=meta,
             on_success=on_success,

@@ -144,7 +144,13 @@ class QueueCore(Generic[C]):
             priority = defaults.get("priority")
         names = signature.positional if signature else ()
         expires = options.get("expires")
-        terms = write_terms(defaults.get("expires") if expires is None else expires)
+        group = options.get("group")
+        terms = write_terms(
+            defaults.get("expires") if expires is None else expires,
+            defaults.get("group") if group is None else group,
+            options.get("group_concurrency"),
+            defaults.get("group_concurrency"),
+        )
         job_id = options.get("job_id")
         return produce.prepare(body, delay, at, priority, job_id, names, durability, terms)
 

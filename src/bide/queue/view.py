@@ -212,6 +212,11 @@ class JobView(Generic[R]):
         return self._seen().terms.expired_us is not None and self.status == State.CANCELLED
 
     @property
+    def group(self) -> str | None:
+        """The group whose jobs it takes turns with; None where it is of none."""
+        return self._seen().terms.group
+
+    @property
     def cancelling(self) -> bool:
         """Whether the job runs and has been asked to end."""
         return self._seen().asked

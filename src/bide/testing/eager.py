@@ -24,6 +24,7 @@ from bide.queue.core import leave_overridden
 from bide.queue.place import Taken
 from bide.states import FINISHED, State
 from bide.task import Served
+from bide.terms import Terms
 from bide.testing import answers
 from bide.testing.perform import WORKER, Everything, Performed, perform
 from bide.testing.seen import JobSeen
@@ -187,6 +188,7 @@ class Eager:
             raw_result=None,
             raw_notes=None,
             asked=False,
+            terms=Terms.read(job.terms.encode()),
         )
         return Receipt(job.id, due_us, True), run
 

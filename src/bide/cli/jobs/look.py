@@ -146,6 +146,7 @@ def full(seen: Seen) -> dict[str, Any]:
         "now": moment_json(from_us(seen.snapshot.now_us)),
         "expires": job.expires and moment_json(job.expires),
         "expired": job.expired,
+        "group": _group(seen),
         "args": read("args"),
         "kwargs": read("kwargs"),
         "meta": read("meta"),
@@ -163,6 +164,11 @@ def full(seen: Seen) -> dict[str, Any]:
         },
         "logs": [{"at": moment_json(line.at), "text": line.text} for line in job.logs],
     }
+
+
+def _group(seen: Seen) -> dict[str, Any] | None:
+    name, waits = seen.job.group, seen.snapshot.turn
+    return None if name is None else {"name": name, "waits": waits and waits._asdict()}
 
 
 def why_report(reasons: Sequence[Reason]) -> list[dict[str, Any]]:

@@ -136,6 +136,8 @@ def _facts(seen: Seen, reasons: Sequence[Reason]) -> Iterator[tuple[str, str | C
     yield "schedule", _schedule(seen, now)
     yield "priority", "" if job.priority is None else str(job.priority)
     yield "due", _at(job.due, now)
+    if job.group is not None:
+        yield "group", job.group
     if job.expires:
         yield "expired" if job.expired else "expires", _at(job.expires, now)
     yield "not yet", "; ".join(reason.text for reason in reasons)

@@ -9,7 +9,7 @@ function expire.is_unbegun(f)
     and (not f.first or f.missing ~= nil))
 end
 
--- Ends one that has been taken out of `due[level]`.
+-- Ends one that has been taken out of the due set of a level; of a group's, that of its group.
 function expire.one(sets, record, event, book, now, id, level, f)
   local meta = sets.meta
   redis.call('ZADD', sets.cancelled, now, id)
@@ -27,9 +27,9 @@ end
 -- Ends some of those whose time is over. The time that `expiring` has is the earliest at which it may
 -- be: a job that was made due later since is noted again. Returns whether there may be more, and the
 -- ids of what has ended.
-function expire.some(sets, record, find, terms, event, book, now)
+function expire.some(sets, record, find, terms, event, group, book, now)
   local over = redis.call('ZRANGEBYSCORE', sets.expiring, '-inf', now, 'LIMIT', 0, AT_ONCE)
-  local ended = {}
+  local ended, touched = {}, {}
   if #over == 0 then return false, ended end
   redis.call('ZREM', sets.expiring, unpack(over))
   for _, id in ipairs(over) do
@@ -42,11 +42,14 @@ function expire.some(sets, record, find, terms, event, book, now)
       local f = line and record.parse(line)
       if expire.is_unbegun(f) then
         redis.call('ZREM', sets.due[level], id)
+        local of = level == group.GROUPED and group.leave(sets, touched, due_us, id)
+        if of then level = 10 - of.priority end
         expire.one(sets, record, event, book, now, id, level, f)
         ended[#ended + 1] = id
       end
     end
   end
+  group.turns(sets, touched, now)
   return #over == AT_ONCE, ended
 end
 

@@ -1,9 +1,15 @@
 -- Where a job is: the sets are the only record of its state, so they are asked.
 local find = {}
 
--- Takes the job out of the due set that holds it; its index in `due`, or nil.
+-- Takes the job out of the due set that holds it; its index in `due`, or nil, and of a job of a
+-- group, whose set is the last, when it was due.
 function find.take_due(due, id)
-  for i = 1, #due do
+  local at = redis.call('ZSCORE', due[#due], id)
+  if at then
+    redis.call('ZREM', due[#due], id)
+    return #due, tonumber(at)
+  end
+  for i = 1, #due - 1 do
     if redis.call('ZREM', due[i], id) == 1 then return i end
   end
 end

@@ -5,14 +5,24 @@ local fire = {}
 local AT_ONCE, BYTES, FEW, PAUSE = 20, 2000000, 8, 1000000
 
 -- Adds a job of a schedule, unless it is there; when it is due, or nil.
-function fire.add(keys, event, term, book, f, id, body, at)
+function fire.add(keys, event, term, group, book, f, id, body, at, now)
   if redis.call('HSETNX', keys.jobs, id, body) == 0 then return nil end
   if f.terms ~= '' then
     redis.call('HSET', keys.terms, id, f.terms)
     local begins_by = term.begins_by(f.terms, at)
     if begins_by then redis.call('ZADD', keys.expiring, begins_by, id) end
   end
-  redis.call('ZADD', keys.due[10 - f.priority], at, id)
+  local touched = {}
+  local of = group.touch(keys, touched, f.terms, f.priority)
+  if of then
+    of.priority = f.priority
+    group.put(keys, of, at, id)
+    group.turns(keys, touched, now)
+    redis.call('HSETNX', keys.meta, 'groups', 1)
+    keys.has_groups = true
+  else
+    redis.call('ZADD', keys.due[10 - f.priority], at, id)
+  end
   if book then event.add(book, 'added', 'fire', id, '-', 0, at, '') end
   return at
 end
@@ -31,7 +41,7 @@ function fire.note(keys, timetable, name, f, now, pause)
 end
 
 -- Fires some of what is due. Returns when the next is, and the names of those that want more times.
-function fire.some(keys, timetable, event, term, book, now)
+function fire.some(keys, timetable, event, term, group, book, now)
   local names = redis.call('ZRANGEBYSCORE', keys.schedules, '-inf', now, 'LIMIT', 0, AT_ONCE)
   local left, bytes, thin = AT_ONCE, BYTES, {}
   for _, name in ipairs(names) do
@@ -44,7 +54,7 @@ function fire.some(keys, timetable, event, term, book, now)
       local most = math.min(left, math.max(1, math.floor(bytes / #body)))
       for _, at in ipairs(timetable.take(f, now, most)) do
         local id = string.format('%s@%.0f', name, at)
-        fire.add(keys, event, term, book, f, id, body, at + timetable.delay(f, id))
+        fire.add(keys, event, term, group, book, f, id, body, at + timetable.delay(f, id), now)
         left, bytes = left - 1, bytes - #body
       end
       fire.note(keys, timetable, name, f, now, PAUSE)

@@ -27,12 +27,12 @@ function gate.bucket(rate, spent, now)
 end
 
 -- When it has a token again.
-local function refilled(b)
+function gate.refilled(b)
   return b.at + math.ceil((b.taken + 1 - b.burst) * b.period / b.count)
 end
 
 -- As it is stored.
-local function stored(b)
+function gate.stored(b)
   local whole = math.floor(b.taken / b.count)
   return string.format('%.0f %.0f %.0f', b.at + whole * b.period, b.taken - whole * b.count, b.last)
 end
@@ -67,11 +67,11 @@ function gate.close(g, meta, now, taken, overdue, deadline)
   local b = g.bucket
   if b and (taken > 0 or b.rewound) then
     if taken > 0 then b.taken, b.last = b.taken + taken, now end
-    redis.call('HSET', meta, 'spent', stored(b))
+    redis.call('HSET', meta, 'spent', gate.stored(b))
   end
   if taken < g.room then return overdue, deadline end
   if g.slots <= taken then return false, nil, overdue end
-  local opens = math.max(now + 1, g.held_until, b and refilled(b) or 0)
+  local opens = math.max(now + 1, g.held_until, b and gate.refilled(b) or 0)
   if overdue then return false, opens, true end
   return false, deadline and math.max(deadline, opens)
 end
@@ -80,7 +80,7 @@ end
 function gate.earliest(meta, due, now)
   local set = redis.call('HMGET', meta, 'rate', 'spent', 'held_until')
   local b = gate.bucket(set[1], set[2], now)
-  if b and b.tokens < 1 then due = math.max(due, refilled(b)) end
+  if b and b.tokens < 1 then due = math.max(due, gate.refilled(b)) end
   return math.max(due, tonumber(set[3]) or 0)
 end
 
@@ -103,7 +103,7 @@ function gate.settled(meta, active, now, freed, unbegun)
       if unbegun[i] == b.last then back = back + 1 end
     end
     b.taken = b.taken - back
-    if back > 0 then redis.call('HSET', meta, 'spent', stored(b)) end
+    if back > 0 then redis.call('HSET', meta, 'spent', gate.stored(b)) end
   end
   local most = tonumber(set[3])
   return most and redis.call('ZCARD', active) + freed >= most

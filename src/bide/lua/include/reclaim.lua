@@ -6,11 +6,14 @@ local reclaim = {}
 local AT_ONCE, CRASHES, STRIKES, MANY_STRIKES = 10, 3, 2, 10
 local LEVELS, ALONE = 10, 11
 
-local function one(sets, record, noting, event, book, now, id)
+local function one(sets, record, noting, event, group, touched, book, now, id)
   local meta = sets.meta
   redis.call('ZREM', sets.active, id)
   local f = record.parse(redis.call('HGET', sets.run, id))
     or record.unknown(record.fresh(now), now)
+  local of = sets.has_groups
+    and group.touch(sets, touched, redis.call('HGET', sets.terms, id) or nil, f.priority)
+  if of then group.release(sets, of, id) end
   local note = noting.crash(f, now)
   local has_ended = true
   if f.alone == 1 then f.crashes = f.crashes + 1 else f.strikes = f.strikes + 1 end
@@ -36,7 +39,7 @@ local function one(sets, record, noting, event, book, now, id)
     local level = LEVELS - f.priority
     if f.strikes >= STRIKES then level = ALONE end
     f.due = math.min(f.due, now) -- it was due, whatever the clock has been set to since
-    redis.call('ZADD', sets.due[level], f.due, id)
+    if of then group.put(sets, of, f.due, id) else redis.call('ZADD', sets.due[level], f.due, id) end
     has_ended = false
   end
   f.attempt = f.attempt - 1
@@ -48,14 +51,15 @@ end
 -- Some of the leases that ended by `ended_by`; `sets` has the queue's keys by their names, `book` is
 -- where events are gathered, if someone listens. Returns whether there may be more, the ids of what
 -- has come to its end by this, and how many there were.
-function reclaim.some(sets, record, noting, event, book, now, ended_by)
+function reclaim.some(sets, record, noting, event, group, book, now, ended_by)
   local expired = redis.call('ZRANGEBYSCORE', sets.active, '-inf', ended_by, 'LIMIT', 0, AT_ONCE)
-  local given_up = {}
+  local given_up, touched = {}, {}
   for i = 1, #expired do
-    if one(sets, record, noting, event, book, now, expired[i]) then
+    if one(sets, record, noting, event, group, touched, book, now, expired[i]) then
       given_up[#given_up + 1] = expired[i]
     end
   end
+  group.turns(sets, touched, now)
   return #expired == AT_ONCE, given_up, #expired
 end
 

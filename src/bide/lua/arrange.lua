@@ -1,0 +1,47 @@
+-- arrange: how the jobs of one group run: how many at once, and whether any may begin.
+-- @key   meta         marks that there are groups
+-- @key   due          looks
+-- @key   order        looks
+-- @key   held         looks
+-- @key   groups       reads and notes the group
+-- @key   turns        moves the group's marker
+-- @key   wake         hints when it has its turn
+-- @key   keep         reads the earliest promise
+-- @arg   name         text  of the group
+-- @arg   concurrency  text  how many at once, whatever its jobs ask for; 0: what they ask for; - as it is
+-- @arg   paused       text  1 or 0; - as it is
+-- @arg   rate         text  count, period in µs and burst; none; - as it is
+-- @reply ok
+-- @include clock hint gate group
+
+if not string.find(name, '^[^%s%c{}]+$') or #name > 128 then
+  return redis.error_reply('BADARG arrange name')
+end
+if concurrency ~= '-' and not (string.find(concurrency, '^%d+$') and #concurrency <= 6) then
+  return redis.error_reply('BADARG arrange concurrency')
+end
+if not string.find(paused, '^[01-]$') then return redis.error_reply('BADARG arrange paused') end
+if rate ~= '-' and rate ~= 'none' and not (string.find(rate, '^[1-9]%d* [1-9]%d* [1-9]%d*$')
+  and #rate <= 50) then
+  return redis.error_reply('BADARG arrange rate')
+end
+
+local now = clock.now(meta)
+-- Removes first, because a full server refuses what adds before.
+redis.call('HDEL', meta, '')
+local sets = {due = due, order = order, held = held, groups = groups, turns = turns}
+local f = group.read(sets, name)
+if concurrency ~= '-' then f.set = tonumber(concurrency) end
+if paused ~= '-' then f.paused = tonumber(paused) end
+if rate == 'none' then
+  f.rate, f.spent, f.free = nil, nil, 0
+elseif rate ~= '-' and rate ~= f.rate then
+  local before = gate.bucket(f.rate, f.spent, now)
+  f.rate, f.spent = rate, before and gate.carried(before) or string.format('%.0f 0 0', now)
+  local b = gate.bucket(f.rate, f.spent, now)
+  f.free = b.tokens < 1 and gate.refilled(b) or 0
+end
+if f.set > 0 or f.paused == 1 or f.rate then redis.call('HSETNX', meta, 'groups', 1) end
+local turn = group.turn(sets, f, now)
+if turn then hint.due(wake, keep, turn, now) end
+return {'ok'}

@@ -1,0 +1,33 @@
+-- groups: how things stand in groups: in one, or in a piece of all there are.
+-- @key   meta    reads the clock's offset under test
+-- @key   order   counts
+-- @key   held    counts
+-- @key   groups  reads
+-- @arg   name    text     of a group; - for all
+-- @arg   cursor  text     where to go on, as the reply before said; 0 to begin
+-- @arg   limit   integer  how many to read, about
+-- @reply ok now cursor    0 at the end; then per group: name delayed waiting running priority limit set paused rate
+-- @include clock group
+
+if not string.find(cursor, '^%d+$') or limit < 1 then
+  return redis.error_reply('BADARG groups cursor')
+end
+local now = clock.now(meta)
+local sets = {held = held, groups = groups}
+local reply = {'ok', now, '0'}
+local function add(f)
+  local least, most = group.within(f.name)
+  local all = redis.call('ZLEXCOUNT', order, least, most)
+  local later = redis.call('ZLEXCOUNT', order, string.format('[%s %017.0f', f.name, now + 1), most)
+  local words = {f.name, later, all - later, group.running(sets, f.name), f.priority, group.limit(f),
+    f.set, f.paused, f.rate or ''}
+  for _, word in ipairs(words) do reply[#reply + 1] = word end
+end
+if name ~= '-' then
+  add(group.read(sets, name))
+  return reply
+end
+local scanned = redis.call('HSCAN', groups, cursor, 'COUNT', limit)
+reply[3] = scanned[1]
+for i = 1, #scanned[2], 2 do add(group.parse(scanned[2][i + 1], scanned[2][i])) end
+return reply
