@@ -35,7 +35,7 @@ help:  ## Say what there is to make
 demo: $(VENV)/has-embedded  ## See it run, on a server of its own
 	@$(PY) -m bide demo $(ARGS)
 
-test: $(VENV)/has-dev  ## Run the tests (ARGS="-k embedded -x")
+test: $(VENV)/has-dev $(VENV)/has-browser  ## Run the tests (ARGS="-k embedded -x")
 	@$(PY) -m pytest -q -n $(JOBS) --dist loadfile $(ARGS)
 
 everywhere: $(VENV)/has-dev  ## Run what concerns servers on all of them, through both executors
@@ -102,6 +102,17 @@ $(VENV)/has-dev: pyproject.toml $(MADE)
 	@echo "installing bide with all that tests and checks need"
 	@$(PIP) --editable '.[dev]'
 	@touch $@ $(VENV)/has-embedded
+
+# The page is tried in a real browser, which is the system's.
+$(VENV)/has-browser: $(VENV)/has-dev
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null \
+	|| command -v google-chrome >/dev/null \
+	|| { echo "installing chromium"; \
+	     apt-get install --yes --quiet chromium >/dev/null 2>&1 \
+	     || (apt-get update && apt-get install --yes --quiet chromium) >/dev/null 2>&1 \
+	     || echo "no browser could be installed, so tests/web/test_browser.py is skipped;" \
+	             "on Debian and Ubuntu, this cures it: sudo apt install chromium"; }
+	@touch $@
 
 # pyright runs on Node.js: the system's if there is one, else one from PyPI (some 60 MB).
 $(VENV)/has-node: $(VENV)/has-dev

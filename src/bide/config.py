@@ -43,6 +43,8 @@ VARIABLES: Final[dict[str, str]] = {
     "BIDE_PREFIX": "of all keys",
     "BIDE_SIGNING_KEYS": "keys that sign jobs, and are asked of them: `ID:SECRET,ID:SECRET`",
     "BIDE_LOG_FORMAT": "how a worker logs: text, kv or json",
+    "BIDE_WEB_VIEWER_TOKEN": "lets those who have it look at the page",
+    "BIDE_WEB_OPERATOR_TOKEN": "lets those who have it change things on the page too",
     "BIDE_SERVER": "the program that `bide demo` and tests start as their server",
 }
 """The environment variables that bide reads, and what each says."""

@@ -22,8 +22,8 @@ Role = Literal["worker", "producer", "operator", "viewer"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 _LOOK: Final = (
-    *("ahead", "counts", "fetch", "groups", "list", "minutes", "queues", "schedule_list"),
-    *("upcoming", "workers"),
+    *("ahead", "between", "counts", "fetch", "groups", "list", "minutes", "queues"),
+    *("schedule_list", "timeline", "upcoming", "workers"),
 )
 _CHANGE: Final = (
     *("ahead", "arrange", "cancel", "configure", "counts", "delete", "empty", "fetch", "groups"),
@@ -33,8 +33,8 @@ _CHANGE: Final = (
 )
 _PRODUCE: Final = (*_CHANGE, "enqueue", "place", "schedule_set", "watch")
 _OPERATE: Final = (
-    *("fsck_groups", "fsck_jobs", "fsck_queue", "fsck_queues", "fsck_schedules", "fsck_workers"),
-    *("stop", "upgrade", "workers"),
+    *("between", "fsck_groups", "fsck_jobs", "fsck_queue", "fsck_queues", "fsck_schedules"),
+    *("fsck_workers", "stop", "timeline", "upgrade", "workers"),
 )
 _WORK: Final = (
     *("begin", "claim", "extend", "heartbeat", "leave", "note", "pop", "refuse"),
@@ -74,7 +74,7 @@ _EACH: Final = ("evalsha", "ping", "script|load", "select")
 
 _READ: Final = frozenset(
     [
-        *("exists", "hexists", "hget", "hgetall", "hkeys", "hlen", "hmget", "hrandfield"),
+        *("exists", "hexists", "hget", "hgetall", "hkeys", "hlen", "hmget", "hrandfield", "hscan"),
         *("hstrlen", "llen", "time", "xrange", "xrevrange", "zcard", "zcount", "zmscore"),
         *("zlexcount", "zrandmember", "zrange", "zrangebylex", "zrangebyscore", "zrevrange"),
         *("zrevrangebyscore", "zscore"),

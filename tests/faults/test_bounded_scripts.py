@@ -25,7 +25,7 @@ from bide.embedded import Server
 from bide.ids import new_id
 from bide.job import Claimed
 from bide.keys import DEFAULT_PRIORITY, keys_of
-from bide.ops import consume, fsck, groups, inspect, listen, manage, produce, registry
+from bide.ops import ahead, consume, fsck, groups, inspect, listen, manage, produce, registry
 from bide.ops.consume import Said, Settle
 from bide.payload.codec import Body
 from bide.payload.items import MAX_DATA, encode_item
@@ -224,11 +224,15 @@ def _time_listening(full: Full) -> None:
 def _time_reading(full: Full) -> None:
     most = inspect.MAX_PAGE
     full.time("counts", full.queue.counts)
-    ahead = [produce.prepare(Body("app:task"), 3600, priority=i % 10) for i in range(10 * most)]
-    full.queue.enqueue_many(ahead)
+    to_come = [produce.prepare(Body("app:task"), 3600, priority=i % 10) for i in range(10 * most)]
+    full.queue.enqueue_many(to_come)
     full.time("upcoming", lambda: full.queue.upcoming(inspect.MAX_UPCOMING))
+    widest = ahead.timeline(KEYS, 3_600_000_000, ahead.MOST_STRETCHES, offset_us=-7_200_000_000)
+    full.time("timeline", lambda: full.client.run(widest))
+    ever = ahead.between(KEYS, 0, 2**50, DUE // 2, inspect.MAX_PAGE)
+    full.time("between", lambda: full.client.run(ever))
     full.time("minutes", lambda: full.client.run(inspect.minutes(KEYS, 1499, 1500)))
-    full.time("watch", lambda: full.client.run(inspect.watch(KEYS, ahead[0].id, 1)))
+    full.time("watch", lambda: full.client.run(inspect.watch(KEYS, to_come[0].id, 1)))
     for state in ("waiting", "active", "completed"):
         full.time(f"a page of the {state}", partial(full.queue.jobs, state, count=most))
     deep = DUE * 9 // 10

@@ -30,7 +30,7 @@ from bide.keys import keys_of
 from bide.limits import Limits
 from bide.logs import printable
 from bide.notes import read_notes
-from bide.ops import consume, inspect, listen, manage, produce, registry, schedules
+from bide.ops import ahead, consume, inspect, listen, manage, produce, registry, schedules
 from bide.ops.produce import Prepared
 from bide.payload.codec import (
     Body,
@@ -245,7 +245,7 @@ def a_schedule(mutator: Mutator, corpus: list[bytes]) -> None:
         for one in page.schedules:
             seen = cron_cli.Seen("mail", one, from_us(NOW))
             print(*(str(cell) for cell in cron_cli._row(seen)[:1]))
-            echo_json(cron_cli._report(seen))
+            echo_json(cron_cli.schedule_report(seen))
     assert out.getvalue()
 
 
@@ -279,6 +279,8 @@ _SAMPLES: list[tuple[Command[Any], Any]] = [
     (inspect.counts(MAIL), [b"ok", NOW, 1, 2, 3, 4, 5, 6, NOW, 7, [b"completed", b"3"], 2, NOW]),
     (inspect.upcoming(MAIL, 0, 5), [b"ok", NOW, b"a", NOW, b"b", NOW]),
     (inspect.ahead(MAIL, [1, 60]), [b"ok", NOW, 1, 2]),
+    (ahead.timeline(MAIL, 1, 2), [b"ok", NOW, NOW, 0, 0, 1, 2, 3, 4, 5, 6]),
+    (ahead.between(MAIL, 1, 2), [b"ok", NOW, 1, b"a", NOW]),
     (inspect.listing(MAIL, "failed", 0, 5), [b"ok", NOW, b"a", b"b"]),
     (manage.retry(MAIL, ["a"], "+0"), [b"ok", NOW, b"ok", NOW]),
     (manage.empty(MAIL, "x"), [b"ok", 5, 1]),

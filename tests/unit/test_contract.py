@@ -19,7 +19,18 @@ from bide import sync
 from bide.command import Command
 from bide.errors import ScriptBug
 from bide.keys import GLOBAL, LAYOUT, META, Keys, keys_of
-from bide.ops import consume, fsck, groups, inspect, listen, manage, produce, registry, schedules
+from bide.ops import (
+    ahead,
+    consume,
+    fsck,
+    groups,
+    inspect,
+    listen,
+    manage,
+    produce,
+    registry,
+    schedules,
+)
 from bide.ops.consume import Said, Settle
 from bide.ops.produce import Prepared
 from bide.ops.registry import About
@@ -284,6 +295,11 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "inspect.ahead": [(n, inspect.ahead(MAIL, [60] * n)) for n in (1, 3)],
     "inspect.watch": [(0, inspect.watch(MAIL, "a", 1_000_000))],
     "inspect.listing": [(0, inspect.listing(MAIL, "waiting", 0, 10))],
+    "ahead.timeline": [
+        (0, ahead.timeline(MAIL, 1_000_000, 60, offset_us=-1)),
+        (0, ahead.timeline(MAIL, 1_000_000, 60, at_us=5)),
+    ],
+    "ahead.between": [(0, ahead.between(MAIL, 1, 2))],
     "registry.register": [(n, registry.register(GLOBALS, ["mail"] * n)) for n in (1, 3)],
     "registry.begin": [(0, registry.begin(MAIL))],
     "registry.heartbeat": [
@@ -328,15 +344,7 @@ COMMANDS = [
 
 def test_every_operation_is_in_the_table_and_every_script_is_called_by_one() -> None:
     modules: list[ModuleType] = [
-        consume,
-        fsck,
-        groups,
-        inspect,
-        listen,
-        manage,
-        produce,
-        registry,
-        schedules,
+        *(ahead, consume, fsck, groups, inspect, listen, manage, produce, registry, schedules),
     ]
     operations = {
         f"{module.__name__.rpartition('.')[2]}.{name}"

@@ -68,7 +68,7 @@ def ls(queues: tuple[str, ...], url: str | None, prefix: str | None, as_json: bo
     """List schedules, with when each fires next."""
     found = _all(Site(url, prefix), queues)
     if as_json:
-        echo_json({"schedules": [_report(seen) for seen in found]})
+        echo_json({"schedules": [schedule_report(seen) for seen in found]})
         return
     if not found:
         aside("There are no schedules; @queue.cron(...) declares one, queue.schedules sets one.")
@@ -248,7 +248,8 @@ def _row(seen: Seen) -> list[str | Cell]:
     ]
 
 
-def _report(seen: Seen) -> dict[str, Any]:
+def schedule_report(seen: Seen) -> dict[str, Any]:
+    """A schedule as JSON has it."""
     schedule = seen.schedule
     return {
         "name": schedule.name,

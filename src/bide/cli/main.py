@@ -31,8 +31,10 @@ from bide.cli.queues import queues
 from bide.cli.rq_timer import rq_timer
 from bide.cli.script import script
 from bide.cli.site import NotFound
+from bide.cli.top import top
 from bide.cli.upcoming import upcoming
 from bide.cli.upgrade import upgrade
+from bide.cli.web import web
 from bide.cli.worker import worker
 from bide.cli.workers import workers
 from bide.errors import BideError, JobNotFound, ScheduleNotFound, UsageError
@@ -77,6 +79,8 @@ for command in (
     workers,
     health,
     metrics,
+    top,
+    web,
     doctor,
     acl,
     fsck,

@@ -1,0 +1,38 @@
+"""The page: what is going to happen, what has, and why; for people, and as JSON.
+
+`app` makes an ASGI application, which stands alone (`bide web`) or in another. HTML and SVG are
+rendered here and can be read without scripts; small modules keep a page live.
+
+    reads/       what is shown, as plain values: functions from a site and what was asked for
+    pages.py     the same values as HTML; api.py: as JSON
+    actions.py   what an operator may change
+    access.py    who may see and who may change; what a browser may do with a page
+    live.py      tells browsers that something has changed
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from bide.web.masking import Mask, mask_secrets
+
+if TYPE_CHECKING:
+    from bide.web.access import Role
+    from bide.web.application import app
+
+__all__ = ["Mask", "Role", "app", "mask_secrets"]
+
+_LATE = {"app": "bide.web.application", "Role": "bide.web.access"}
+"""What needs the extra; `bide top` does without."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(_LATE[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name not in ("starlette", "jinja2", "markupsafe"):
+            raise
+        from bide.errors import UsageError
+
+        raise UsageError("The page needs more; run `pip install 'bide[web]'`.") from None

@@ -1,0 +1,183 @@
+"""Who may see the page and who may change things; and what browsers may do with it.
+
+A token is given as the password of HTTP Basic authentication, which browsers ask for themselves, or
+as `Authorization: Bearer`. So there are no cookies, and nothing that another site could make a
+browser send along unseen: whatever changes something must come from the page itself
+(`Sec-Fetch-Site`, or `Origin` where a browser does not send that).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import inspect
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+from bide.errors import BideError, UsageError
+
+SHORTEST_TOKEN: Final = 16
+"""Characters that a token has at least: nobody counts how often someone guesses."""
+
+
+class Role(StrEnum):
+    """What somebody may do."""
+
+    VIEWER = "viewer"
+    """Look."""
+    OPERATOR = "operator"
+    """Look, and change."""
+
+
+Authorize = Callable[[Request], "Awaitable[Role | str | None] | Role | str | None"]
+"""A hook of the host application: from a request to what its sender may do; None for nothing."""
+
+
+class Refused(BideError):
+    """Whoever asks may not."""
+
+    def __init__(self, sentence: str, status: int) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+HEADERS: Final = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+"""Sent with every response: only scripts and styles of our own, nothing inline, no frames."""
+
+
+class Access:
+    """Decides what the sender of a request may do."""
+
+    def __init__(
+        self,
+        viewer_token: str | None = None,
+        operator_token: str | None = None,
+        authorize: Authorize | None = None,
+        local_role: Role | str = Role.VIEWER,
+    ) -> None:
+        """Set up.
+
+        Args:
+            viewer_token: of those who may look.
+            operator_token: of those who may change things too.
+            authorize: decides instead of tokens.
+            local_role: of whoever sits at this machine, where there is neither token nor hook.
+
+        Raises:
+            UsageError: a token is too short, or there are tokens and a hook.
+        """
+        for token in (viewer_token, operator_token):
+            if token is not None and len(token) < SHORTEST_TOKEN:
+                raise UsageError(
+                    f"A token of {len(token)} characters can be guessed; give one of "
+                    f"{SHORTEST_TOKEN} or more, such as `openssl rand -hex 16` prints."
+                )
+        if authorize and (viewer_token or operator_token):
+            raise UsageError("Give either tokens or authorize=, which decides alone.")
+        if viewer_token and viewer_token == operator_token:
+            raise UsageError("Viewers and operators have the same token; give them different ones.")
+        self._tokens = [
+            (hashlib.sha256(token.encode()).digest(), role)
+            for token, role in ((viewer_token, Role.VIEWER), (operator_token, Role.OPERATOR))
+            if token is not None
+        ]
+        self._authorize = authorize
+        self._local_role = Role(local_role)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody is asked for credentials, so that only this machine may be served."""
+        return not self._tokens and self._authorize is None
+
+    async def role(self, request: Request) -> Role:
+        """What the sender may do.
+
+        Raises:
+            Refused: nothing.
+        """
+        if self._authorize is not None:
+            found = self._authorize(request)
+            if inspect.isawaitable(found):
+                found = await found
+            if found is None:
+                raise Refused("You may not see this page; ask whoever runs it.", 403)
+            return Role(found)
+        if self._tokens:
+            return self._by_token(request)
+        if not _is_local(request):
+            raise Refused(
+                "Without credentials the page answers only at this machine; set "
+                "$BIDE_WEB_VIEWER_TOKEN or $BIDE_WEB_OPERATOR_TOKEN, or give app() an authorize=.",
+                403,
+            )
+        return self._local_role
+
+    def _by_token(self, request: Request) -> Role:
+        given = _token(request.headers.get("authorization", ""))
+        if given is not None:
+            digest = hashlib.sha256(given).digest()
+            for known, role in self._tokens:
+                if hmac.compare_digest(known, digest):
+                    return role
+        raise Refused("Give a token as the password; any user's name will do.", 401)
+
+
+def _token(header: str) -> bytes | None:
+    scheme, _, rest = header.partition(" ")
+    if scheme.lower() == "bearer":
+        return rest.strip().encode("utf-8", "replace")
+    if scheme.lower() == "basic":
+        try:
+            return base64.b64decode(rest, validate=True).partition(b":")[2]
+        except (binascii.Error, ValueError):
+            return None
+    return None
+
+
+def _is_local(request: Request) -> bool:
+    """Whether the sender is this machine, and meant it: a name that leads here may be another's."""
+    client = request.client
+    if client is not None and not _is_loopback(client.host):  # None: over a unix socket
+        return False
+    host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    return host == "localhost" or host.endswith(".localhost") or _is_loopback(host)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_origin(request: Request) -> None:
+    """Let something be changed only from the page itself, or by what is no browser.
+
+    Raises:
+        Refused: another site's page sent it.
+    """
+    site = request.headers.get("sec-fetch-site")
+    origin = request.headers.get("origin")
+    if site is not None:
+        is_own = site == "same-origin"
+    else:
+        is_own = origin is None or urlsplit(origin).netloc == request.headers.get("host")
+    if not is_own:
+        raise Refused("That came from another site; do it on the page itself.", 403)

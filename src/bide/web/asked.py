@@ -1,0 +1,115 @@
+"""What was asked for: the parameters of an address or a form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Final
+from urllib.parse import parse_qsl, urlencode
+
+from bide.clock import at_to_us
+from bide.errors import UsageError
+from bide.states import LISTABLE, State
+
+_LATEST_US: Final = 2**52
+
+
+class Asked(Mapping[str, str]):
+    """Parameters by name; of one that is repeated, the last. Ids may have odd bytes."""
+
+    def __init__(self, text: str | bytes) -> None:
+        """Read a query string, or the body of a form.
+
+        Raises:
+            UsageError: there are too many parameters.
+        """
+        if isinstance(text, bytes):
+            text = text.decode("utf-8", "surrogateescape")
+        try:
+            pairs = parse_qsl(
+                text, keep_blank_values=True, errors="surrogateescape", max_num_fields=2_000
+            )
+        except ValueError:
+            raise UsageError("Too many parameters; ask for less at once.") from None
+        self.pairs = pairs
+        self._values = dict(pairs)
+
+    def __getitem__(self, name: str) -> str:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def text(self, name: str) -> str:
+        """A parameter without the blanks around it; nothing where it was not given."""
+        return self._values.get(name, "").strip()
+
+    def every(self, name: str) -> list[str]:
+        """All values of a parameter that may be repeated, without empty ones."""
+        return [value for key, value in self.pairs if key == name and value]
+
+    def number(self, name: str, otherwise: int, most: int) -> int:
+        """A whole number from 0 to `most`.
+
+        Raises:
+            UsageError: it is none.
+        """
+        text = self.text(name)
+        if not text:
+            return otherwise
+        if not (text.isascii() and text.isdecimal()) or len(text) > 16 or int(text) > most:
+            raise UsageError(f"{name}={text[:40]!r} is no whole number from 0 to {most}.")
+        return int(text)
+
+    def moment_us(self, name: str) -> int | None:
+        """A moment: microseconds since 1970, or ISO 8601 with a time zone; None for none.
+
+        Raises:
+            UsageError: it is neither.
+        """
+        text = self.text(name)
+        if not text:
+            return None
+        if text.isascii() and text.isdecimal():
+            return self.number(name, 0, _LATEST_US)
+        try:
+            at = datetime.fromisoformat(text)
+        except ValueError:
+            at = None
+        if at is None or at.utcoffset() is None:
+            raise UsageError(
+                f"{name}={text[:40]!r} is no moment; write it as 2030-01-31T09:00:00+01:00."
+            )
+        return at_to_us(at, name)
+
+    def states(self) -> tuple[State, ...]:
+        """The states that `state` names; all for none.
+
+        Raises:
+            UsageError: there is no such state.
+        """
+        named = self.every("state")
+        for name in named:
+            if name not in LISTABLE:
+                raise UsageError(
+                    f"There is no state {name[:40]!r}; give one of {', '.join(LISTABLE)}."
+                )
+        return tuple(state for state in ORDER if not named or state in named)
+
+    def address(self, path: str, **changed: str | int | None) -> str:
+        """An address with the same parameters but for those that are changed; None leaves out."""
+        kept = [(name, value) for name, value in self.pairs if name not in changed and value]
+        kept += [(name, str(value)) for name, value in changed.items() if value is not None]
+        return path + (f"?{urlencode(kept, errors='surrogateescape')}" if kept else "")
+
+
+ORDER: Final = (
+    State.ACTIVE,
+    State.WAITING,
+    State.DELAYED,
+    *(state for state in State if state not in (State.ACTIVE, State.WAITING, State.DELAYED)),
+)
+"""States as pages show them: what may need a look comes first."""

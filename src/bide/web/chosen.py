@@ -1,0 +1,89 @@
+"""Which jobs a form means: one by its id, those due in a range, or those that fit a filter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from bide.errors import UsageError
+from bide.ops import ahead
+from bide.ops.inspect import MAX_PAGE
+from bide.states import State
+from bide.web.asked import Asked
+from bide.web.reads.range import read_range
+from bide.web.reads.scan import Scan, Wanted
+from bide.web.site import Site
+
+MOST: Final = 100_000
+"""Jobs that one form changes; what is left is for the next."""
+
+LOOK: Final = 20_000
+"""Jobs that are looked at for those that fit a filter."""
+
+
+@dataclass
+class Chosen:
+    """The jobs that a form means."""
+
+    ids: dict[str, list[str]] = field(default_factory=dict)
+    """By queue."""
+    named: bool = False
+    """Whether it is one job, by its id."""
+    total: int = 0
+    """How many there are to mean, where that is known without looking at each."""
+    looked: int | None = None
+    """How many were looked at; None where that was not needed."""
+
+    @property
+    def count(self) -> int:
+        """How many jobs this is."""
+        return sum(map(len, self.ids.values()))
+
+
+async def choose(site: Site, asked: Asked, states: Sequence[State]) -> Chosen:
+    """The jobs that a form means, if they may be in these states.
+
+    Raises:
+        UsageError: it does not say which, or cannot be meant.
+        NotFound: there is no queue `q`.
+    """
+    if id := asked.text("id"):
+        (queue,) = await site.known(asked.text("q") or "?")
+        return Chosen({queue: [id]}, named=True, total=1)
+    if asked.text("from"):
+        return await _in_range(site, asked)
+    if not asked.text("state"):
+        raise UsageError("Which jobs? Give an id, a range, or a state.")
+    return await _that_fit(site, asked, states)
+
+
+async def _in_range(site: Site, asked: Asked) -> Chosen:
+    from_us, to_us = read_range(asked)
+    chosen = Chosen()
+    for queue in await site.known(asked.text("q")):
+        ids: list[str] = []
+        while True:
+            room = min(MAX_PAGE, MOST - chosen.count - len(ids))
+            command = ahead.between(site.keys(queue), from_us, to_us, len(ids), room)
+            page = await site.client.run(command)
+            ids += [id for id, _ in page.jobs]
+            if not page.jobs or len(page.jobs) < room or len(ids) >= page.total:
+                break
+        chosen.total += page.total
+        if ids:
+            chosen.ids[queue] = list(dict.fromkeys(ids))
+    return chosen
+
+
+async def _that_fit(site: Site, asked: Asked, states: Sequence[State]) -> Chosen:
+    wanted = await Wanted.read(site, asked)
+    odd = [state for state in wanted.states if state not in states]
+    if odd:
+        raise UsageError(f"That cannot be done to jobs that are {', '.join(odd)}.")
+    scan = Scan(site, wanted, look=LOOK)
+    chosen = Chosen()
+    for seen in await scan.run(LOOK):
+        chosen.ids.setdefault(seen.queue, []).append(seen.id)
+    chosen.looked, chosen.total = scan.looked, scan.total
+    return chosen

@@ -1,0 +1,96 @@
+"""Live pages: browsers are told that something has changed, and ask for the page again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from bide.errors import BideError
+from bide.loops import PerLoop
+from bide.web.access import Refused, Role
+from bide.web.asked import Asked
+from bide.web.site import Site
+
+EVERY: Final = 1.0
+"""Seconds between looks at the server, however many browsers watch."""
+
+STREAMS: Final = 200
+"""Browsers that are told, at most."""
+
+_QUIET: Final = 15.0
+"""Seconds after which something is said, so that a connection that has gone is noticed."""
+
+
+@dataclass
+class _Here:
+    """What the streams of one event loop share."""
+
+    streams: int = 0
+    look: asyncio.Task[int] | None = None
+    looked: float = 0.0
+
+
+class Live:
+    """Looks at the counts of all queues while anybody watches."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._per_loop = PerLoop(_Here)
+
+    async def stream(self, site: Site, request: Request, asked: Asked, role: Role) -> Response:
+        """Server-sent events: `change`, and `trouble` with a sentence."""
+        here = self._per_loop.here
+        if here.streams >= STREAMS:
+            raise Refused(f"{STREAMS} pages are live already; reload this one by hand.", 503)
+        return StreamingResponse(
+            self._events(here), media_type="text/event-stream", headers={"x-accel-buffering": "no"}
+        )
+
+    async def _events(self, here: _Here) -> AsyncIterator[str]:
+        here.streams += 1
+        try:
+            yield "retry: 2000\n\n"
+            known: int | None = None
+            said = time.monotonic()
+            while True:
+                event = ""
+                try:
+                    found = await self._look(here)
+                    if found != known:
+                        known, event = found, "event: change\ndata: \n\n"
+                except BideError as error:
+                    known, event = None, f"event: trouble\ndata: {json.dumps(str(error))}\n\n"
+                if not event and time.monotonic() - said > _QUIET:
+                    event = ": still here\n\n"
+                if event:
+                    said = time.monotonic()
+                    yield event
+                await asyncio.sleep(EVERY)
+        finally:
+            here.streams -= 1
+
+    async def _look(self, here: _Here) -> int:
+        """A number for how things stand, read once for all who ask within a second."""
+        now = time.monotonic()
+        if here.look is None or (here.look.done() and now - here.looked > EVERY * 0.9):
+            here.looked = now
+            here.look = asyncio.create_task(self._read())
+        return await asyncio.shield(here.look)
+
+    async def _read(self) -> int:
+        names = await self._site.queues()
+        counts = await self._site.counts(names)
+        workers = await self._site.workers()
+        return hash(
+            (
+                tuple((name, str(each._replace(now_us=0))) for name, each in counts.items()),
+                tuple((one.name, one.about.busy) for one in workers),
+            )
+        )

@@ -1,0 +1,170 @@
+"""The reads as HTML.
+
+Whatever is written into a page is escaped by the templates' engine, and made harmless before:
+control characters, and those that turn the direction of a line, are shown as what they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import cache
+from hashlib import sha256
+from importlib import resources
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import jinja2
+from markupsafe import Markup, escape
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bide.cli.screen import relative
+from bide.cli.site import NotFound
+from bide.clock import describe
+from bide.logs import printable
+from bide.states import LISTABLE
+from bide.version import VERSION
+from bide.web.access import Role
+from bide.web.asked import ORDER, Asked
+from bide.web.heat import draw_heat
+from bide.web.picture import draw
+from bide.web.reads.table import READS
+from bide.web.reads.timeline import SPANS
+from bide.web.site import Site
+from bide.web.trouble import extra_headers, status_and_sentence
+
+HOME: Final = "timeline"
+_PICTURES: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
+    HOME: draw,
+    "punctuality": draw_heat,
+}
+_LONGEST: Final = 100_000
+"""Characters of one value that a page shows; the API has all of them."""
+
+
+async def page(site: Site, request: Request, asked: Asked, role: Role) -> Response:
+    """What a read says, as a page."""
+    name = request.path_params.get("name", HOME)
+    read = READS.get(name)
+    if read is None:
+        raise NotFound(f"There is no page {name[:60]!r}.")
+    shown = await read(site, asked)
+    picture = drawn(shown) if (drawn := _PICTURES.get(name)) else None
+    return render(request, name, role=role, asked=asked, m=shown, site=site, picture=picture)
+
+
+def failed_as_page(request: Request, error: Exception) -> Response:
+    """An error as a page."""
+    status, sentence = status_and_sentence(error)
+    return render(
+        request, "trouble", status, sentence=sentence, role=None, asked=Asked(""), site=None
+    )
+
+
+def render(request: Request, name: str, status: int = 200, **values: Any) -> Response:
+    """A template, filled."""
+    root = request.scope.get("root_path", "").rstrip("/")
+
+    def link(page: str, **parameters: Any) -> str:
+        given = {key: value for key, value in parameters.items() if value not in (None, "")}
+        query = f"?{urlencode(given, errors='surrogateescape')}" if given else ""
+        return f"{root}/{'' if page == HOME else page}{query}"
+
+    text = (
+        _templates()
+        .get_template(f"{name}.html")
+        .render(
+            page=name,
+            link=link,
+            static=lambda file: f"{root}/static/{file}?v={_version(file)}",
+            can_change=values.get("role") == Role.OPERATOR,
+            root=root,
+            here=values["asked"].address(link(name)),
+            **values,
+        )
+    )
+    body = text.encode("utf-8", "backslashreplace")
+    return Response(body, status, extra_headers(status), "text/html")
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    env = jinja2.Environment(
+        loader=jinja2.PackageLoader("bide.web"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_harmless,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    env.filters |= {
+        "n": lambda number: f"{number:,}",
+        "dur": _duration,
+        "block": _block,
+        "pretty": _pretty,
+        "t": _time,
+        "rel": _relative,
+        "bytes": _megabytes,
+    }
+    known: dict[str, Any] = env.globals
+    known |= {"STATES": LISTABLE, "ORDER": ORDER, "SPANS": tuple(SPANS), "VERSION": VERSION}
+    return env
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"
+
+
+def _harmless(value: Any) -> Any:
+    """Every text that a template writes passes here."""
+    if isinstance(value, Markup):
+        return value
+    return printable(value) if isinstance(value, str) else value
+
+
+def _block(text: str) -> Markup:
+    """A text of several lines."""
+    cut = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}\n… ({len(text):,} characters)"
+    return Markup("\n").join(escape(printable(line)) for line in cut.split("\n"))
+
+
+def _pretty(value: Any) -> Markup:
+    """A value as JSON; in one line where that is short."""
+    line = json.dumps(value, ensure_ascii=False)
+    return _block(line if len(line) <= 60 else json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    digits = 0 if seconds >= 10 else 3 if seconds >= 0.01 else 6
+    return describe(round(seconds, digits))
+
+
+def _time(at: str | None) -> Markup | str:
+    """A moment: UTC as it is written, which a script turns into the reader's own time."""
+    if at is None:
+        return "–"
+    read = datetime.fromisoformat(at)
+    return Markup('<time datetime="{}" data-t>{:%Y-%m-%d %H:%M:%S} UTC</time>').format(at, read)
+
+
+def _relative(at: str | None, now: str | None = None) -> Markup | str:
+    """How far off a moment is, kept right by a script."""
+    if at is None:
+        return "–"
+    read = datetime.fromisoformat(at)
+    from_ = datetime.fromisoformat(now) if now else datetime.now(UTC)
+    away = (read - from_).total_seconds()
+    return Markup('<time datetime="{}" data-rel title="{:%Y-%m-%d %H:%M:%S} UTC">{}</time>').format(
+        at, read, relative(away)
+    )
+
+
+@cache
+def _version(file: str) -> str:
+    """Part of a file's address: a new release is not shown with an old one's style."""
+    data = resources.files("bide.web").joinpath("static", file).read_bytes()
+    return sha256(data).hexdigest()[:12]

@@ -1,0 +1,83 @@
+"""Queues at a glance, and one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from bide.cli.queues import queues_report
+from bide.cli.screen import moment_json
+from bide.clock import from_us, to_us
+from bide.job import Snapshot
+from bide.ops import inspect
+from bide.ops.inspect import Counts
+from bide.web.asked import Asked
+from bide.web.reads.shape import brief
+from bide.web.reads.workers import workers
+from bide.web.site import Site
+
+SAMPLE: Final = 200
+"""Jobs that ended last, of which lateness is told."""
+
+_NEXT: Final = 10
+
+
+async def queues(site: Site, asked: Asked) -> dict[str, Any]:
+    """All queues with their jobs by state, and how many workers serve each."""
+    names = await site.queues()
+    counts = await site.counts(names)
+    seen = await site.workers()
+    report = queues_report(counts)
+    for name, each in report.items():
+        each["workers"] = sum(name in one.about.queues for one in seen)
+    return {"now": _now(counts), "queues": report, "workers": len(seen)}
+
+
+async def queue(site: Site, asked: Asked) -> dict[str, Any]:
+    """One queue: its counts, what is due next, who serves it, how late its jobs begin.
+
+    Raises:
+        NotFound: there is no queue `q`.
+    """
+    (name,) = await site.known(asked.text("q") or "?")
+    keys = site.keys(name)
+    counts, ahead, done = await site.client.run_many(
+        [
+            inspect.counts(keys),
+            inspect.upcoming(keys, 0, _NEXT),
+            inspect.listing(keys, "completed", 0, SAMPLE),
+        ]
+    )
+    coming = await site.fetch(name, [id for id, _ in ahead])
+    late = lateness(await site.fetch(name, done))
+    retention = counts.retention
+    return {
+        "now": moment_json(counts.now),
+        "name": name,
+        "counts": queues_report({name: counts})[name],
+        "is_data": counts.is_data,
+        "retention": {
+            "count": retention.count,
+            **{
+                state: to_us(getattr(retention, state), state) / 1e6
+                for state in ("completed", "failed", "cancelled")
+            },
+        },
+        "lateness": late,
+        "upcoming": [brief(name, snapshot, site.mask) for snapshot in coming],
+        **await workers(site, asked),
+    }
+
+
+def lateness(done: Sequence[Snapshot]) -> dict[str, float | int] | None:
+    """How late jobs began, in seconds, of some that have ended; None where none has run."""
+    late = sorted(each for snapshot in done if (each := snapshot.lateness) is not None)
+    if not late:
+        return None
+    percentiles = {f"p{p}": late[min(len(late) - 1, len(late) * p // 100)] for p in (50, 95, 99)}
+    return {"of": len(late), **percentiles, "most": late[-1]}
+
+
+def _now(counts: dict[str, Counts]) -> str | None:
+    latest = max((each.now_us for each in counts.values()), default=0)
+    return moment_json(from_us(latest)) if latest else None

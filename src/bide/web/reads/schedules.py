@@ -1,0 +1,92 @@
+"""Schedules: when each fires next; and how many of their times fall into stretches of time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+from bide.cli.cron import Seen, schedule_report
+from bide.cli.screen import moment_json
+from bide.clock import at_to_us, from_us
+from bide.errors import UsageError
+from bide.ops.schedules import read_page
+from bide.schedule import Schedule
+from bide.web.asked import Asked
+from bide.web.site import Site
+
+NEXT: Final = 10
+"""Times of each schedule that are told."""
+
+MOST: Final = 500
+"""Schedules that are listed at most."""
+
+TIMES: Final = 1_000
+"""Times of a cron expression that are counted at most, of each schedule."""
+
+
+async def schedules(site: Site, asked: Asked) -> dict[str, Any]:
+    """The schedules of `q`, or of all queues, with the next times of each.
+
+    Raises:
+        NotFound: there is no queue `q`.
+    """
+    found: list[dict[str, Any]] = []
+    now_us = 0
+    for queue in await site.known(asked.text("q")):
+        for now_us, schedule in await _all(site, queue, MOST - len(found)):
+            shown = schedule_report(Seen(queue, schedule, from_us(now_us)))
+            found.append(shown | {"when": schedule.when, "upcoming": _next(schedule)})
+    found.sort(key=lambda each: (each["next"] is None, each["next"] or "", each["name"]))
+    return {
+        "now": moment_json(from_us(now_us)) if now_us else None,
+        "schedules": found,
+        "all": len(found) < MOST,
+    }
+
+
+async def firings(site: Site, queue: str, from_us: int, step_us: int, steps: int) -> Counter[int]:
+    """How many times of a queue's schedules fall into each of some stretches of time, by number."""
+    counted: Counter[int] = Counter()
+    to_us = from_us + step_us * steps
+    for _, schedule in await _all(site, queue, MOST):
+        times = _times(schedule, 1)
+        every_us = schedule.timing.every_us
+        if every_us and times and not (schedule.timing.limit or schedule.timing.end_us):
+            for i in range(max(0, (times[0] - from_us) // step_us), steps):
+                start = from_us + i * step_us - times[0]
+                if number := _passed(start + step_us, every_us) - _passed(start, every_us):
+                    counted[i] += number
+            continue
+        for at_us in _times(schedule, TIMES):
+            if from_us <= at_us < to_us:
+                counted[(at_us - from_us) // step_us] += 1
+    return counted
+
+
+def _passed(until_us: int, every_us: int) -> int:
+    """How many of 0, every, 2 every … lie before a moment."""
+    return max(0, -(-until_us // every_us))
+
+
+async def _all(site: Site, queue: str, most: int) -> list[tuple[int, Schedule]]:
+    """The schedules of a queue, `most` at most, each with the server's time."""
+    found: list[tuple[int, Schedule]] = []
+    cursor = "0"
+    while len(found) < most:
+        page = await site.client.run(read_page(site.keys(queue), cursor))
+        found += [(page.now_us, schedule) for schedule in page.schedules]
+        cursor = page.cursor
+        if cursor == "0":
+            break
+    return found[:most]
+
+
+def _times(schedule: Schedule, count: int) -> list[int]:
+    try:
+        return [at_to_us(at) for at in schedule.upcoming(count)]
+    except UsageError:  # its time zone is not known here
+        return []
+
+
+def _next(schedule: Schedule) -> list[str | None]:
+    return [moment_json(from_us(at_us)) for at_us in _times(schedule, NEXT)]

@@ -1,0 +1,38 @@
+"""The page beside a queue that a test fills."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from bide import Queue
+from bide.web import app
+from tests.web.serving import Page, serve
+
+
+@pytest.fixture
+def mail(one_url: str) -> Iterator[Queue]:
+    queue = Queue("mail", url=one_url)
+    yield queue
+    queue.close()
+
+
+@pytest.fixture
+def page(one_url: str) -> Iterator[Page]:
+    """Read-only."""
+    with serve(app(url=one_url)) as page:
+        yield page
+
+
+@pytest.fixture
+def desk(one_url: str) -> Iterator[Page]:
+    """An operator's."""
+    with serve(app(url=one_url, local_role="operator")) as page:
+        yield page
+
+
+@pytest.fixture(autouse=True)
+def no_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("VIEWER", "OPERATOR"):
+        monkeypatch.delenv(f"BIDE_WEB_{name}_TOKEN", raising=False)

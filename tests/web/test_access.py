@@ -1,0 +1,252 @@
+"""Who may look, who may change, and what another site's page cannot make a browser do."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+import redis
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.routing import Mount
+
+from bide import Queue, sync
+from bide.errors import UsageError
+from bide.keys import keys_of
+from bide.ops import registry
+from bide.ops.registry import About, Doing
+from bide.rights import rules
+from bide.web import app
+from bide.web.access import HEADERS
+from tests.web.serving import Page, serve
+
+LOOK, CHANGE = "look-look-look-look", "change-change-change"
+
+
+def basic(token: str) -> dict[str, str]:
+    return {"authorization": "Basic " + base64.b64encode(f"ada:{token}".encode()).decode()}
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+@pytest.mark.parametrize("path", ["/", "/queues", "/nothing", "/api/queues", "/static/page.css"])
+def test_every_response_says_what_a_browser_may_do_with_it(path: str, page: Page) -> None:
+    reply = page.get(path)
+    for name, value in HEADERS.items():
+        assert reply.headers[name] == value
+    policy = reply.headers["content-security-policy"]
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in policy
+    assert "set-cookie" not in reply.headers
+    if "static" not in path:
+        assert reply.headers["cache-control"] == "no-store"
+
+
+def test_no_page_has_scripts_or_styles_in_it(page: Page, mail: Queue) -> None:
+    job = mail.enqueue("shop:remind", delay=60)
+    for path in ("/", "/queues", "/queue?q=mail", "/jobs", f"/job?id={job.id}", "/failures"):
+        text = page.get(path).text
+        assert "style=" not in text
+        assert "<style" not in text
+        assert " on" not in {part[:3] for part in text.split("<")}
+        assert text.count("<script") == text.count('<script type="module" src="/static/')
+        assert "http://" not in text.replace("http://www.w3.org", "")
+        assert "https://" not in text
+
+
+def test_it_is_read_only_unless_told_otherwise(page: Page, mail: Queue) -> None:
+    mail.enqueue("shop:remind", delay=60)
+    assert page.post(verb="pause", q="mail").status == 403
+    assert not mail.counts().paused
+    assert 'method="post"' not in page.get("/queue", q="mail").text
+
+
+def test_without_credentials_only_this_machine_is_served(page: Page) -> None:
+    assert page.get("/").status == 200
+    for host in ("evil.example", "evil.example:80", "10.0.0.7", "127.0.0.1.evil.example", ""):
+        reply = page.get("/api/queues", {"host": host})
+        assert reply.status in (400, 403), host
+        assert "queues" not in reply.text
+    for host in ("localhost:8484", "127.0.0.1", "[::1]:1"):
+        assert page.get("/", {"host": host}).status == 200
+
+
+def test_nor_is_another_machine_that_says_it_is_this_one(one_url: str) -> None:
+    page = app(url=one_url)
+
+    async def elsewhere(scope: Any, receive: Any, send: Any) -> None:
+        await page(
+            scope | {"client": ("10.1.2.3", 5)} if scope["type"] == "http" else scope, receive, send
+        )
+
+    with serve(elsewhere) as asked:
+        assert asked.get("/").status == 403
+
+
+def test_tokens_part_viewers_from_operators(one_url: str, mail: Queue) -> None:
+    mail.enqueue("shop:remind", delay=60)
+    with serve(app(url=one_url, viewer_token=LOOK, operator_token=CHANGE)) as page:
+        nobody = page.get("/")
+        assert nobody.status == 401
+        assert nobody.headers["www-authenticate"].startswith("Basic ")
+        assert "mail" not in nobody.text
+        assert page.get("/", {"host": "page.example"} | basic(LOOK)).status == 200
+        for auth in (basic, bearer):
+            assert page.get("/api/queues", auth(LOOK)).status == 200
+            assert page.get("/api/queues", auth(CHANGE)).status == 200
+            assert page.get("/api/queues", auth("x" * 20)).status == 401
+            own = {"sec-fetch-site": "same-origin"}
+            assert page.post(own | auth(LOOK), verb="pause", q="mail").status == 403
+            assert not mail.counts().paused
+            assert page.post(own | auth(CHANGE), verb="pause", q="mail").status == 303
+            assert mail.counts().paused
+            mail.resume()
+        for odd in ("Basic", "Basic !!!", "Basic " + "A" * 5, "Digest x", "Bearer", "Basic é"):
+            sent = {"authorization": odd.encode("latin-1").decode("latin-1")}
+            assert page.get("/", sent).status == 401
+
+
+def test_tokens_may_come_from_the_environment(
+    one_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BIDE_WEB_VIEWER_TOKEN", LOOK)
+    with serve(app(url=one_url)) as page:
+        assert page.get("/").status == 401
+        assert page.get("/", basic(LOOK)).status == 200
+
+
+@pytest.mark.parametrize("token", ["", "short", "x" * 15])
+def test_a_token_that_can_be_guessed_is_refused(
+    token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UsageError, match="can be guessed"):
+        app(viewer_token=token)
+    monkeypatch.setenv("BIDE_WEB_OPERATOR_TOKEN", token)
+    with pytest.raises(UsageError, match="can be guessed"):
+        app()
+
+
+def test_one_token_cannot_be_both_nor_stand_beside_a_hook() -> None:
+    with pytest.raises(UsageError, match="the same token"):
+        app(viewer_token=LOOK, operator_token=LOOK)
+    with pytest.raises(UsageError, match="decides alone"):
+        app(viewer_token=LOOK, authorize=lambda request: None)
+
+
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_a_host_application_may_decide(is_awaited: bool, one_url: str, mail: Queue) -> None:
+    mail.enqueue("shop:remind", delay=60)
+
+    def who(request: Request) -> str | None:
+        return {"ada": "operator", "bob": "viewer"}.get(request.headers.get("x-user", ""))
+
+    async def awaited(request: Request) -> str | None:
+        return who(request)
+
+    with serve(app(url=one_url, authorize=awaited if is_awaited else who)) as page:
+        assert page.get("/").status == 403
+        assert page.get("/", {"x-user": "bob"}).status == 200
+        own = {"sec-fetch-site": "same-origin"}
+        assert page.post(own | {"x-user": "bob"}, verb="pause", q="mail").status == 403
+        assert page.post(own | {"x-user": "ada"}, verb="pause", q="mail").status == 303
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"sec-fetch-site": "same-origin"}, 303),
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "same-site"}, 403),
+        ({"sec-fetch-site": "none"}, 403),
+        ({"sec-fetch-site": "cross-site", "origin": "http://127.0.0.1"}, 403),
+        ({"origin": "https://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"x-a-program": "curl"}, 303),
+    ],
+)
+def test_what_another_sites_page_sends_changes_nothing(
+    headers: dict[str, str], status: int, desk: Page, mail: Queue
+) -> None:
+    mail.enqueue("shop:remind", delay=60)
+    assert desk.post(headers, verb="pause", q="mail").status == status
+    assert mail.counts().paused == (status == 303)
+
+
+def test_nothing_is_changed_by_looking(desk: Page, mail: Queue) -> None:
+    mail.enqueue("shop:remind", delay=60)
+    assert desk.get("/do", verb="pause", q="mail").status == 404
+    assert not mail.counts().paused
+
+
+def test_only_the_queues_that_were_named_are_there(one_url: str, mail: Queue) -> None:
+    hidden = Queue("backroom", url=one_url)
+    job = hidden.enqueue("shop:remind", "psst", delay=60)
+    about = About("host", 1, ["mail", "backroom"], doing=[Doing("backroom", job.id, "psst", 1)])
+    client = sync.Client(one_url)
+    client.run(registry.heartbeat(keys_of(None), "w1", about))
+    client.close()
+    mail.enqueue("shop:remind", delay=60)
+    with serve(app(url=one_url, queues=["mail"], local_role="operator")) as page:
+        for path in ("/", "/queues", "/jobs", "/failures", "/workers", "/api/timeline"):
+            text = page.get(path).text
+            assert "backroom" not in text
+            assert "psst" not in text
+        for path in ("/queue", "/jobs", "/job", "/api/range", "/api/timeline"):
+            asked = {"from": "1", "to": "4" + "0" * 15, "id": job.id}
+            reply = page.get(path, q="backroom", **asked)
+            assert reply.status == 404
+            assert "psst" not in reply.text
+        assert page.get("/api/job", id=job.id).status == 404
+        assert page.post(verb="pause", q="backroom").status == 404
+        assert page.post(verb="cancel", q="backroom", id=job.id).status == 404
+    assert not hidden.counts().paused
+    assert hidden.counts().delayed == 1
+    hidden.close()
+
+
+def test_it_can_be_mounted_in_another_application(one_url: str, mail: Queue) -> None:
+    job = mail.enqueue("shop:remind", delay=60)
+    inner = app(url=one_url, local_role="operator")
+    host = Starlette(routes=[Mount("/admin/jobs", inner)], lifespan=inner.router.lifespan_context)
+    with serve(host, root="/admin/jobs") as page:
+        text = page.get("/").text
+        assert 'href="/admin/jobs/queues"' in text
+        assert 'src="/admin/jobs/static/live.js?v=' in text
+        assert 'data-live="/admin/jobs/api/live"' in text
+        assert page.get("/static/live.js").status == 200
+        assert 'action="/admin/jobs/do"' in page.get("/job", id=job.id).text
+        reply = page.post(verb="promote", q="mail", id=job.id)
+        assert reply.headers["location"] == f"/admin/jobs/job?q=mail&id={job.id}"
+
+
+def test_a_user_who_may_only_look_on_the_server_is_enough_to_look(
+    one_url: str, mail: Queue, direct: redis.Redis
+) -> None:
+    job = mail.enqueue("shop:remind", delay=60)
+    direct.execute_command(  # type: ignore[no-untyped-call]
+        *("ACL", "SETUSER", "onlooker", *rules("viewer", [], "bide"), ">look-look")
+    )
+    mark = "&" if "?" in one_url else "?"
+    seeing = f"{one_url}{mark}username=onlooker&password=look-look"
+    try:
+        with serve(app(url=seeing, local_role="operator")) as page:
+            for path in (
+                "/",
+                "/punctuality",
+                "/schedules",
+                "/queues",
+                "/queue?q=mail",
+                "/jobs",
+                "/workers",
+            ):
+                assert page.get(path).status == 200, path
+            assert page.get("/job", id=job.id).status == 200
+            assert page.get("/api/range", **{"from": "1", "to": "4" + "0" * 15}).json["total"] == 1
+            assert "look-look" not in page.get("/").text
+            assert page.post(verb="pause", q="mail").status == 502
+            assert not mail.counts().paused
+    finally:
+        direct.acl_deluser("onlooker")

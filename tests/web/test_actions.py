@@ -1,0 +1,169 @@
+"""What an operator may change: one job, those of a range, those that fit a filter, a queue."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from bide import Queue, Worker
+from bide.web.actions import spread
+from tests.web.serving import Page
+
+AT = datetime(2030, 1, 1, tzinfo=UTC)
+RANGE = {"from": "2030-01-01T00:00:00Z", "to": "2030-01-01T01:00:00Z"}
+
+
+def broken(order: int) -> None:
+    raise ValueError(f"order {order}")
+
+
+def due_in_the_range(mail: Queue, count: int) -> list[str]:
+    jobs = [mail.prepare("shop:remind", (i,), at=AT + timedelta(seconds=i)) for i in range(count)]
+    outside = mail.prepare("shop:remind", at=AT + timedelta(hours=1))
+    return [job.id for job in mail.enqueue_many([*jobs, outside])[:-1]]
+
+
+def test_one_job_is_changed_at_once(desk: Page, mail: Queue) -> None:
+    job = mail.enqueue("shop:remind", delay=600)
+
+    def does(**form: str) -> str:
+        reply = desk.post(q="mail", id=job.id, **form)
+        assert reply.status == 303
+        assert reply.headers["location"] == f"/job?q=mail&id={job.id}"
+        job.refresh()
+        return str(job.status)
+
+    before = job.due
+    assert does(verb="reschedule", delay="2h") == "delayed"
+    assert job.due - before > timedelta(hours=1)
+    assert does(verb="promote") == "waiting"
+    assert does(verb="cancel") == "cancelled"
+    assert does(verb="retry") == "waiting"
+    assert does(verb="cancel") == "cancelled"
+    assert "1 job deleted" in desk.post(verb="delete", q="mail", id=job.id).text
+    assert mail.fetch_many([job.id]) == [None]
+
+
+def test_what_cannot_be_done_is_told_and_nothing_changed(desk: Page, mail: Queue) -> None:
+    job = mail.enqueue("shop:remind", delay=600)
+    text = desk.post(verb="retry", q="mail", id=job.id).text
+    assert "0 jobs retried" in text
+    assert "1 is delayed" in text
+    assert mail.counts().delayed == 1
+
+
+def test_a_queue_is_paused_and_resumed(desk: Page, mail: Queue) -> None:
+    mail.enqueue("shop:remind", delay=600)
+    for verb, paused in (("pause", True), ("resume", False)):
+        assert desk.post(verb=verb, q="mail").headers["location"] == "/queue?q=mail"
+        assert mail.counts().paused is paused
+
+
+BULK: dict[str, tuple[dict[str, str], Callable[[Queue], int]]] = {
+    "cancel": ({"verb": "cancel"}, lambda mail: mail.counts().cancelled),
+    "promote": ({"verb": "promote"}, lambda mail: mail.counts().waiting),
+    "reschedule": (
+        {"verb": "reschedule", "delay": "1h"},
+        lambda mail: len(mail.upcoming(500, within="2h")),
+    ),
+    "reschedule at": (
+        {"verb": "reschedule", "at": "2031-01-01T00:00:00Z"},
+        lambda mail: sum(job.due.year == 2031 for job in mail.jobs("delayed", count=500)),
+    ),
+    "spread": (
+        {"verb": "spread", "over": "10m"},
+        lambda mail: len(mail.upcoming(500, within="10m")) + mail.counts().waiting,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BULK)
+def test_those_of_a_range_are_changed_and_no_others(name: str, desk: Page, mail: Queue) -> None:
+    form, changed = BULK[name]
+    due_in_the_range(mail, 230)
+    asked = desk.post(**form, **RANGE)
+    assert re.search(r"<h1>[\w ]+ 230 jobs", asked.text), "how many, first"
+    assert changed(mail) == 0
+    assert mail.counts().delayed == 231
+    done = desk.post(**form, **RANGE, sure="1")
+    assert "<h1>230 jobs" in done.text
+    assert changed(mail) == 230
+
+
+def test_jobs_are_spread_evenly_in_their_order(desk: Page, mail: Queue) -> None:
+    ids = due_in_the_range(mail, 60)
+    desk.post(verb="spread", over="10m", sure="1", **RANGE)
+    due = [job.due for job in mail.fetch_many(ids) if job]
+    assert due == sorted(due)
+    steps = [(b - a).total_seconds() for a, b in itertools.pairwise(due)]
+    assert all(9 < step < 11 for step in steps)
+
+
+@pytest.mark.parametrize("count", [1, 7, 1000, 1001, 100_000])
+def test_a_spread_has_bounded_steps(count: int) -> None:
+    ids = [str(i) for i in range(count)]
+    groups = spread(ids, 1_000_000)
+    assert [id for some, _ in groups for id in some] == ids
+    assert max(len(some) for some, _ in groups) <= 100
+    times = [at for _, at in groups]
+    assert times == sorted(set(times))
+    assert 0 == times[0] <= times[-1] < 1_000_000
+
+
+def test_those_that_fit_a_filter_are_retried(desk: Page, mail: Queue) -> None:
+    mail.enqueue_many([mail.prepare(broken, (i,), retry=0) for i in range(5)])
+    mail.enqueue("gone:missing", retry=0)
+    Worker([mail], modules=[__name__], concurrency=2).work(burst=True)
+    form = {"verb": "retry", "state": "failed", "error": "ValueError", "q": "mail"}
+    failed = mail.counts().failed
+    assert "Retry 5 jobs?" in desk.post(**form).text
+    assert mail.counts().failed == failed
+    assert "5 jobs retried" in desk.post(**form, sure="1").text
+    assert mail.counts().failed == failed - 5
+
+
+def test_a_filter_that_finds_too_many_says_so(
+    desk: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.web.chosen.LOOK", 10)
+    monkeypatch.setattr("bide.web.chosen.MOST", 10)
+    due_in_the_range(mail, 30)
+    assert "10 of 31 jobs were looked at" in desk.post(verb="cancel", state="delayed").text
+    assert "There are 30" in desk.post(verb="cancel", **RANGE).text
+    assert "20 were too many" in desk.post(verb="cancel", sure="1", **RANGE).text
+    assert mail.counts().cancelled == 10
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {},
+        {"verb": "explode", "id": "x", "q": "mail"},
+        {"verb": "cancel"},
+        {"verb": "cancel", "q": "mail"},
+        {"verb": "pause"},
+        {"verb": "cancel", "from": "1"},
+        {"verb": "cancel", "from": "2", "to": "1"},
+        {"verb": "retry", "state": "delayed"},
+        {"verb": "cancel", "state": "blue"},
+        {"verb": "reschedule", "q": "mail", "id": "x"},
+        {"verb": "reschedule", "q": "mail", "id": "x", "delay": "soon"},
+        {"verb": "reschedule", "q": "mail", "id": "x", "delay": "1m", "at": "2030-01-01T00:00Z"},
+        {"verb": "reschedule", "q": "mail", "id": "x", "at": "2030-01-01T00:00"},
+        {"verb": "spread", "from": "1", "to": "2", "over": "0"},
+        {"verb": "spread", "from": "1", "to": "2"},
+    ],
+)
+def test_a_form_that_cannot_be_meant_changes_nothing(
+    form: dict[str, str], desk: Page, mail: Queue
+) -> None:
+    mail.enqueue("shop:remind", delay=60, job_id="x")
+    before = mail.counts()._replace(now_us=0)
+    reply = desk.post(**form, sure="1")
+    assert reply.status == 400
+    assert "That did not work" in reply.text
+    assert mail.counts()._replace(now_us=0) == before

@@ -1,0 +1,98 @@
+"""`bide web` and `bide top`, as commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from bide import Queue
+from tests.web.serving import Page
+
+
+def command(*args: str, url: str) -> list[str]:
+    return [sys.executable, "-m", "bide", *args, "-u", url]
+
+
+@contextmanager
+def running(*args: str, url: str) -> Iterator[tuple[subprocess.Popen[str], Page]]:
+    """`bide web` on a free port, once it says that it is there."""
+    process = subprocess.Popen(
+        command("web", "--listen", "0", *args, url=url), stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        assert said.startswith("The page is at http://127.0.0.1:")
+        yield process, Page(int(said.split(":")[2].split("/")[0]))
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def test_the_page_is_served_read_only_until_it_is_stopped(one_url: str, mail: Queue) -> None:
+    mail.enqueue("shop:remind", delay=60)
+    with running(url=one_url) as (process, page):
+        assert "read-only" in page.get("/queues").text
+        assert page.post(verb="pause", q="mail").status == 403
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+
+
+def test_an_operator_may_be_at_the_machine(one_url: str, mail: Queue) -> None:
+    mail.enqueue("shop:remind", delay=60)
+    with running("--operator", "-q", "mail", url=one_url) as (_, page):
+        assert page.post(verb="pause", q="mail").status == 303
+    assert mail.counts().paused
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--listen", "0.0.0.0:0"], "would let other machines in, and no token is set"),
+        (["--listen", "[::]:0"], "would let other machines in, and no token is set"),
+        (["--listen", "page.example:80"], "would let other machines in, and no token is set"),
+        (["--listen", "x"], "is not a port"),
+        (["--listen", "127.0.0.1:99999"], "is not a port"),
+    ],
+)
+def test_where_it_may_not_listen_it_does_not(args: list[str], says: str, one_url: str) -> None:
+    done = subprocess.run(
+        command("web", *args, url=one_url), capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_top_shows_what_is_due_queues_and_workers(one_url: str, mail: Queue) -> None:
+    mail.enqueue_many([mail.prepare("shop:remind", (i,), delay=600) for i in range(5)])
+    mail.pause()
+    env = os.environ | {"COLUMNS": "100"}
+    done = subprocess.run(
+        command("top", "--once", url=one_url), capture_output=True, text=True, timeout=60, env=env
+    )
+    assert done.returncode == 0, done.stderr
+    assert "5 jobs due in the next hour" in done.stdout
+    assert "█" in done.stdout
+    assert "mail (paused)" in done.stdout
+    assert "No worker runs." in done.stdout
+    seen = json.loads(
+        subprocess.run(
+            command("top", "--json", url=one_url), capture_output=True, text=True, timeout=60
+        ).stdout
+    )
+    assert seen["queues"]["queues"]["mail"]["delayed"] == 5
+
+
+def test_top_of_nothing_says_what_to_do(one_url: str) -> None:
+    done = subprocess.run(command("top", url=one_url), capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("No queue has been used yet; ")

@@ -1,0 +1,302 @@
+"""What the page and its API say: each read, on a real server."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from bide import Queue, Worker, current_job
+from bide.web import app
+from tests.web.serving import Page, serve
+
+PAGES = ("", "punctuality", "queues", "jobs", "schedules", "failures", "workers")
+
+
+def broken(order: int) -> None:
+    job = current_job()
+    job.log(f"charging {order}")
+    raise ValueError(f"card of order {order} was declined")
+
+
+def fine(order: int) -> int:
+    return order
+
+
+def work(queue: Queue) -> None:
+    Worker([queue], modules=[__name__], concurrency=4).work(burst=True)
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_an_empty_page_says_what_to_do(path: str, page: Page) -> None:
+    reply = page.get(f"/{path}")
+    assert reply.status == 200
+    assert 'class="empty"' in reply.text
+
+
+@pytest.mark.parametrize("path", [*PAGES, "queue?q=mail"])
+def test_a_page_can_be_read_without_scripts(path: str, page: Page, mail: Queue) -> None:
+    mail.enqueue("shop:remind", 42, delay=600)
+    reply = page.get(f"/{path}")
+    assert reply.status == 200
+    assert "<main" in reply.text
+    assert "None" not in reply.text
+
+
+def test_queues(page: Page, mail: Queue) -> None:
+    mail.enqueue("shop:remind", 1, delay=60)
+    mail.enqueue("shop:remind", 2)
+    mail.pause()
+    queues = page.get("/api/queues").json["queues"]
+    assert (queues["mail"]["delayed"], queues["mail"]["waiting"]) == (1, 1)
+    assert queues["mail"]["paused"] is True
+    assert queues["mail"]["workers"] == 0
+
+
+def test_one_queue_with_what_is_due_next_and_how_late_its_jobs_began(
+    page: Page, mail: Queue
+) -> None:
+    mail.enqueue(fine, 1)
+    work(mail)
+    later = mail.enqueue(fine, 2, delay=60)
+    found = page.get("/api/queue", q="mail").json
+    assert [job["id"] for job in found["upcoming"]] == [later.id]
+    assert found["lateness"]["of"] == 1
+    assert found["lateness"]["p50"] >= 0
+
+
+def test_a_job_with_its_attempts_logs_and_result(page: Page, mail: Queue) -> None:
+    bad, good = mail.enqueue(broken, 7, retry=0), mail.enqueue(fine, 8)
+    work(mail)
+    found = page.get("/api/job", id=bad.id).json
+    assert (found["queue"], found["state"]) == ("mail", "failed")
+    assert found["args"] == [7]
+    assert [line["text"] for line in found["logs"]] == ["charging 7"]
+    (attempt,) = found["attempts"]
+    assert "was declined" in attempt["error"]["traceback"]
+    assert page.get("/api/job", q="mail", id=good.id).json["result"] == 8
+    shown = page.get("/job", id=bad.id).text
+    assert "Traceback (most recent call last):" in shown
+    assert "charging 7" in shown
+
+
+@pytest.mark.parametrize("span", ["hour", "day", "week"])
+def test_how_late_jobs_began(span: str, page: Page, mail: Queue) -> None:
+    mail.enqueue_many([mail.prepare(fine, (i,)) for i in range(12)])
+    work(mail)
+    found = page.get("/api/punctuality", span=span).json
+    assert sum(sum(column["counts"]) for column in found["columns"]) == 12
+    assert sum(found["columns"][-1]["counts"] + found["columns"][-2]["counts"]) == 12
+    queue = found["queues"]["mail"]
+    assert queue["began"] == 12
+    assert 0 < queue["p50"] <= queue["p99"]
+    assert queue["overdue"] is None
+    assert 'role="img"' in page.get("/punctuality", span=span).text
+
+
+def test_what_has_waited_longest_is_told(page: Page, mail: Queue) -> None:
+    mail.enqueue("shop:remind")
+    queue = page.get("/api/punctuality").json["queues"]["mail"]
+    assert (queue["waiting"], queue["began"], queue["p50"]) == (1, 0, None)
+    assert queue["overdue"] > 0
+
+
+def test_why_a_job_has_not_run_is_told(page: Page, mail: Queue) -> None:
+    job = mail.enqueue("shop:remind")
+    mail.pause()
+    kinds = [reason["kind"] for reason in page.get("/api/job", id=job.id).json["why"]]
+    assert kinds[:1] == ["paused"]
+    assert "The queue is paused" in page.get("/job", id=job.id).text
+    job.cancel()
+    assert page.get("/api/job", id=job.id).json["why"] == []
+
+
+def test_failures_are_gathered_by_what_went_wrong(page: Page, mail: Queue) -> None:
+    mail.enqueue_many([mail.prepare(broken, (i,), retry=0) for i in range(3)])
+    mail.enqueue("gone:missing", retry=0)
+    work(mail)
+    groups = page.get("/api/failures").json["groups"]
+    assert (groups[0]["error"], groups[0]["count"]) == ("ValueError", 3)
+    assert groups[0]["tasks"] == {f"{__name__}:broken": 3}
+
+
+def test_lists_go_on_where_they_stopped(page: Page, mail: Queue) -> None:
+    jobs = [mail.prepare("shop:remind", (i,), delay=60 + i) for i in range(7)]
+    mail.enqueue_many(jobs)
+    seen: list[str] = []
+    after = ""
+    for size in (3, 3, 1):
+        found = page.get("/api/jobs", state="delayed", count=3, after=after).json
+        assert len(found["jobs"]) == size
+        seen += [job["id"] for job in found["jobs"]]
+        after = found["next"]
+    assert after is None
+    assert seen == [job.id for job in jobs]
+
+
+@pytest.mark.parametrize(
+    ("asked", "count"),
+    [
+        ({"text": "grace"}, 1),
+        ({"text": "GRACE"}, 1),
+        ({"task": "shop:rem*"}, 2),
+        ({"task": "shop:cancel"}, 1),
+        ({"task": "nothing"}, 0),
+        ({"state": "waiting"}, 1),
+        ({"since": "2030-01-01T00:00:00Z", "until": "2030-01-03T00:00:00Z"}, 2),
+        ({"since": "2030-01-01T00:00:00Z", "until": "2030-01-02T00:00:00Z"}, 1),
+        ({"error": "ValueError"}, 0),
+    ],
+)
+def test_jobs_are_found_by(asked: dict[str, str], count: int, page: Page, mail: Queue) -> None:
+    for day, name in ((1, "ada"), (2, "grace")):
+        mail.enqueue_call("shop:remind", (name,), at=datetime(2030, 1, day, tzinfo=UTC))
+    mail.enqueue("shop:cancel", 3)
+    found = page.get("/api/jobs", **asked).json
+    assert len(found["jobs"]) == count
+    assert found["total"] == (1 if "state" in asked else 3)
+    assert found["looked"] <= 3
+
+
+def test_a_search_is_bounded_and_says_how_far_it_looked(
+    page: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [mail.prepare("shop:remind", (f"n{i}",), delay=60 + i) for i in range(450)]
+    mail.enqueue_many(jobs)
+    monkeypatch.setattr("bide.web.reads.jobs.LOOK", 300)
+    found = page.get("/api/jobs", text="n449").json
+    assert (found["jobs"], found["looked"], found["total"]) == ([], 300, 450)
+    more = page.get("/api/jobs", text="n449", after=found["next"]).json
+    assert [job["id"] for job in more["jobs"]] == [jobs[-1].id]
+    assert more["next"] is None
+
+
+def test_who_is_called_by_its_id_is_found_however_many_others_there_are(
+    page: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.web.reads.jobs.LOOK", 5)
+    jobs = mail.enqueue_many([mail.prepare("shop:remind", (i,), delay=60 + i) for i in range(20)])
+    for job in (jobs[-1], jobs[0]):
+        found = page.get("/api/jobs", text=job.id).json["jobs"]
+        assert [each["id"] for each in found] == [job.id]
+
+
+def test_what_is_due_when(page: Page, mail: Queue) -> None:
+    for delay in (90, 90, 600):
+        mail.enqueue("shop:remind", delay=delay)
+    mail.enqueue("shop:remind", delay=7200)
+    found = page.get("/api/timeline", span="hour").json
+    assert sum(each["due"].get("mail", 0) for each in found["stretches"]) == 3
+    assert found["later"] == {"mail": 1}
+    assert found["herds"] == []
+    (first, *_) = found["stretches"]
+    away = datetime.fromisoformat(first["at"]) - datetime.fromisoformat(found["now"])
+    assert timedelta(seconds=50) < away <= timedelta(seconds=90)
+    day = page.get("/api/timeline", span="day").json
+    assert sum(each["due"].get("mail", 0) for each in day["stretches"]) == 4
+
+
+def test_a_range_has_its_jobs_and_how_many_there_are(page: Page, mail: Queue) -> None:
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    jobs = [mail.enqueue_call("shop:remind", (i,), at=at + timedelta(minutes=i)) for i in range(5)]
+    asked = {"from": "2030-01-01T00:01:00Z", "to": "2030-01-01T00:03:00Z"}
+    found = page.get("/api/range", **asked).json
+    assert found["total"] == 2
+    assert [job["id"] for job in found["jobs"]] == [job.id for job in jobs[1:3]]
+
+
+def test_a_herd_is_found_to_the_second(page: Page, mail: Queue) -> None:
+    at = (datetime.now(UTC) + timedelta(days=9)).replace(microsecond=0)
+    mail.enqueue_many([mail.prepare("shop:remind", (i,), at=at) for i in range(150)])
+    mail.enqueue_many([mail.prepare("shop:remind", (i,), delay=86_400 + i * 60) for i in range(99)])
+    (herd,) = page.get("/api/timeline", span="month").json["herds"]
+    assert (herd["queue"], herd["count"]) == ("mail", 150)
+    assert datetime.fromisoformat(herd["at"]) == at
+    assert herd["takes"] is None
+    assert "150 jobs due at" in page.get("/", span="month").text
+
+
+def test_secrets_are_masked_wherever_they_would_be_shown(page: Page, mail: Queue) -> None:
+    job = mail.enqueue_call(
+        "shop:pay", (1, {"card_number": "4111"}), {"api_token": "s3cr3t"}, delay=9
+    )
+    for path in ("/job", "/api/job", "/jobs", "/api/jobs", "/queue", "/api/queue"):
+        text = page.get(path, q="mail", **({"id": job.id} if "job" in path[-3:] else {})).text
+        assert "s3cr3t" not in text
+        assert "4111" not in text
+    assert page.get("/api/jobs", text="s3cr3t").json["jobs"] == []
+    assert page.get("/api/job", id=job.id).json["kwargs"] == {"api_token": "•••"}
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "status"),
+    [
+        ("/api/nothing", {}, 404),
+        ("/api/job", {"id": "nobody"}, 404),
+        ("/api/queue", {"q": "nobody"}, 404),
+        ("/api/jobs", {"state": "blue"}, 400),
+        ("/api/jobs", {"since": "tomorrow"}, 400),
+        ("/api/jobs", {"since": "2030-01-01T00:00:00"}, 400),
+        ("/api/jobs", {"after": "x"}, 400),
+        ("/api/jobs", {"count": "-1"}, 400),
+        ("/api/jobs", {"count": "9" * 400}, 400),
+        ("/api/timeline", {"span": "century"}, 400),
+        ("/api/punctuality", {"span": "century"}, 400),
+        ("/api/range", {}, 400),
+        ("/api/range", {"from": "5", "to": "4"}, 400),
+        ("/api/range", {"from": "5", "to": "9" * 30}, 400),
+    ],
+)
+def test_what_cannot_be_meant_is_answered_with_a_sentence(
+    path: str, asked: dict[str, str], status: int, page: Page
+) -> None:
+    reply = page.get(path, **asked)
+    assert reply.status == status
+    assert reply.json["error"].endswith(".")
+    assert json.loads(reply.text).keys() == {"error"}
+    assert page.get(path.removeprefix("/api"), **asked).status == status
+
+
+def test_a_server_that_is_not_there_is_told() -> None:
+    with serve(app(url="redis://127.0.0.1:1")) as page:
+        reply = page.get("/")
+        assert reply.status == 503
+        assert "That did not work" in reply.text
+        assert "127.0.0.1:1" in reply.text
+
+
+def test_a_server_s_password_is_never_shown(one_url: str) -> None:
+    with serve(app(url="redis://:hunter2hunter2@127.0.0.1:1")) as page:
+        for path in ("/", "/api/queues"):
+            assert "hunter2" not in page.get(path).text
+
+
+def test_schedules_with_when_they_fire_next(page: Page, mail: Queue) -> None:
+    mail.schedules.upsert("tick", "shop:tick", every="30s")
+    mail.schedules.upsert("report", "shop:report", cron="0 9 * * *", tz="Europe/Berlin")
+    listed = page.get("/api/schedules").json["schedules"]
+    assert [each["name"] for each in listed] == ["tick", "report"]
+    assert [len(each["upcoming"]) for each in listed] == [10, 10]
+    assert listed[0]["next"] == listed[0]["upcoming"][0]
+    assert "0 9 * * * Europe/Berlin" in page.get("/schedules").text
+
+
+def test_what_schedules_will_fire_stands_ahead_on_the_timeline(page: Page, mail: Queue) -> None:
+    mail.schedules.upsert("tick", "shop:tick", every="10s")
+    mail.schedules.upsert("report", "shop:report", cron="*/30 * * * *", tz="UTC")
+    found = page.get("/api/timeline", span="hour").json
+    times = [each["scheduled"].get("mail", 0) for each in found["stretches"]]
+    assert 358 <= sum(times) <= 364  # an hour of both
+    assert max(times) <= 5
+    assert all(each["at"] >= found["from"] for each in found["stretches"])
+    month = page.get("/api/timeline", span="month").json
+    assert sum(each["scheduled"].get("mail", 0) for each in month["stretches"]) > 250_000
+    assert "ghost" in page.get("/").text
+
+
+def test_jobs_of_a_group_are_on_the_timeline_too(page: Page, mail: Queue) -> None:
+    job = mail.enqueue_call("shop:remind", (1,), delay=90, group="ada")
+    found = page.get("/api/timeline", span="hour").json
+    assert sum(each["due"].get("mail", 0) for each in found["stretches"]) == 1
+    assert "<dt>Group</dt><dd>ada</dd>" in page.get("/job", id=job.id).text
