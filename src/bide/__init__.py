@@ -23,6 +23,7 @@ from bide.errors import (
     JobNotFound,
     JobStateError,
     JobTimeout,
+    NotUnique,
     PayloadError,
     PayloadTooNew,
     ServerFull,
@@ -35,6 +36,7 @@ from bide.errors import (
     WorkerCrashed,
 )
 from bide.events import Event
+from bide.folding import Debounce, Gather, Throttle, Unique, debounce, gather, throttle
 from bide.middleware import Middleware, use
 from bide.notes import Attempt, LogLine, Progress
 from bide.ops.inspect import Counts
@@ -66,10 +68,12 @@ __all__ = [
     "CannotSave",
     "Counts",
     "CurrentJob",
+    "Debounce",
     "DelayQueue",
     "ErrorInfo",
     "Event",
     "Fail",
+    "Gather",
     "Item",
     "ItemSeen",
     "Items",
@@ -82,6 +86,7 @@ __all__ = [
     "JobTimeout",
     "LogLine",
     "Middleware",
+    "NotUnique",
     "Options",
     "PayloadError",
     "PayloadTooNew",
@@ -100,14 +105,19 @@ __all__ = [
     "Task",
     "TaskNotFound",
     "TaskOptions",
+    "Throttle",
     "TooOld",
     "Unconfirmed",
+    "Unique",
     "UsageError",
     "Worker",
     "WorkerCrashed",
     "WorkerSeen",
     "__version__",
     "current_job",
+    "debounce",
+    "gather",
     "resource",
+    "throttle",
     "use",
 ]

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict
 from bide.clock import Duration
 from bide.durability import Durability
 from bide.errors import UsageError
+from bide.folding import Folding
 from bide.retry import Retry
 
 OnCrash = Literal["rerun", "fail"]
@@ -34,6 +35,8 @@ class TaskOptions(TypedDict, total=False):
     """Whether a job whose worker died under it is run again (`"rerun"`, the default) or fails."""
     expires: Duration | datetime | None
     """By when it must have begun, or it is cancelled: counted from its due time, or a moment."""
+    unique: Folding | None
+    """How calls fold into one job: `Unique`, or what `debounce`, `throttle`, `gather` return."""
     on_success: Callable[..., Any] | str | None
     """Called with the current job and its result, in the worker, once the job has completed."""
     on_failure: Callable[..., Any] | str | None

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from bide.clock import to_us
 from bide.durability import check_durability
 from bide.errors import TaskNotFound, UsageError
+from bide.folding import check_folding
 from bide.ids import LONGEST_TASK
 from bide.keys import check_priority
 from bide.naming import Named, is_given, place, same, way_out
@@ -170,6 +171,7 @@ def _check(options: TaskOptions) -> None:
     check_names(options, TaskOptions)
     to_us(options.get("delay") or 0)
     write_terms(options.get("expires"))
+    check_folding(options.get("unique"))
     check_priority(options.get("priority"))
     check_durability(options.get("durability"))
     policy_of(options).retry.wire()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
 from bide.clock import Duration, at_to_us, to_us
 from bide.errors import UsageError
@@ -21,6 +22,10 @@ class Terms(NamedTuple):
     """It begins by then, or never."""
     expired_us: int | None = None
     """It did not, and was cancelled then."""
+    key: str | None = None
+    """Its task, and the key under which calls fold into it."""
+    folding: str | None = None
+    """How they do: a word that `bide.folding.describe_folding` reads."""
 
     @classmethod
     def read(cls, line: bytes | None) -> Terms:
@@ -31,7 +36,14 @@ class Terms(NamedTuple):
             _number(expires[1:]) if expires[:1] == "+" else None,
             _number(expires[1:]) if expires[:1] == "@" else None,
             _number(words.get("e", "")),
+            unquote(words["k"]) if "k" in words else None,
+            words.get("f"),
         )
+
+    @property
+    def gathers(self) -> bool:
+        """Whether its body holds items."""
+        return (self.folding or "").startswith("g")
 
     def expires_us(self, due_us: int) -> int | None:
         """By when a job that is due then must have begun; None where that does not matter."""
@@ -40,12 +52,25 @@ class Terms(NamedTuple):
         return self.begins_by_us
 
 
-def write_terms(expires: Duration | datetime | None = None) -> str:
+def write_terms(expires: Duration | datetime | None = None, folding: str = "") -> str:
     """The line that says what is asked; empty where nothing is.
+
+    Args:
+        expires: by when it must have begun.
+        folding: as `bide.folding.write_folding` says it.
 
     Raises:
         UsageError: an option cannot be meant.
     """
+    return " ".join(filter(None, (_expiry(expires), folding)))
+
+
+def folds(terms: str) -> bool:
+    """Whether a job with these terms may take the place of another, or another its."""
+    return " f=" in terms
+
+
+def _expiry(expires: Duration | datetime | None) -> str:
     if expires is None:
         return ""
     if isinstance(expires, datetime):

@@ -6,6 +6,7 @@
 -- @key   notes     adds that an attempt crashed
 -- @key   terms     reads, marks jobs that have expired, trims
 -- @key   expiring  removes
+-- @key   unique    frees the keys of what is swept
 -- @key   active    adds what is taken, removes what has expired
 -- @key   failed    adds poison jobs, trims
 -- @key   completed trims
@@ -27,7 +28,7 @@
 -- @arg   arm       integer  2 to wait with free slots, 1 to wait if nothing was taken, 0 not to
 -- @reply ok now until deadline more alone drain, then per job: id body token tries due
 -- @reply stale     the worker has since sent a later claim
--- @include clock record hint wait retain sweep noting ended event reclaim recall weigh find term expire
+-- @include clock record hint wait retain sweep noting ended event reclaim recall weigh find term expire hold
 
 -- tries: the attempt; of a job that was claimed before, what `record.tries` says
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
@@ -95,7 +96,11 @@ end
 if rewound then
   more = reclaim.clamp(active, now + math.max(lease_us, tonumber(set[5]) or 0)) or more
 end
-if set[6] then sweep.some(meta, trash, stores, SWEEP) end
+if set[6] then
+  sweep.some(meta, trash, stores, SWEEP, has_terms and function(ids)
+    hold.free(unique, terms, ids)
+  end)
+end
 
 if marked then
   -- Once a second, so that a queue in which nothing is settled forgets what is old, too.

@@ -6,6 +6,7 @@
 -- @key   results    removes
 -- @key   notes      removes
 -- @key   terms      removes
+-- @key   unique     frees the keys of what is deleted
 -- @key   active     looks
 -- @key   completed  removes
 -- @key   failed     removes
@@ -13,7 +14,7 @@
 -- @key   events     tells listeners
 -- @rest  id
 -- @reply ok, then per job: ok | active | gone
--- @include clock find retain event
+-- @include clock find retain event hold
 
 local reply, done = {'ok'}, {}
 for i = rest, #ARGV do
@@ -30,6 +31,7 @@ for i = rest, #ARGV do
   reply[#reply + 1] = word
 end
 if #done == 0 then return reply end
+hold.free(unique, terms, done)
 retain.forget({jobs, run, results, notes, terms}, done)
 local book = event.book(meta, clock.now(meta))
 if book then

@@ -6,24 +6,26 @@
 -- @key   results  sweeps
 -- @key   notes    sweeps
 -- @key   terms    sweeps
+-- @key   unique   frees the keys of what is deleted
 -- @key   trash    receives the renamed sets, sweeps
 -- @key   events   tells listeners
 -- @arg   begin    text     names this emptying, to set aside; - to go on deleting
 -- @arg   limit    integer  how many jobs to delete in this call
 -- @reply ok aside more    how many this emptying has set aside; whether to go on
 -- @reply busy             an earlier trash is left: begin again
--- @include clock sweep event
+-- @include clock sweep event hold
 
 -- A trash that a dead caller left is swept first; claims sweep it too.
-if begin == '-' then
-  return {'ok', 0, sweep.some(meta, trash, {jobs, run, results, notes, terms}, limit) and 1 or 0}
+local function is_left()
+  return sweep.some(meta, trash, {jobs, run, results, notes, terms}, limit, function(ids)
+    hold.free(unique, terms, ids)
+  end)
 end
+if begin == '-' then return {'ok', 0, is_left() and 1 or 0} end
 local left = redis.call('HEXISTS', meta, 'trash')
 local name, count = string.match(redis.call('HGET', meta, 'emptied') or '', '^(%S+) (%d+)$')
 if name == begin then return {'ok', tonumber(count), left} end -- a repeat
-if left == 1 and sweep.some(meta, trash, {jobs, run, results, notes, terms}, limit) then
-  return {'busy'}
-end
+if left == 1 and is_left() then return {'busy'} end
 local aside = 0
 for i = 1, #due do
   local size = redis.call('ZCARD', due[i])

@@ -9,6 +9,9 @@ JSON written without spaces never holds), and the bytes of `[args, kwargs]`. So 
 options of a job are known even where its arguments cannot be read. A result is JSON too, or has
 one byte in front that JSON cannot begin with.
 
+A job that gathers has the bodies of its calls one behind the other (`gathered.py`): it is the first
+of them, and its one argument is the list of theirs.
+
 A later release may add fields. One whose name begins with `_` is passed over by who does not know
 it. One that must be understood comes with a higher `needs`: a worker that knows less leaves the job
 to a newer one. Any other field that is not known is a mistake, and fails the job.
@@ -28,6 +31,7 @@ import msgspec
 from bide.clock import LONGEST_US
 from bide.errors import BideError, PayloadError, PayloadTooNew
 from bide.ids import LONGEST, LONGEST_TASK
+from bide.payload.gathered import calls_in, is_gathered
 from bide.payload.items import is_item
 from bide.payload.serializers import Codec, check_finite, pack, reason, simplify, unpack
 from bide.payload.signing import VARIABLE, unsigned
@@ -177,6 +181,8 @@ def decode_envelope(data: bytes) -> Envelope:
         PayloadTooNew: a newer release says that only such can run it.
         PayloadError: it is not a body, or one that is too large.
     """
+    if is_gathered(data):
+        return _decode_gathered(data)
     data = unsigned(data)
     if len(data) > MAX_BODY:
         raise PayloadError(_too_large("The stored body", len(data), "takes"))
@@ -197,6 +203,21 @@ def decode_envelope(data: bytes) -> Envelope:
             "the options where their codec is msgpack or pickle, and only there."
         )
     return Envelope(body, packed)
+
+
+def _decode_gathered(data: bytes) -> Envelope:
+    """Read the first call's task and options, and all calls' arguments if they are JSON."""
+    first, *others = map(decode_envelope, calls_in(data))
+    body = msgspec.structs.replace(first.body, description=None)
+    if any((each.body.task, each.body.codec) != (body.task, body.codec) for each in others):
+        raise PayloadError(f"What was gathered for {body.task} are calls of other tasks, too.")
+    if body.codec != "json":
+        return Envelope(body, data)
+    return Envelope(_with_items(body, [each.body.args for each in (first, *others)]), b"")
+
+
+def _with_items(body: Body, args: Sequence[Sequence[Any]]) -> Body:
+    return msgspec.structs.replace(body, args=([item for (item,) in args],), kwargs={})
 
 
 def _decode_head(head: bytes) -> Body:
@@ -252,6 +273,10 @@ def open_envelope(envelope: Envelope, *, allow_pickle: bool = False) -> Body:
             f"${VARIABLE}) and it was allowed with `bide worker --allow-pickle`, "
             'Worker(..., allow_pickle=True) or Queue(..., serializer="pickle").'
         )
+    if is_gathered(envelope.packed):
+        calls = map(decode_envelope, calls_in(envelope.packed))
+        args = [open_envelope(call, allow_pickle=allow_pickle).args for call in calls]
+        return _with_items(body, args)
     try:
         args, kwargs = unpack(envelope.packed, body.codec)
         if not isinstance(args, list | tuple) or not isinstance(kwargs, dict):

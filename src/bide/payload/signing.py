@@ -11,8 +11,11 @@ options:
 
     bide-job-1\nbide\nmail\n0n7...\n{"task":"app.tasks:send","args":[42]}
 
-So a signature is good for no other job, and in no other queue. It is checked before anything is
-decoded. Bytes that bear none are themselves: who has no keys reads both alike.
+So a signature is good for no other job, and in no other queue. But a body that may come to stand
+in another job's place, because calls fold into one (`bide.folding`), is signed without an id, as
+`bide-fold-1`: it is good for any job of its queue. Of a job that gathers, each call bears its own.
+A signature is checked before anything is decoded. Bytes that bear none are themselves: who has no
+keys reads both alike.
 """
 
 from __future__ import annotations
@@ -23,8 +26,9 @@ from typing import Final, Literal, NamedTuple
 
 from bide.errors import BadSignature, UsageError
 from bide.keys import Keys
+from bide.payload.gathered import calls_in, is_gathered
 
-Kind = Literal["job", "item", "result"]
+Kind = Literal["job", "fold", "item", "result"]
 Verdict = Literal["good", "bad", "none", "unchecked"]
 
 VARIABLE: Final = "BIDE_SIGNING_KEYS"
@@ -107,6 +111,9 @@ class Seal(NamedTuple):
         ring = self.keyring
         if ring is None:
             return False
+        if kind == "job" and is_gathered(data):
+            checked = [self.check("fold", id, call) for call in calls_in(data)]
+            return all(checked)
         found = _END.search(data, max(0, len(data) - _LONGEST))
         what = f"{kind} {id!r} of queue {self.keys.queue!r}"
         if found is None:
@@ -123,13 +130,17 @@ class Seal(NamedTuple):
                 f"The {what} is signed with the key {key!r}, which is not here; add it to "
                 f"${VARIABLE}, and retry it."
             )
-        digest = hmac.digest(secret, self._text(kind, id) + data[: found.start()], "sha256")
-        if "\n" in id or not hmac.compare_digest(digest.hex().encode(), found[2]):
-            raise BadSignature(
-                f"The {what} has been changed since it was signed, or was signed as another one "
-                "or for another queue; delete it, and find out who can write to the server."
-            )
-        return True
+        texts = [self._text("fold", "")] if kind in ("job", "fold") else []
+        if kind != "fold" and "\n" not in id:
+            texts.insert(0, self._text(kind, id))
+        for text in texts:
+            digest = hmac.digest(secret, text + data[: found.start()], "sha256")
+            if hmac.compare_digest(digest.hex().encode(), found[2]):
+                return True
+        raise BadSignature(
+            f"The {what} has been changed since it was signed, or was signed as another one "
+            "or for another queue; delete it, and find out who can write to the server."
+        )
 
     def verdict(self, kind: Kind, id: str, data: bytes) -> Verdict:
         """What is to be said of a signature, to people."""
@@ -149,6 +160,8 @@ class Seal(NamedTuple):
 
 def is_signed(data: bytes) -> bool:
     """Whether a signature stands behind the data, good or bad."""
+    if is_gathered(data):
+        return all(map(is_signed, calls_in(data)))
     return _end(data) < len(data)
 
 
@@ -159,6 +172,8 @@ def unsigned(data: bytes) -> bytes:
 
 
 def _end(data: bytes) -> int:
+    if is_gathered(data):  # whose signatures stand behind its calls
+        return len(data)
     if data[-_DIGITS - 1 : -_DIGITS] != b" ":  # nearly all that bears none ends here
         return len(data)
     found = _END.search(data, max(0, len(data) - _LONGEST))

@@ -12,7 +12,7 @@ from bide.policy import check_on_crash, check_timeout
 from bide.retry import as_retry
 from bide.task import task_name
 
-_SENT_APART: Final = ("delay", "at", "priority", "job_id", "durability", "expires")
+_SENT_APART: Final = ("delay", "at", "priority", "job_id", "durability", "expires", "unique")
 
 LONGEST_DESCRIPTION: Final = 500
 """Characters."""
