@@ -1,4 +1,4 @@
-"""Unique: while a job holds a key, others with the same key are kept out, replace it or are refused."""
+"""Unique: while a job holds a key, others with the same key stay out, replace it or are refused."""
 
 from __future__ import annotations
 

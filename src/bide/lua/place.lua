@@ -16,8 +16,7 @@
 -- @key   events    tells listeners
 -- @rest  id when priority body terms
 -- @last  wanted    what the caller will wait for behind this: replica | fsync | replica,fsync
--- @reply ok now, then per job: new due id | exists 0 id | kept due holder | rejected due holder |
---        replaced due holder | pushed due holder | folded due holder | added due holder
+-- @reply ok now, then per job: word due id    of the job; `fold` says which words there are
 -- @reply cannot    what the server lacks for what is wanted; nothing was added
 -- @include clock when hint sweep event weigh durable arrive term record find expire hold fold
 

@@ -109,11 +109,11 @@ function kinds.t(s, call, rule, entry)
     end
     if state == 'cancelled' then slots[#slots] = nil end
   end
-  while #slots > 0 and (#slots > count or slots[1] + period <= call.now) do table.remove(slots, 1) end
+  while slots[1] and slots[1] + period <= call.now do table.remove(slots, 1) end
   local at = math.max(call.at, slots[#slots] or 0)
-  if #slots >= count then at = math.max(at, slots[1] + period) end
+  if #slots >= count then at = math.max(at, slots[#slots - count + 1] + period) end
   slots[#slots + 1] = at
-  while #slots > count do table.remove(slots, 1) end
+  while #slots > count + 1 do table.remove(slots, 1) end -- one more: the last may be taken back
   write_entry(s, rule.field, at > call.at and call.id or '-', at + period, call.now, slots)
   return 'new', at
 end
@@ -153,8 +153,13 @@ function kinds.g(s, call, rule, entry)
   return 'added', at, entry.id
 end
 
--- What comes of one call: a word, when the job is due or 0, and the job that holds the key. 'new'
--- is a job of the call's own, whose body is stored; nothing else of it is yet.
+-- What comes of one call: a word, when the job is due or 0, and the job that holds the key.
+--
+--   new      a job of the call's own, whose body is stored; nothing else of it is yet
+--   exists   its id does, and nothing is changed
+--   kept, rejected    the holder stays as it is
+--   replaced, pushed, folded    the holder has the call's body and terms
+--   added    the holder has the call's item
 function fold.call(s, rule, call)
   local noted = redis.call('HGET', s.folded, call.id)
   if noted then
