@@ -11,6 +11,7 @@ from bide.clock import Duration, at_to_us, to_us
 from bide.errors import UsageError
 
 _WORD: Final = re.compile(r"(\w)=(\S+)")
+_DIGITS: Final = 16
 
 
 class Terms(NamedTuple):
@@ -85,4 +86,4 @@ def _expiry(expires: Duration | datetime | None) -> str:
 
 
 def _number(text: Any) -> int | None:
-    return int(text) if text.isascii() and text.isdecimal() else None
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else None

@@ -7,6 +7,7 @@
 -- @key   terms     reads, marks jobs that have expired, trims
 -- @key   expiring  removes
 -- @key   unique    frees the keys of what is swept
+-- @key   minutes   counts how late jobs begin
 -- @key   active    adds what is taken, removes what has expired
 -- @key   failed    adds poison jobs, trims
 -- @key   completed trims
@@ -28,7 +29,8 @@
 -- @arg   arm       integer  2 to wait with free slots, 1 to wait if nothing was taken, 0 not to
 -- @reply ok now until deadline more alone drain, then per job: id body token tries due
 -- @reply stale     the worker has since sent a later claim
--- @include clock record hint wait retain sweep noting ended event reclaim recall weigh find term expire hold
+-- @include clock record hint wait retain sweep noting ended event reclaim recall weigh find term
+-- @include expire hold minute
 
 -- tries: the attempt; of a job that was claimed before, what `record.tries` says
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
@@ -114,7 +116,7 @@ end
 local paused = set[1]
 local reply = {'ok', now, 0, 0, 0, 0, 0}
 local alone = 0
-local taken = {}
+local taken, counted = {}, {}
 local room = weigh.room()
 
 local function take(level, picked)
@@ -152,6 +154,7 @@ local function take(level, picked)
       leases[#leases + 1] = lease_end
       leases[#leases + 1] = id
       taken[#taken + 1] = id
+      minute.count(counted, 'l', now - tonumber(at))
       if book then
         event.add(book, 'active', 'claim', id, worker, f and f.attempt or 1, tonumber(at), '')
       end
@@ -216,6 +219,7 @@ if has_terms then
   by(tonumber(redis.call('ZRANGE', expiring, 0, 0, 'WITHSCORES')[2]))
 end
 recall.note(claims, worker, now, seq, taken)
+minute.write(minutes, now, counted)
 if book then
   if #given_up > 0 then event.drained(book, 'reclaim', active, due) end
   event.write(meta, events, book)

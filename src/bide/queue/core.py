@@ -149,7 +149,8 @@ class QueueCore(Generic[C]):
             options.get("unique") or defaults.get("unique"),
             *(name, body.args, body.kwargs, names, partial(pack, codec=self.serializer)),
         )
-        terms = write_terms(options.get("expires") or defaults.get("expires"), folding)
+        expires = options.get("expires")
+        terms = write_terms(defaults.get("expires") if expires is None else expires, folding)
         job_id = options.get("job_id")
         return produce.prepare(body, delay, at, priority, job_id, names, durability, terms)
 
