@@ -27,7 +27,9 @@ def call(
 
 
 def args(q: Probe) -> dict[str, Any]:
-    return {id: [*decode_body(body).args, None][0] for id, body in q.holding().hashes["jobs"].items()}
+    return {
+        id: [*decode_body(body).args, None][0] for id, body in q.holding().hashes["jobs"].items()
+    }
 
 
 def done(q: Probe) -> list[str]:

@@ -80,6 +80,9 @@ class Full:
         self.add("wait")
         self.add("wait-9", priority=9)
         self.add("later", when="+7200000000")
+        for id in ("first", "second"):
+            terms = "k=app.tasks:send: f=d7200000000,0"
+            self.run(produce.enqueue(KEYS, [Prepared(id, "+0", 5, BODY, terms=terms)]))
         self.run(inspect.watch(KEYS, "later", 60_000_000))
         self.run(inspect.watch(KEYS, "run-0", 60_000_000))
         self.run(registry.register(EVERYWHERE, ["mail"]))

@@ -32,7 +32,9 @@ JOBS: Final = tuple(
 )
 """The keys that name jobs, in the order in which they are looked at: name, and which of several."""
 
-BESIDE: Final = ("meta", "hints", "events", "keep", "park", "listeners", "claims", "keys")
+BESIDE: Final = (
+    *("meta", "hints", "events", "keep", "park", "listeners", "claims", "unique", "folded", "keys"),
+)
 """What else there is to look at in a queue, after `TYPES`."""
 
 TYPES: Final = "types"
