@@ -107,7 +107,7 @@ class Throttle:
     def _read(self) -> tuple[int, int]:
         count, slash, period = str(self.rate).partition("/")
         runs = int(count) if count.isascii() and count.isdecimal() else 0
-        if not slash or not 1 <= runs <= MOST_RUNS:
+        if not slash or not period or not 1 <= runs <= MOST_RUNS:
             raise UsageError(
                 f"throttle({self.rate!r}) does not say how many runs in which period; write "
                 f"'1/10s', with a number from 1 to {MOST_RUNS}."
@@ -242,10 +242,13 @@ def write_folding(
             f"Of each call of {task} one argument is gathered, and given by position; pass a dict "
             "or a tuple that holds all it needs."
         )
-    key = policy.key(*args, **kwargs) if callable(policy.key) else policy.key
-    if key is None and isinstance(policy, Unique):
-        key = _digest(args, kwargs, names, pack)
-    text = quote(f"{task}:{_checked(key)}", safe=_PLAIN)
+    if callable(policy.key):
+        key = _checked(policy.key(*args, **kwargs))
+    elif policy.key is not None:
+        key = _checked(policy.key)
+    else:
+        key = _digest(args, kwargs, names, pack) if isinstance(policy, Unique) else ""
+    text = quote(f"{task}:{key}", safe=_PLAIN)
     if len(text) > _LONGEST_QUOTED:
         text = text[:60] + hashlib.sha256(text.encode()).hexdigest()
     return f"k={text} f={policy.way}"
@@ -289,8 +292,6 @@ def _check_key(key: Any) -> None:
 
 
 def _checked(key: Any) -> str:
-    if key is None:
-        return ""
     if isinstance(key, bool) or not isinstance(key, str | int):
         raise UsageError(f"A key is text or an integer, or a function that makes it, not {key!r}.")
     text = str(key)

@@ -43,6 +43,9 @@ MAX_BODY: Final = 1_000_000
 DEFAULT_TIMEOUT: Final = 300.0
 """Seconds that a job may run unless it, or its task, says otherwise."""
 
+_SLACK: Final = 1000
+"""Bytes that frames and signatures of what was gathered may take beside."""
+
 _LONGEST: Final = LONGEST_US / 1e6
 _TimeOut = Annotated[float, msgspec.Meta(gt=0, le=_LONGEST)]
 _Name = Annotated[str, msgspec.Meta(max_length=LONGEST_TASK)]
@@ -207,17 +210,25 @@ def decode_envelope(data: bytes) -> Envelope:
 
 def _decode_gathered(data: bytes) -> Envelope:
     """Read the first call's task and options, and all calls' arguments if they are JSON."""
-    first, *others = map(decode_envelope, calls_in(data))
+    if len(data) > MAX_BODY + _SLACK:
+        raise PayloadError(_too_large("The stored body", len(data), "takes"))
+    calls = calls_in(data)
+    if any(map(is_gathered, calls)):
+        raise PayloadError("The stored body of gathered calls holds another such; delete the job.")
+    first, *others = map(decode_envelope, calls)
     body = msgspec.structs.replace(first.body, description=None)
     if any((each.body.task, each.body.codec) != (body.task, body.codec) for each in others):
-        raise PayloadError(f"What was gathered for {body.task} are calls of other tasks, too.")
+        raise PayloadError(f"Among what was gathered for {body.task} are calls of other tasks.")
     if body.codec != "json":
         return Envelope(body, data)
-    return Envelope(_with_items(body, [each.body.args for each in (first, *others)]), b"")
+    return Envelope(_with_items(body, [first.body, *(each.body for each in others)]), b"")
 
 
-def _with_items(body: Body, args: Sequence[Sequence[Any]]) -> Body:
-    return msgspec.structs.replace(body, args=([item for (item,) in args],), kwargs={})
+def _with_items(body: Body, calls: Sequence[Body]) -> Body:
+    """The body with one argument: the list of those of the calls."""
+    if any(len(call.args) != 1 or call.kwargs for call in calls):
+        raise PayloadError(f"Each call that was gathered for {body.task} must have one argument.")
+    return msgspec.structs.replace(body, args=([call.args[0] for call in calls],), kwargs={})
 
 
 def _decode_head(head: bytes) -> Body:
@@ -275,8 +286,7 @@ def open_envelope(envelope: Envelope, *, allow_pickle: bool = False) -> Body:
         )
     if is_gathered(envelope.packed):
         calls = map(decode_envelope, calls_in(envelope.packed))
-        args = [open_envelope(call, allow_pickle=allow_pickle).args for call in calls]
-        return _with_items(body, args)
+        return _with_items(body, [open_envelope(call, allow_pickle=allow_pickle) for call in calls])
     try:
         args, kwargs = unpack(envelope.packed, body.codec)
         if not isinstance(args, list | tuple) or not isinstance(kwargs, dict):
