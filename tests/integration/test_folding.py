@@ -133,8 +133,9 @@ def test_each_item_becomes_what_the_annotation_says(queue: Queue) -> None:
 
 
 def test_a_retry_has_exactly_the_same_items(queue: Queue) -> None:
+    soon = Retry(2, backoff="fixed", base="1ms")
     for i in range(3):
-        job = queue.gather("k", i, into=folded.flaky, quiet=0, retry=Retry(2, backoff="fixed", base="1ms"))
+        job = queue.gather("k", i, into=folded.flaky, quiet=0, retry=soon)
     run(queue)
     later = queue.gather("k", 9, into=folded.flaky, quiet=0)
     assert later.outcome == "new"
