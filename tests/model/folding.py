@@ -57,7 +57,7 @@ class Folds:
             return self._unique(known, way, id, number, at, now)
         numbers = [int(n) for n in way[1:].split(",")]
         if way[0] == "t":
-            return self._throttled(known, *numbers, id, number, at, now)
+            return self._throttled(known, numbers[0], numbers[1], id, number, at, now)
         size = numbers[2] if way[0] == "g" else 0
         return self._quiet(known, numbers[0], numbers[1], size, id, number, at, now)
 
@@ -66,11 +66,10 @@ class Folds:
         return self.jobs[id]
 
     def _unique(self, known: Key, way: str, id: str, number: int, at: int, now: int) -> Came:
-        _, conflict, _, *until = way
-        holder, until_what = known.job, "".join(until)
+        holder, conflict, until = known.job, way[1], way[3:]
         if holder is None or not self._holds(holder, known):
             known.job = self._add(id, at, number, now)
-            known.until = {"f": -1, "s": -2}.get(until_what, 0) or now + int(until_what)
+            known.until = {"f": -1, "s": -2}.get(until, 0) or now + int(until)
             return "new", at, id
         due = holder.due if holder.state == "due" else 0
         if conflict == "x":

@@ -116,7 +116,7 @@ def test_a_key_that_takes_much_is_shortened_and_stays_itself() -> None:
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: Unique(until="done"), "until='done' is not a duration"),  # type: ignore[arg-type]
+        (lambda: Unique(until="done"), "until='done' is not a duration"),
         (lambda: Unique(until=0), "longer than nothing"),
         (lambda: Unique(on_conflict="drop"), "'keep', 'replace', 'reject'"),  # type: ignore[arg-type]
         (lambda: Unique(key=""), "1 to 200 characters"),
@@ -141,7 +141,7 @@ def test_a_key_that_takes_much_is_shortened_and_stays_itself() -> None:
         (lambda: terms(gather(1)), "one argument is gathered"),
         (lambda: terms(gather(1), 1, 2), "one argument is gathered"),
         (lambda: terms(gather(1), a=1), "one argument is gathered"),
-        (lambda: terms(Unique(key=lambda: None)), "text or an integer"),  # type: ignore
+        (lambda: terms(Unique(key=lambda: None)), "text or an integer"),  # type: ignore[arg-type, return-value]
     ],
 )
 def test_what_cannot_be_meant_is_refused(make: Callable[[], Any], told: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 from bide.cli.screen import STATE_STYLE, Cell, moment_json, relative
 from bide.clock import from_us
 from bide.errors import PayloadError
+from bide.folding import describe_folding
 from bide.job import Snapshot
 from bide.logs import plain
 from bide.notes import Attempt
@@ -148,6 +149,7 @@ def full(seen: Seen) -> dict[str, Any]:
         "kwargs": read("kwargs"),
         "meta": read("meta"),
         "result": read("result"),
+        "unique": _unique(seen),
         "unreadable": unread,
         "error": _error(job.error),
         "attempts": [_attempt(attempt) for attempt in job.attempts],
@@ -159,6 +161,14 @@ def full(seen: Seen) -> dict[str, Any]:
         },
         "logs": [{"at": moment_json(line.at), "text": line.text} for line in job.logs],
     }
+
+
+def _unique(seen: Seen) -> dict[str, str | None] | None:
+    """Under which key calls fold into it, and how."""
+    terms = seen.snapshot.terms
+    if terms.folding is None:
+        return None
+    return {"key": terms.key, "how": describe_folding(terms.folding)}
 
 
 def _full_item(seen: Seen) -> dict[str, Any]:

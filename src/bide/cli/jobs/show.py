@@ -24,8 +24,10 @@ from bide.cli.site import Site
 from bide.clock import describe, from_us
 from bide.config import signing_keys
 from bide.errors import PayloadError
+from bide.folding import describe_folding
 from bide.keys import keys_of
 from bide.notes import Attempt
+from bide.payload.gathered import calls_in, is_gathered
 from bide.payload.signing import Kind, Seal, Verdict
 from bide.queue.view import call, not_found, written
 from bide.states import State
@@ -105,6 +107,9 @@ def _facts(seen: Seen) -> Iterator[tuple[str, str | Cell]]:
         yield "arguments", _arguments(seen)
     yield "priority", "" if job.priority is None else str(job.priority)
     yield "due", _at(job.due, now)
+    terms = seen.snapshot.terms
+    yield "calls", _folding(seen)
+    yield "key", shortened(terms.key or "")
     if job.expires:
         yield "expired" if job.expired else "expires", _at(job.expires, now)
     if job.started:
@@ -124,6 +129,18 @@ def _facts(seen: Seen) -> Iterator[tuple[str, str | Cell]]:
         yield "error", Cell(error_line(job.error), "red")
     yield "result", _result(seen)
     yield "meta", _meta(seen)
+
+
+def _folding(seen: Seen) -> str:
+    """How calls fold into it, and how many items it has gathered."""
+    told = describe_folding(seen.snapshot.terms.folding or "")
+    body = seen.snapshot.raw_body
+    if not is_gathered(body):
+        return told
+    try:
+        return f"{told}; {len(calls_in(body))} so far"
+    except PayloadError:
+        return told
 
 
 def _data(seen: Seen) -> str | Cell:
