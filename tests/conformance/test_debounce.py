@@ -166,6 +166,13 @@ def test_a_trailing_run_that_was_cancelled_gives_its_turn_back(q: Probe) -> None
     assert call(q, "c", ONE) == ("new", "c", 10)
 
 
+def test_a_trailing_run_that_was_deleted_leaves_the_rate_as_it_is(q: Probe) -> None:
+    call(q, "a", ONE)
+    call(q, "b", ONE)
+    q.run(manage.delete(q.keys, ["a", "b"]))
+    assert call(q, "c", ONE) == ("new", "c", 20)
+
+
 def test_a_delay_counts_where_it_is_due(q: Probe) -> None:
     assert call(q, "a", ONE, when=f"+{30 * SECOND}") == ("new", "a", 30)
     assert call(q, "b", ONE) == ("new", "b", 40)

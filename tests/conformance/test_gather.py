@@ -93,6 +93,15 @@ def test_what_has_been_claimed_is_frozen_also_over_retries(q: Probe) -> None:
     assert (again.body, items(q, "c")) == (claimed.body, [3, 4])
 
 
+def test_what_waits_for_a_retry_is_frozen(q: Probe) -> None:
+    give(q, "a", 1)
+    q.move(2)
+    (claimed,) = q.claim().jobs
+    q.settle(claimed, "retry", f"+{60 * SECOND}")
+    assert give(q, "b", 2) == ("new", "b", 2)
+    assert items(q, "a") == [1]
+
+
 def test_items_of_one_that_was_given_back_unbegun_go_on(q: Probe) -> None:
     give(q, "a", 1)
     q.move(2)
@@ -140,6 +149,12 @@ def test_a_megabyte_of_items_is_full(q: Probe) -> None:
     assert give(q, "b", text, HUGE) == ("new", "b", 2)
     assert q.taken() == ["a0"]
     assert (len(items(q, "a0")), len(items(q, "b"))) == (3, 1)
+    assert q.holding().meta["large"] == "1"
+
+
+def test_small_items_that_are_large_together_are_weighed(q: Probe) -> None:
+    for i in range(3):
+        give(q, f"a{i}", "x" * 6_000, HUGE)
     assert q.holding().meta["large"] == "1"
 
 

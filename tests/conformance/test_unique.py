@@ -87,6 +87,14 @@ def test_a_job_that_is_taken_back_or_deleted_frees_its_key(q: Probe) -> None:
             q.run(manage.delete(q.keys, ["a", "b"]))
 
 
+def test_what_is_deleted_frees_only_what_it_holds(q: Probe) -> None:
+    call(q, "a", f"uk,{SECOND}")
+    q.move(2)
+    assert call(q, "b", f"uk,{60 * SECOND}") == ("new", "b")
+    q.run(manage.delete(q.keys, ["a"]))
+    assert call(q, "c", f"uk,{60 * SECOND}") == ("kept", "b")
+
+
 def test_an_expired_one_frees_its_key(q: Probe) -> None:
     for way in ("uk,f", f"uk,{3600 * SECOND}"):
         call(q, "a", way, more=f"x=+{SECOND} ")
@@ -108,8 +116,13 @@ def test_until_started_holds_only_while_it_has_not_begun(q: Probe) -> None:
     assert call(q, "b", "uk,s") == ("kept", "a")
     (job,) = q.claim().jobs
     assert call(q, "c", "uk,s") == ("new", "c")
-    q.settle(job, "retry", "+0")
     assert call(q, "d", "uk,s") == ("kept", "c")
+    q.settle(job, "retry", f"+{SECOND}")
+    q.cancel("c")
+    call(q, "e", "uk,s", key="other")
+    (again,) = q.claim().jobs
+    q.settle(again, "retry", f"+{SECOND}")
+    assert call(q, "f", "uk,s", key="other") == ("new", "f")
 
 
 def test_one_that_was_given_back_unbegun_holds_again(q: Probe) -> None:
@@ -152,8 +165,16 @@ def test_a_call_replaces_what_waits(q: Probe) -> None:
     assert q.zset("expiring") == {"a": seen.since_us + 9 * SECOND}
     assert call(q, "c", "ur,f", arg=3, when=f"+{20 * SECOND}") == ("replaced", "a")
     assert q.zset("expiring") == {}
+    assert q.holding().hashes["terms"]["a"] == b"k=k f=ur,f"
     q.move(21)
     assert q.taken() == ["a"]
+
+
+def test_a_higher_priority_holds_though_the_time_stays(q: Probe) -> None:
+    at = q.now + 60 * SECOND
+    call(q, "a", when=f"={at}", priority=3)
+    call(q, "b", "ur,f", when=f"={at}", priority=9)
+    assert q.holding().sets["due:9"] == {"a": at}
 
 
 def test_one_that_is_overdue_keeps_its_place_when_it_is_replaced(q: Probe) -> None:

@@ -50,11 +50,13 @@ local s = {meta = meta, due = due, jobs = jobs, terms = terms, expiring = expiri
 function s.is_trashed(id)
   return redis.call('HEXISTS', meta, 'trash') == 1 and sweep.take(trash, stores, {id})[id]
 end
-function s.changed(id, at, was, begins_by)
+function s.move(id, level, was, to_level, at)
+  if level ~= to_level then redis.call('ZREM', due[level], id) end
+  redis.call('ZADD', due[to_level], at, id)
   if at < was then by(at) end
-  by(begins_by and math.max(begins_by, now))
   if book and at ~= was then event.add(book, 'rescheduled', 'fold', id, '-', 0, at, '') end
 end
+function s.begins(begins_by) by(begins_by and math.max(begins_by, now)) end
 
 for i = rest, #ARGV, 5 do
   local id, line, level = ARGV[i], ARGV[i + 4], 10 - tonumber(ARGV[i + 2])

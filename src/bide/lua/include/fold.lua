@@ -41,12 +41,11 @@ end
 
 -- Gives a waiting job other terms and another due time.
 local function move(s, id, level, was, to_level, at, line)
-  if level ~= to_level then redis.call('ZREM', s.due[level], id) end
-  if level ~= to_level or at ~= was then redis.call('ZADD', s.due[to_level], at, id) end
+  if level ~= to_level or at ~= was then s.move(id, level, was, to_level, at) end
   line = line or redis.call('HGET', s.terms, id)
   local by = s.term.begins_by(line, at)
   if by then redis.call('ZADD', s.expiring, by, id) else redis.call('ZREM', s.expiring, id) end
-  s.changed(id, at, was, by)
+  s.begins(by)
 end
 
 local function replace(s, call, id, level, was, line, at)
