@@ -197,6 +197,15 @@ def test_what_no_script_put_together_is_refused(data: bytes) -> None:
         decode_body(data)
 
 
+def test_what_was_gathered_holds_no_other_such() -> None:
+    """However deep: it would take the reader's stack."""
+    data = call(1)
+    for _ in range(5_000):
+        data = framed(data)
+    with pytest.raises(PayloadError, match="holds another such"):
+        decode_body(data)
+
+
 def test_signatures_stay_behind_their_calls() -> None:
     signature = b"\n\x04 one " + b"0" * 64
     data = framed(call(1) + signature) + framed(call(2) + signature)
