@@ -244,6 +244,26 @@ def test_a_namesake_of_what_was_set_aside_is_new(q: Probe) -> None:
         q.run(manage.empty(q.keys, None))
 
 
+def test_a_namesake_of_other_terms_is_another_job(q: Probe) -> None:
+    q.configure(completed=0)
+    call(q, "a", "ur,f")
+    (job,) = q.claim().jobs
+    q.settle(job, "complete")
+    q.move(30)
+    q.settle(q.take("x"), "complete")
+    assert q.where("a") is None
+    q.add("a", when=f"+{60 * SECOND}")
+    assert call(q, "b", "ur,f") == ("new", "b")
+
+
+def test_an_id_that_was_folded_can_be_used_again(q: Probe) -> None:
+    call(q, "a", when=f"+{60 * SECOND}")
+    assert call(q, "b", "ur,f", arg=1) == ("replaced", "a")
+    q.taken()
+    q.move(16)
+    assert call(q, "b", "ur,s", arg=2) == ("new", "b")
+
+
 def test_plain_and_unique_jobs_in_one_call_come_to_what_each_alone_would(q: Probe) -> None:
     jobs = [
         Prepared(id, "+0", 5, BODY, terms=terms)

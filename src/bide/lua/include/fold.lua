@@ -21,8 +21,12 @@ local function write_entry(s, field, id, till, since, more)
 end
 
 -- Where a job is: 'waits' for its first run or 'again' for another, in which due set, due when and
--- whether it has a record; 'runs', 'cancelled', or 'ended' in whatever way.
-local function where(s, id)
+-- whether it has a record; 'runs', 'cancelled', or 'ended' in whatever way. A namesake of other
+-- terms is another job.
+local function where(s, id, field)
+  local asked = redis.call('HGET', s.terms, id)
+  local rule = asked and s.hold.rule(asked)
+  if not rule or rule.field ~= field then return 'ended' end
   local level, at = s.find.due(s.due, id)
   if level then
     local line = redis.call('HGET', s.run, id)
@@ -65,7 +69,7 @@ local kinds = {}
 
 function kinds.u(s, call, rule, entry)
   local state, level, was, line
-  if entry and entry.id ~= call.id then state, level, was, line = where(s, entry.id) end
+  if entry and entry.id ~= call.id then state, level, was, line = where(s, entry.id, rule.field) end
   if not state or not holds(entry, state, call.now) then
     local till = tonumber(rule.till)
     write_entry(s, rule.field, call.id, till and call.now + till or rule.till, call.now)
@@ -83,7 +87,7 @@ end
 function kinds.d(s, call, rule, entry)
   local quiet, most = rule.n[1], rule.n[2]
   local state, level, was, line
-  if entry then state, level, was, line = where(s, entry.id) end
+  if entry then state, level, was, line = where(s, entry.id, rule.field) end
   local first = state == 'waits' and entry.since or call.now
   local at = call.now + quiet
   if most > 0 then at = math.min(at, first + most) end
@@ -100,7 +104,7 @@ function kinds.t(s, call, rule, entry)
   local count, period = rule.n[1], rule.n[2]
   local slots = entry and entry.more or {}
   if entry and entry.id ~= '-' then
-    local state, level, was, line = where(s, entry.id)
+    local state, level, was, line = where(s, entry.id, rule.field)
     if state == 'waits' then
       local at = not_before(call, was)
       replace(s, call, entry.id, level, was, line, at)
@@ -120,7 +124,7 @@ end
 function kinds.g(s, call, rule, entry)
   local quiet, most, size = rule.n[1], rule.n[2], rule.n[3]
   local state, level, was
-  if entry then state, level, was = where(s, entry.id) end
+  if entry then state, level, was = where(s, entry.id, rule.field) end
   local item = framed(call.body)
   local held = state == 'waits' and (s.held[entry.id]
     or {bytes = redis.call('HSTRLEN', s.jobs, entry.id)})
@@ -162,8 +166,9 @@ end
 function fold.call(s, rule, call)
   local noted = redis.call('HGET', s.folded, call.id)
   if noted then
-    local word, at, holder = string.match(noted, '^%d+ (%l+) (%d+) (%S+)$')
-    if word then return word, tonumber(at), holder end
+    local came, word, at, holder = string.match(noted, '^(%d+) (%l+) (%d+) (%S+)$')
+    local is_repeat = came and came + REPEATS >= call.now
+    if is_repeat then return word, tonumber(at), holder end
   end
   if redis.call('HEXISTS', s.jobs, call.id) == 1 and not s.is_trashed(call.id) then
     return 'exists', 0, call.id
@@ -196,20 +201,20 @@ function fold.finish(s, now)
     local found = redis.call('HRANDFIELD', key, math.min(2 * count, LOOKS), 'WITHVALUES')
     local over = {}
     for i = 1, #found, 2 do
-      if is_over(found[i + 1]) then over[#over + 1] = found[i] end
+      if is_over(found[i + 1], found[i]) then over[#over + 1] = found[i] end
     end
     if #over > 0 then redis.call('HDEL', key, unpack(over)) end
   end
   look(s.folded, s.notes, function(noted)
     return (tonumber(string.match(noted, '^%d+')) or 0) + REPEATS < now
   end)
-  look(s.unique, s.news, function(text)
+  look(s.unique, s.news, function(text, field)
     local entry = s.hold.read(text)
     if not entry then return true end
     if tonumber(entry.till) then
-      return now >= tonumber(entry.till) and (#entry.more == 0 or where(s, entry.id) ~= 'waits')
+      return now >= tonumber(entry.till) and (#entry.more == 0 or where(s, entry.id, field) ~= 'waits')
     end
-    return not holds(entry, where(s, entry.id), now)
+    return not holds(entry, where(s, entry.id, field), now)
   end)
 end
 
