@@ -37,11 +37,12 @@ from bide.errors import (
 )
 from bide.events import Event
 from bide.folding import Debounce, Gather, Throttle, Unique, debounce, gather, throttle
+from bide.limits import Limits
 from bide.middleware import Middleware, use
 from bide.notes import Attempt, LogLine, Progress
 from bide.ops.inspect import Counts
 from bide.ops.registry import WorkerSeen
-from bide.options import Options, TaskOptions
+from bide.options import Options, QueueSettings, TaskOptions
 from bide.outcomes import Fail, RetryLater, Snooze
 from bide.payload.codec import Body, ErrorInfo
 from bide.queue import AsyncJob, AsyncQueue, AsyncTask, Job, Queue, Task
@@ -50,6 +51,7 @@ from bide.retention import Retention
 from bide.retry import Retry
 from bide.states import State
 from bide.version import VERSION as __version__
+from bide.why import Reason
 from bide.worker import Worker
 
 __all__ = [
@@ -84,6 +86,7 @@ __all__ = [
     "JobNotFound",
     "JobStateError",
     "JobTimeout",
+    "Limits",
     "LogLine",
     "Middleware",
     "NotUnique",
@@ -93,6 +96,8 @@ __all__ = [
     "Progress",
     "Pushed",
     "Queue",
+    "QueueSettings",
+    "Reason",
     "Resource",
     "Retention",
     "Retry",

@@ -257,8 +257,8 @@ def test_a_namesake_of_other_terms_is_another_job(q: Probe) -> None:
 
 
 def test_an_id_that_was_folded_can_be_used_again(q: Probe) -> None:
-    call(q, "a", when=f"+{60 * SECOND}")
-    assert call(q, "b", "ur,f", arg=1) == ("replaced", "a")
+    call(q, "a", "ur,s", when=f"+{60 * SECOND}")
+    assert call(q, "b", "ur,s", arg=1) == ("replaced", "a")
     q.taken()
     q.move(16)
     assert call(q, "b", "ur,s", arg=2) == ("new", "b")

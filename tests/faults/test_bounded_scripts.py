@@ -219,6 +219,7 @@ def _time_reading(full: Full) -> None:
     ahead = [produce.prepare(Body("app:task"), 3600, priority=i % 10) for i in range(10 * most)]
     full.queue.enqueue_many(ahead)
     full.time("upcoming", lambda: full.queue.upcoming(inspect.MAX_UPCOMING))
+    full.time("minutes", lambda: full.client.run(inspect.minutes(KEYS, 1499, 1500)))
     full.time("watch", lambda: full.client.run(inspect.watch(KEYS, ahead[0].id, 1)))
     for state in ("waiting", "active", "completed"):
         full.time(f"a page of the {state}", partial(full.queue.jobs, state, count=most))
@@ -235,8 +236,7 @@ def _time_producing(full: Full) -> None:
     same = some()
     full.time("enqueue again", lambda: full.enqueue(same))
     full.time("enqueue_many", lambda: full.queue.enqueue_many(some(3 * produce.CHUNK)))
-    expiring = [job._replace(terms="x=+99999999") for job in some()]
-    full.time("jobs that expire", lambda: full.enqueue(expiring))
+    full.time("place", lambda: full.enqueue([job._replace(terms="x=+1") for job in some()]))
     _time_folding(full)
     everywhere = keys_of(None)
     full.time("register", lambda: full.client.run(registry.register(everywhere, ["mail"])))
@@ -437,6 +437,7 @@ def _time_managing(full: Full) -> None:
     full.time("begin", lambda: run(registry.begin(KEYS)))
     full.time("upgrade", lambda: run(manage.upgrade(KEYS, 1, "0")))
     full.time("configure", lambda: run(manage.configure(KEYS, Retention())))
+    full.time("limit", lambda: run(manage.limit(KEYS, "900000 1000000 900000", "none")))
     full.time("cancel", lambda: run(manage.cancel(KEYS, full.ids(lowest, most))))
     full.time("delete", lambda: run(manage.delete(KEYS, full.ids(KEYS["cancelled"], most))))
     full.time("pause", full.queue.pause)

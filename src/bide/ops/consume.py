@@ -28,7 +28,11 @@ MAX_SETTLE_BYTES: Final = 4_000_000
 MAX_NOTED: Final = 12
 """Jobs to whose notes one call adds at most: they may take 90 KB each, and are read and written."""
 
-Outcome = Literal["complete", "retry", "fail", "snooze", "release", "cancel", "crash"]
+_MORE: Final = 1
+_LIMITED: Final = 2
+"""How a claim says what is left."""
+
+Outcome = Literal["complete", "retry", "fail", "snooze", "hold", "release", "cancel", "crash"]
 Verdict = Literal["ok", "lost", "gone"]
 Renewal = Literal["ok", "asked", "lost", "gone"]
 
@@ -51,6 +55,8 @@ class Claim(NamedTuple):
     jobs: list[Claimed]
     stale: bool = False
     """The server has seen a later claim of this worker."""
+    limited: bool = False
+    """More is due, and a limit of the queue holds it back: until the deadline, or a job's end."""
 
 
 class Popped(NamedTuple):
@@ -78,7 +84,8 @@ class Settle(NamedTuple):
     token: int
     outcome: Outcome
     when: str = ""
-    """When it is due again; of one that has ended, how long to keep it if not as the queue does."""
+    """When it is due again; of one that has ended, how long to keep it if not as the queue does; of
+    one that is given back, anything if it had begun."""
     data: bytes = b""
     """Its result, or its error; of one that is snoozed unrun, because nobody serves it, that."""
 
@@ -179,7 +186,9 @@ def _read_claim(reply: list[Any]) -> Claim:
         return Claim(0, 0, 0, True, False, False, [], stale=True)
     jobs = [_read_claimed(*fields) for fields in groups(reply, 7, 5)]
     now_us, until_us, deadline_us, more, alone, drain = reply[1:7]
-    return Claim(now_us, until_us, deadline_us, bool(more), bool(alone), bool(drain), jobs)
+    is_more, limited = more == _MORE, more == _LIMITED
+    alone, drain = bool(alone), bool(drain)
+    return Claim(now_us, until_us, deadline_us, is_more, alone, drain, jobs, limited=limited)
 
 
 def _read_popped(reply: list[Any]) -> Popped:

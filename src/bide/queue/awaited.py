@@ -21,7 +21,7 @@ from bide.ops.inspect import Counts
 from bide.ops.manage import Moved
 from bide.ops.produce import Prepared, Receipt
 from bide.ops.registry import WorkerSeen
-from bide.options import OnCrash, Options, TaskOptions
+from bide.options import OnCrash, Options, QueueSettings, TaskOptions
 from bide.payload.serializers import Codec
 from bide.queue.awaited_events import AsyncEvents, AsyncListening, stop_all
 from bide.queue.awaited_job import AsyncJob
@@ -36,10 +36,10 @@ from bide.queue.core import (
 )
 from bide.queue.gathering import AsyncGathering, none_rejected
 from bide.queue.place import StandIn
+from bide.queue.settings import settings_calls
 from bide.queue.tasks import AsyncTask, AsyncTaskDecorator
 from bide.queue.together import Together
 from bide.queue.view import not_found
-from bide.retention import Retention
 from bide.retry import Retry
 from bide.task import Function
 
@@ -306,13 +306,13 @@ class AsyncQueue(AsyncGathering, QueueCore[aio.Client]):
             step = await self._client.run(manage.empty(self.keys, None))
         return removed
 
-    async def configure(self, *, retention: Retention) -> None:
-        """Set what the queue keeps of finished jobs, for all its workers, from now on.
+    async def configure(self, **settings: Unpack[QueueSettings]) -> None:
+        """Change settings (`bide.QueueSettings`) for all workers; what is left out stays as it is.
 
         Raises:
-            UsageError: an age or the count cannot be meant.
+            UsageError: one cannot be meant, or none is given.
         """
-        await self._client.run(manage.configure(self.keys, retention))
+        await self._client.run_many(settings_calls(self.keys, settings))
 
     def events(
         self,

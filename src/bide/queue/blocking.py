@@ -20,7 +20,7 @@ from bide.ops.inspect import Counts
 from bide.ops.manage import Moved
 from bide.ops.produce import Prepared, Receipt
 from bide.ops.registry import WorkerSeen
-from bide.options import OnCrash, Options, TaskOptions
+from bide.options import OnCrash, Options, QueueSettings, TaskOptions
 from bide.payload.serializers import Codec
 from bide.queue.blocking_events import Events, Listening, stop_all
 from bide.queue.blocking_job import Job
@@ -36,9 +36,9 @@ from bide.queue.core import (
 )
 from bide.queue.gathering import Gathering, none_rejected
 from bide.queue.place import StandIn
+from bide.queue.settings import settings_calls
 from bide.queue.tasks import Task, TaskDecorator
 from bide.queue.view import not_found
-from bide.retention import Retention
 from bide.retry import Retry
 from bide.task import Function
 
@@ -305,13 +305,13 @@ class Queue(Gathering, QueueCore[sync.Client]):
             step = self._client.run(manage.empty(self.keys, None))
         return removed
 
-    def configure(self, *, retention: Retention) -> None:
-        """Set what the queue keeps of finished jobs, for all its workers, from now on.
+    def configure(self, **settings: Unpack[QueueSettings]) -> None:
+        """Change settings (`bide.QueueSettings`) for all workers; what is left out stays as it is.
 
         Raises:
-            UsageError: an age or the count cannot be meant.
+            UsageError: one cannot be meant, or none is given.
         """
-        self._client.run(manage.configure(self.keys, retention))
+        self._client.run_many(settings_calls(self.keys, settings))
 
     def events(
         self,

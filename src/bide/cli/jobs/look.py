@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from bide.cli.screen import STATE_STYLE, Cell, moment_json, relative
@@ -14,6 +15,7 @@ from bide.notes import Attempt
 from bide.payload.codec import ErrorInfo
 from bide.queue.view import JobView, written
 from bide.states import FINISHED, State
+from bide.why import Reason
 
 _REMARK: Final = 200
 """Characters of an error that a list shows, even where lines have no end."""
@@ -169,6 +171,14 @@ def _unique(seen: Seen) -> dict[str, str | None] | None:
     if terms.folding is None:
         return None
     return {"key": terms.key, "how": describe_folding(terms.folding)}
+
+
+def why_report(reasons: Sequence[Reason]) -> list[dict[str, Any]]:
+    """Why it has not run, as JSON has it."""
+    return [
+        {"kind": reason.kind, "text": reason.text, "until": moment_json(reason.until)}
+        for reason in reasons
+    ]
 
 
 def _full_item(seen: Seen) -> dict[str, Any]:
