@@ -31,7 +31,7 @@ import msgspec
 from bide.clock import LONGEST_US
 from bide.errors import BideError, PayloadError, PayloadTooNew
 from bide.ids import LONGEST, LONGEST_TASK
-from bide.payload.gathered import calls_in, is_gathered
+from bide.payload.gathered import calls_in, is_gathered, join, with_items
 from bide.payload.items import is_item
 from bide.payload.serializers import Codec, check_finite, pack, reason, simplify, unpack
 from bide.payload.signing import VARIABLE, unsigned
@@ -42,9 +42,6 @@ MAX_BODY: Final = 1_000_000
 
 DEFAULT_TIMEOUT: Final = 300.0
 """Seconds that a job may run unless it, or its task, says otherwise."""
-
-_SLACK: Final = 1000
-"""Bytes that frames and signatures of what was gathered may take beside."""
 
 _LONGEST: Final = LONGEST_US / 1e6
 _TimeOut = Annotated[float, msgspec.Meta(gt=0, le=_LONGEST)]
@@ -185,7 +182,7 @@ def decode_envelope(data: bytes) -> Envelope:
         PayloadError: it is not a body, or one that is too large.
     """
     if is_gathered(data):
-        return _decode_gathered(data)
+        return Envelope(*join(data, decode_envelope))
     data = unsigned(data)
     if len(data) > MAX_BODY:
         raise PayloadError(_too_large("The stored body", len(data), "takes"))
@@ -206,29 +203,6 @@ def decode_envelope(data: bytes) -> Envelope:
             "the options where their codec is msgpack or pickle, and only there."
         )
     return Envelope(body, packed)
-
-
-def _decode_gathered(data: bytes) -> Envelope:
-    """Read the first call's task and options, and all calls' arguments if they are JSON."""
-    if len(data) > MAX_BODY + _SLACK:
-        raise PayloadError(_too_large("The stored body", len(data), "takes"))
-    calls = calls_in(data)
-    if any(map(is_gathered, calls)):
-        raise PayloadError("The stored body of gathered calls holds another such; delete the job.")
-    first, *others = map(decode_envelope, calls)
-    body = msgspec.structs.replace(first.body, description=None)
-    if any((each.body.task, each.body.codec) != (body.task, body.codec) for each in others):
-        raise PayloadError(f"Among what was gathered for {body.task} are calls of other tasks.")
-    if body.codec != "json":
-        return Envelope(body, data)
-    return Envelope(_with_items(body, [first.body, *(each.body for each in others)]), b"")
-
-
-def _with_items(body: Body, calls: Sequence[Body]) -> Body:
-    """The body with one argument: the list of those of the calls."""
-    if any(len(call.args) != 1 or call.kwargs for call in calls):
-        raise PayloadError(f"Each call that was gathered for {body.task} must have one argument.")
-    return msgspec.structs.replace(body, args=([call.args[0] for call in calls],), kwargs={})
 
 
 def _decode_head(head: bytes) -> Body:
@@ -286,7 +260,7 @@ def open_envelope(envelope: Envelope, *, allow_pickle: bool = False) -> Body:
         )
     if is_gathered(envelope.packed):
         calls = map(decode_envelope, calls_in(envelope.packed))
-        return _with_items(body, [open_envelope(call, allow_pickle=allow_pickle) for call in calls])
+        return with_items(body, [open_envelope(call, allow_pickle=allow_pickle) for call in calls])
     try:
         args, kwargs = unpack(envelope.packed, body.codec)
         if not isinstance(args, list | tuple) or not isinstance(kwargs, dict):

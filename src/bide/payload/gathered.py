@@ -11,12 +11,21 @@ So a script appends a call without looking into it, and each call is signed by i
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from bide.errors import PayloadError
 
+if TYPE_CHECKING:
+    from bide.payload.codec import Body, Envelope
+
 MARK: Final = b"\x06"
 """`lua/include/fold.lua` has it too."""
+
+MOST: Final = 1_001_000
+"""Bytes: those of the largest body, and of what frames and signatures may take beside."""
 
 _HEAD: Final = re.compile(rb"\x06([0-9]{1,9})\n")
 
@@ -50,3 +59,39 @@ def calls_in(body: bytes) -> list[bytes]:
         found.append(body[head.end() : end])
         at = end
     return found
+
+
+def join(data: bytes, decode: Callable[[bytes], Envelope]) -> tuple[Body, bytes]:
+    """What a job that gathers is: the first call's task and options, and the arguments of all.
+
+    Args:
+        data: the stored body.
+        decode: reads the body of a call.
+
+    Returns:
+        The body; and its arguments where they are not JSON, else nothing.
+
+    Raises:
+        PayloadError: it is too large, or holds what is no call of one task with one argument.
+    """
+    if len(data) > MOST:
+        raise PayloadError(f"What was gathered has {len(data):,} bytes, more than {MOST:,}.")
+    calls = calls_in(data)
+    if any(map(is_gathered, calls)):
+        raise PayloadError("The stored body of gathered calls holds another such; delete the job.")
+    bodies = [decode(call).body for call in calls]
+    body = msgspec.structs.replace(bodies[0], description=None)
+    if any((each.task, each.codec) != (body.task, body.codec) for each in bodies):
+        raise PayloadError(f"Among what was gathered for {body.task} are calls of other tasks.")
+    return (with_items(body, bodies), b"") if body.codec == "json" else (body, data)
+
+
+def with_items(body: Body, calls: Sequence[Body]) -> Body:
+    """The body with one argument: the list of those of the calls.
+
+    Raises:
+        PayloadError: one of them has another number of arguments.
+    """
+    if any(len(call.args) != 1 or call.kwargs for call in calls):
+        raise PayloadError(f"Each call that was gathered for {body.task} must have one argument.")
+    return msgspec.structs.replace(body, args=([call.args[0] for call in calls],), kwargs={})
