@@ -204,6 +204,7 @@ def test_what_was_gathered_holds_no_other_such() -> None:
         data = framed(data)
     with pytest.raises(PayloadError, match="holds another such"):
         decode_body(data)
+    assert not is_signed(data)
 
 
 def test_signatures_stay_behind_their_calls() -> None:

@@ -200,7 +200,8 @@ def test_each_call_that_was_gathered_bears_its_own() -> None:
     assert lenient.check("job", "a", unsigned_one) is False, "no pickle is read of it"
     with pytest.raises(BadSignature):
         lenient.check("job", "a", framed(BODY) + framed(signed.replace(b"42", b"44")))
-    assert [seal().verdict("job", "a", data) for data in (unsigned_one, framed(signed))] == [
-        "none",
-        "good",
-    ]
+    spoilt = framed(signed)[:-1]
+    told = [seal().verdict("job", "a", data) for data in (unsigned_one, framed(signed), spoilt)]
+    assert told == ["none", "good", "bad"]
+    with pytest.raises(BadSignature, match="cut off or spoilt"):
+        seal().check("job", "a", spoilt)

@@ -24,7 +24,7 @@ import hmac
 import re
 from typing import Final, Literal, NamedTuple
 
-from bide.errors import BadSignature, UsageError
+from bide.errors import BadSignature, PayloadError, UsageError
 from bide.keys import Keys
 from bide.payload.gathered import calls_in, is_gathered
 
@@ -112,7 +112,7 @@ class Seal(NamedTuple):
         if ring is None:
             return False
         if kind == "job" and is_gathered(data):
-            checked = [self.check("fold", id, call) for call in calls_in(data)]
+            checked = [self.check("fold", id, call) for call in _calls_in(data)]
             return all(checked)
         found = _END.search(data, max(0, len(data) - _LONGEST))
         what = f"{kind} {id!r} of queue {self.keys.queue!r}"
@@ -158,10 +158,21 @@ class Seal(NamedTuple):
         return head.encode("utf-8", "surrogateescape")
 
 
+def _calls_in(data: bytes) -> list[bytes]:
+    """The calls that were gathered; what cannot be told apart is signed by nobody."""
+    try:
+        return calls_in(data)
+    except PayloadError as error:
+        raise BadSignature(str(error)) from None
+
+
 def is_signed(data: bytes) -> bool:
     """Whether a signature stands behind the data, good or bad."""
     if is_gathered(data):
-        return all(map(is_signed, calls_in(data)))
+        try:
+            return all(_end(call) < len(call) for call in _calls_in(data))
+        except BadSignature:
+            return True  # of which nothing is good
     return _end(data) < len(data)
 
 
