@@ -63,7 +63,11 @@ cannot be given out (`refuse`).
 
 
 EVENTS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
-    "added": (("enqueue",), "The job is there: delayed, or waiting if it is due."),
+    "added": (
+        ("enqueue", "fire"),
+        "The job is there: delayed, or waiting if it is due. Someone enqueued it, or its schedule "
+        "fired.",
+    ),
     "active": (("claim",), "A worker has taken it."),
     "progress": (("note",), "It said how far it is."),
     "completed": (("complete", "pop"), "It ran to its end; or it was data, and was popped."),

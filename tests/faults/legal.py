@@ -10,7 +10,7 @@ server that is full (which refuses a transaction, even one that reads).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import redis
@@ -20,11 +20,12 @@ from bide.keys import DUE_SETS, LAYOUT, PREFIX, keys_of
 from bide.notes import read_notes
 from bide.payload.codec import decode_body, decode_result
 from bide.payload.items import decode_item, is_item
+from bide.schedule import Schedule
 from bide.terms import Terms
 
 _SETS = ("active", "completed", "failed", "cancelled")
-_ASIDE = ("asked", "waiters", "expiring")
-_HASHES = ("jobs", "run", "results", "notes", "terms", "unique", "folded")
+_ASIDE = ("asked", "waiters", "expiring", "schedules")
+_HASHES = ("jobs", "run", "results", "notes", "terms", "schedule", "scheduled", "unique", "folded")
 _KEY = re.compile(r"[udtg]:\S+")
 _ENTRY = re.compile(rb"\S+ (f|s|[0-9]+) [0-9]+( [0-9]+)*")
 _FOLDED = re.compile(rb"[0-9]+ (replaced|pushed|folded|added) [0-9]+ \S+")
@@ -64,6 +65,9 @@ class Holding:
     hashes: dict[str, dict[str, bytes]]
     records: dict[str, RunRecord]
     meta: dict[str, str]
+    fires: dict[str, int] = field(default_factory=dict)
+    """Schedule -> when it fires next."""
+    schedules: dict[str, Schedule] = field(default_factory=dict)
 
     @property
     def ids(self) -> set[str]:
@@ -109,8 +113,13 @@ def hold(client: redis.Redis, queue: str, prefix: str = PREFIX) -> Holding:
         record = RunRecord.read(line)
         assert record is not None, f"{id} has the record {line!r}"
         records[id] = record
-    asked, waiters, _ = (sets.pop(name) for name in _ASIDE)
-    return Holding(sets, asked, waiters, hashes, records, meta)
+    schedules = {}
+    for name, line in hashes.pop("schedule").items():
+        schedule = Schedule.read(name, line)
+        assert schedule is not None, f"{name} has the record {line!r}"
+        schedules[name] = schedule
+    asked, waiters, _, fires = (sets.pop(name) for name in _ASIDE)
+    return Holding(sets, asked, waiters, hashes, records, meta, fires, schedules)
 
 
 def assert_legal(
@@ -126,6 +135,7 @@ def assert_legal(
     if not unreadable:
         _bodies_can_be_read(holding)
     _records_agree(holding)
+    _schedules_agree(holding)
     _no_other_key(client, queue, prefix)
     return holding
 
@@ -182,6 +192,18 @@ def _records_agree(holding: Holding) -> None:
     for id, text in holding.hashes["notes"].items():
         assert id in holding.records, f"{id} has notes, but never ran"
         _notes_can_be_read(id, text)
+
+
+def _schedules_agree(holding: Holding) -> None:
+    bodies = holding.hashes["scheduled"].keys()
+    assert bodies == holding.schedules.keys(), "a schedule without a body, or a body without one"
+    assert "scheduled" in holding.meta or not holding.schedules
+    assert holding.fires.keys() <= holding.schedules.keys(), "no schedule fires"
+    for name, schedule in holding.schedules.items():
+        ends = schedule.paused or schedule.over
+        assert (name in holding.fires) == (not ends), schedule
+        if schedule.times and not ends:
+            assert holding.fires[name] == schedule.times[0] > schedule.seen_us, schedule
 
 
 def _notes_can_be_read(id: str, text: bytes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -110,7 +111,12 @@ def test_a_debounced_job_runs_once_with_the_latest_arguments(queue: Queue) -> No
 
 @pytest.mark.parametrize("serializer", ["json", "msgpack"])
 @pytest.mark.parametrize("executor", ["thread", "process", "fork"])
-def test_what_was_gathered_runs_as_one_list(one_url: str, serializer: Any, executor: Any) -> None:
+def test_what_was_gathered_runs_as_one_list(
+    one_url: str, serializer: Any, executor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "BIDE_TEST_NOTES", str(tmp_path / "notes")
+    )  # of tasks that others registered
     queue = Queue("work", url=one_url, serializer=serializer)
     added = [
         queue.gather("web", line, into=folded.write, quiet="1h", max_wait=None, max_size=7)

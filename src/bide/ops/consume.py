@@ -55,6 +55,8 @@ class Claim(NamedTuple):
     jobs: list[Claimed]
     stale: bool = False
     """The server has seen a later claim of this worker."""
+    thin: Sequence[str] = ()
+    """Schedules that want to be sent more of their times."""
     limited: bool = False
     """More is due, and a limit of the queue holds it back: until the deadline, or a job's end."""
 
@@ -184,11 +186,12 @@ def leave(keys: Keys, worker: str) -> Command[None]:
 def _read_claim(reply: list[Any]) -> Claim:
     if reply[0] == b"stale":
         return Claim(0, 0, 0, True, False, False, [], stale=True)
-    jobs = [_read_claimed(*fields) for fields in groups(reply, 7, 5)]
-    now_us, until_us, deadline_us, more, alone, drain = reply[1:7]
+    jobs = [_read_claimed(*fields) for fields in groups(reply, 8, 5)]
+    now_us, until_us, deadline_us, more, alone, drain, thin = reply[1:8]
     is_more, limited = more == _MORE, more == _LIMITED
     alone, drain = bool(alone), bool(drain)
-    return Claim(now_us, until_us, deadline_us, is_more, alone, drain, jobs, limited=limited)
+    claim = Claim(now_us, until_us, deadline_us, is_more, alone, drain, jobs, limited=limited)
+    return claim._replace(thin=text(thin).split(" ")) if thin else claim
 
 
 def _read_popped(reply: list[Any]) -> Popped:

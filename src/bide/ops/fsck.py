@@ -37,6 +37,9 @@ BESIDE: Final = (
 )
 """What else there is to look at in a queue, after `TYPES`."""
 
+SCHEDULES: Final = ("schedule", "schedules", "scheduled")
+"""What there is of schedules, in the order in which it is looked at."""
+
 TYPES: Final = "types"
 """Of a queue with keys of other types nothing else can be looked at before these are mended."""
 
@@ -51,6 +54,7 @@ FORMS: Final = dict.fromkeys(META, _NUMBER) | {
     "large": _ONE,
     "terms": _ONE,
     "trash": _ONE,
+    "scheduled": _ONE,
     "limited": _ONE,
     "rate": r"^[1-9]%d* [1-9]%d* [1-9]%d*$",
     "spent": r"^%d+ %d+ %d+$",
@@ -93,6 +97,11 @@ def look_beside(keys: Keys, part: str, cursor: str, repair: bool) -> Command[Ste
     limit = SCAN if part == "keys" else STEP
     forms = [word for form in FORMS.items() for word in form] if part == "meta" else []
     return command("fsck_queue", keys, (part, cursor, limit, int(repair), *forms), _read)
+
+
+def look_at_schedules(keys: Keys, part: str, cursor: str, repair: bool) -> Command[Step]:
+    """Look at a piece of one of `SCHEDULES`."""
+    return command("fsck_schedules", keys, (part, cursor, STEP, int(repair)), _read)
 
 
 def look_at_queues(keys: Keys, cursor: str, repair: bool) -> Command[Step]:

@@ -86,6 +86,8 @@ class Body(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     """The name of a task."""
     codec: Codec = "json"
     """How the arguments, and later the result, are encoded."""
+    schedule: str | None = None
+    """The schedule that makes jobs of this body: its name, before the `@` in their ids."""
     needs: Annotated[int, msgspec.Meta(ge=1)] = 1
     """What a worker must understand to run it: more than 1 where a newer release has said so."""
 
@@ -149,6 +151,12 @@ def encode_body(body: Body, names: Sequence[str] = ()) -> bytes:
     if len(data) > MAX_BODY:
         raise PayloadError(_too_large(f"The arguments of {body.task}", len(data)))
     return data
+
+
+def of_schedule(data: bytes, schedule: str) -> bytes:
+    """An encoded body as that of the jobs of a schedule; its arguments are not touched."""
+    head, newline, packed = data.partition(b"\n")
+    return b'%b,"schedule":%b}' % (head[:-1], _encoder.encode(schedule)) + newline + packed
 
 
 def check_id(id: str) -> None:

@@ -11,9 +11,12 @@ options:
 
     bide-job-1\nbide\nmail\n0n7...\n{"task":"app.tasks:send","args":[42]}
 
-So a signature is good for no other job, and in no other queue. But a body that may come to stand
-in another job's place, because calls fold into one (`bide.folding`), is signed without an id, as
-`bide-fold-1`: it is good for any job of its queue. Of a job that gathers, each call bears its own.
+So a signature is good for no other job, and in no other queue, but for two kinds of body of which
+nobody knows the id when they are signed. The jobs of a schedule share one: `nightly@1795...` is
+good where the body was signed as `bide-schedule-1` of `nightly`. And one that may come to stand in
+another job's place, because calls fold into one (`bide.folding`), is signed as `bide-fold-1`
+without an id, and good for any job of its queue; of a job that gathers, each call bears its own.
+
 A signature is checked before anything is decoded. Bytes that bear none are themselves: who has no
 keys reads both alike.
 """
@@ -28,7 +31,7 @@ from bide.errors import BadSignature, PayloadError, UsageError
 from bide.keys import Keys
 from bide.payload.gathered import calls_in, is_gathered
 
-Kind = Literal["job", "fold", "item", "result"]
+Kind = Literal["job", "fold", "item", "result", "schedule"]
 Verdict = Literal["good", "bad", "none", "unchecked"]
 
 VARIABLE: Final = "BIDE_SIGNING_KEYS"
@@ -133,14 +136,14 @@ class Seal(NamedTuple):
         texts = [self._text("fold", "")] if kind in ("job", "fold") else []
         if kind != "fold" and "\n" not in id:
             texts.insert(0, self._text(kind, id))
-        for text in texts:
-            digest = hmac.digest(secret, text + data[: found.start()], "sha256")
-            if hmac.compare_digest(digest.hex().encode(), found[2]):
-                return True
-        raise BadSignature(
-            f"The {what} has been changed since it was signed, or was signed as another one "
-            "or for another queue; delete it, and find out who can write to the server."
-        )
+            if kind == "job" and "@" in id:
+                texts.append(self._text("schedule", id.rpartition("@")[0]))
+        if not any(_is(secret, text + data[: found.start()], found[2]) for text in texts):
+            raise BadSignature(
+                f"The {what} has been changed since it was signed, or was signed as another one "
+                "or for another queue; delete it, and find out who can write to the server."
+            )
+        return True
 
     def verdict(self, kind: Kind, id: str, data: bytes) -> Verdict:
         """What is to be said of a signature, to people."""
@@ -164,6 +167,10 @@ def _calls_in(data: bytes) -> list[bytes]:
         return calls_in(data)
     except PayloadError as error:
         raise BadSignature(str(error)) from None
+
+
+def _is(secret: bytes, text: bytes, digits: bytes) -> bool:
+    return hmac.compare_digest(hmac.digest(secret, text, "sha256").hex().encode(), digits)
 
 
 def is_signed(data: bytes) -> bool:

@@ -25,6 +25,7 @@ from bide.options import OnCrash, Options, QueueSettings, TaskOptions
 from bide.payload.serializers import Codec
 from bide.queue.awaited_events import AsyncEvents, AsyncListening, stop_all
 from bide.queue.awaited_job import AsyncJob
+from bide.queue.awaited_schedules import AsyncScheduling
 from bide.queue.core import (
     QueueCore,
     checked_callback,
@@ -48,7 +49,7 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 
-class AsyncQueue(AsyncGathering, QueueCore[aio.Client]):
+class AsyncQueue(AsyncGathering, QueueCore[aio.Client], AsyncScheduling):
     """A queue, for code on an event loop; safe to share by loops, in one thread or in several."""
 
     def __init__(

@@ -24,6 +24,7 @@ from bide.options import OnCrash, Options, QueueSettings, TaskOptions
 from bide.payload.serializers import Codec
 from bide.queue.blocking_events import Events, Listening, stop_all
 from bide.queue.blocking_job import Job
+from bide.queue.blocking_schedules import Scheduling
 from bide.queue.core import (
     QueueCore,
     checked_callback,
@@ -47,7 +48,7 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 
-class Queue(Gathering, QueueCore[sync.Client]):
+class Queue(Gathering, QueueCore[sync.Client], Scheduling):
     """A queue, for code that blocks; safe to share by threads."""
 
     def __init__(

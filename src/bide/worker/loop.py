@@ -33,6 +33,7 @@ from bide.worker.ear import Ear
 from bide.worker.order import Order
 from bide.worker.processes.crew import Crew
 from bide.worker.running import Running
+from bide.worker.schedules import Refills
 from bide.worker.station import Station
 
 log = Log("bide.worker")
@@ -78,6 +79,7 @@ class Loop:
         self._client = client
         self._stations = stations
         self._order = order
+        self._refills = Refills(client)
         self._no_shares = [0] * len(stations)
         self._burst = burst
         self._alone = False
@@ -130,7 +132,7 @@ class Loop:
                     await self._wait()
         finally:
             self._alarm.close()
-            await asyncio.gather(*(ear.close() for ear in self._ears))
+            await asyncio.gather(self._refills.close(), *(ear.close() for ear in self._ears))
 
     def _free(self) -> int:
         """Slots that may be filled now."""
@@ -264,6 +266,7 @@ class Loop:
 
     def _take(self, station: Station, reply: Claim, sent: float) -> None:
         station.claimed(reply, sent)
+        self._refills.send(station.keys, reply.thin)
         self._alone = self._alone or reply.alone
         if reply.drain:
             self._drain_until = time.monotonic() + _DRAIN

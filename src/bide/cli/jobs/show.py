@@ -135,6 +135,7 @@ def _facts(seen: Seen, reasons: Sequence[Reason]) -> Iterator[tuple[str, str | C
         yield "task", job.task
         yield "description", shortened(given_description(seen))
         yield "arguments", _arguments(seen)
+    yield "schedule", _schedule(seen, now)
     yield "priority", "" if job.priority is None else str(job.priority)
     yield "due", _at(job.due, now)
     terms = seen.snapshot.terms
@@ -172,6 +173,18 @@ def _folding(seen: Seen) -> str:
         return f"{told}; {len(calls_in(body))} so far"
     except PayloadError:
         return told
+
+
+def _schedule(seen: Seen, now: datetime) -> str:
+    """Which schedule has made it, and for which of its times."""
+    job = seen.job
+    try:
+        if seen.snapshot.is_item or job.schedule is None:
+            return ""
+    except PayloadError:
+        return ""
+    at = job.schedule_time
+    return f"{job.schedule}, {f'for {_at(at, now)}' if at else 'run by hand'}"
 
 
 def _data(seen: Seen) -> str | Cell:
