@@ -71,6 +71,11 @@ def folds(terms: str) -> bool:
     return " f=" in terms
 
 
+def unfolded(terms: str) -> str:
+    """The same without what `folds` asks for."""
+    return re.sub(r"(^| )k=\S+ f=\S+", "", terms).strip()
+
+
 def _expiry(expires: Duration | datetime | None) -> str:
     if expires is None:
         return ""

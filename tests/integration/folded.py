@@ -29,3 +29,16 @@ def flaky(items: list[int]) -> None:
 def index(doc: str, version: int = 0) -> str:
     jobs.note(doc, version)
     return f"{doc} {version}"
+
+
+def reindex(doc: str, version: int = 0) -> None:
+    """One that a test makes a task, with options that its calls keep from then on."""
+    jobs.note(doc, version)
+
+
+def nightly(doc: str) -> None:
+    """Another such."""
+
+
+def rows(items: list[int]) -> None:
+    """Another such."""

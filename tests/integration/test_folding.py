@@ -78,7 +78,9 @@ def test_many_jobs_come_to_what_each_asked_for_in_their_order(queue: Queue) -> N
 
 
 def test_a_task_says_it_for_all_its_calls_and_a_call_for_itself(queue: Queue) -> None:
-    task = queue.task(unique=debounce("1h", max_wait="2h", key=lambda doc, **_: doc))(folded.index)
+    task = queue.task(unique=debounce("1h", max_wait="2h", key=lambda doc, **_: doc))(
+        folded.reindex
+    )
     first = task.enqueue("a", version=1)
     assert [task.enqueue("a", version=2).outcome, task.enqueue("b").outcome] == ["pushed", "new"]
     assert task.options(unique=Unique()).enqueue("a").outcome == "new"
@@ -89,7 +91,7 @@ def test_a_task_says_it_for_all_its_calls_and_a_call_for_itself(queue: Queue) ->
 
 def test_a_task_whose_policy_is_none_is_refused_where_it_is_made(queue: Queue) -> None:
     with pytest.raises(UsageError, match="no policy"):
-        queue.task(unique="a")(folded.index)  # type: ignore[call-overload]
+        queue.task(unique="a")(folded.rows)  # type: ignore[call-overload]
 
 
 def test_the_last_call_of_a_throttle_runs(queue: Queue) -> None:
@@ -205,6 +207,16 @@ def test_in_eager_mode_each_call_runs_where_it_is(queue: Queue) -> None:
         assert queue.gather("web", LINES[0], into=folded.write).outcome == "new"
         assert queue.enqueue(folded.index, "a", unique=Unique()).outcome == "new"
     assert jobs.seen == [("Line", "line 0"), ("a", 0)]
+
+
+def test_a_schedule_asks_for_no_key_and_gathers_nothing(queue: Queue, direct: Any) -> None:
+    task = queue.task(unique=Unique(key="k"), expires="1h")(folded.nightly)
+    queue.schedules.upsert("nightly", task, ("a",), every="1h")
+    job = queue.schedules.run("nightly")
+    assert direct.hget(queue.keys["terms"], job.id) in (b"x=+3600000000", None)
+    assert direct.hgetall(queue.keys["unique"]) == {}
+    with pytest.raises(UsageError, match="each job of a schedule is made for itself"):
+        queue.schedules.upsert("g", queue.task(unique=gather(1))(folded.rows), (1,), every="1h")
 
 
 # -- with keys

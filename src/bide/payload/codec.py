@@ -9,9 +9,6 @@ JSON written without spaces never holds), and the bytes of `[args, kwargs]`. So 
 options of a job are known even where its arguments cannot be read. A result is JSON too, or has
 one byte in front that JSON cannot begin with.
 
-A job that gathers has the bodies of its calls one behind the other (`gathered.py`): it is the first
-of them, and its one argument is the list of theirs.
-
 A later release may add fields. One whose name begins with `_` is passed over by who does not know
 it. One that must be understood comes with a higher `needs`: a worker that knows less leaves the job
 to a newer one. Any other field that is not known is a mistake, and fails the job.
@@ -189,7 +186,7 @@ def decode_envelope(data: bytes) -> Envelope:
         PayloadTooNew: a newer release says that only such can run it.
         PayloadError: it is not a body, or one that is too large.
     """
-    if is_gathered(data):
+    if is_gathered(data):  # the bodies of several calls (`gathered.py`)
         return Envelope(*join(data, decode_envelope))
     data = unsigned(data)
     if len(data) > MAX_BODY:
@@ -247,11 +244,7 @@ def _too_new(needs: int) -> PayloadTooNew:
 
 
 def open_envelope(envelope: Envelope, *, allow_pickle: bool = False) -> Body:
-    """The body with its arguments.
-
-    Args:
-        envelope: the body.
-        allow_pickle: that was chosen, and a key of ours has signed this body.
+    """The body with its arguments; `allow_pickle`: that was chosen, and a key of ours signed it.
 
     Raises:
         PayloadError: they cannot be read, or are pickled and that was not allowed.
@@ -267,8 +260,8 @@ def open_envelope(envelope: Envelope, *, allow_pickle: bool = False) -> Body:
             'Worker(..., allow_pickle=True) or Queue(..., serializer="pickle").'
         )
     if is_gathered(envelope.packed):
-        calls = map(decode_envelope, calls_in(envelope.packed))
-        return with_items(body, [open_envelope(call, allow_pickle=allow_pickle) for call in calls])
+        calls = calls_in(envelope.packed)
+        return with_items(body, [decode_body(call, allow_pickle=allow_pickle) for call in calls])
     try:
         args, kwargs = unpack(envelope.packed, body.codec)
         if not isinstance(args, list | tuple) or not isinstance(kwargs, dict):
