@@ -1,8 +1,7 @@
 """Lines of several builds, out of order and from several producers; each build handled as a whole.
 
-The line that ends a build does not come last. So it enqueues what handles the build, a little later
-and under an id of the build. The lines lie in a hash, which that job renames: if its worker dies,
-they are there for its next run. They, and any that come too late, are gone after a day. It prints:
+Each line is gathered under its build. When none has come for half a second, all of a build are
+handled at once; if the worker dies meanwhile, the next run has exactly the same lines. It prints:
 
     build 7: 4 lines
       1 checkout
@@ -16,17 +15,13 @@ they are there for its next run. They, and any that come too late, are gone afte
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
-
-import redis
 
 import bide
 
+Line = tuple[int, int, str]
 queue = bide.Queue("logs")
-store: Any = redis.Redis.from_url(queue.url)
-STRAGGLERS, DAY = "500ms", 86_400
 
-SENT = [
+SENT: list[list[Line]] = [
     [(7, 4, "END"), (8, 3, "END"), (7, 1, "checkout")],  # each producer's own order
     [(8, 2, "compile"), (7, 3, "test"), (8, 3, "END")],  # one says END again
     [(7, 2, "compile"), (8, 1, "checkout")],
@@ -34,27 +29,17 @@ SENT = [
 
 
 @queue.task
-def collect(build: int, number: int, text: str) -> None:
-    store.hset(f"build {build}", number, text)  # a line that comes twice counts once
-    store.expire(f"build {build}", DAY)
-    if text == "END":
-        handle.options(job_id=f"build-{build}", delay=STRAGGLERS).enqueue(build)
+def handle(lines: list[Line]) -> list[str]:
+    return [f"{number} {text}" for _, number, text in sorted(set(lines))]
 
 
-@queue.task
-def handle(build: int) -> list[str]:
-    taken = f"taken {bide.current_job().id}"
-    if not store.exists(taken):  # else an earlier run has, and its worker died
-        store.rename(f"build {build}", taken)
-    lines = store.hgetall(taken)
-    return [f"{int(n)} {lines[n].decode()}" for n in sorted(lines, key=int)]
+def send(lines: list[Line]) -> dict[int, bide.Job[list[str]]]:
+    return {line[0]: queue.gather(line[0], line, into=handle, quiet="500ms") for line in lines}
 
 
 def main() -> None:
-    with queue.events(kinds="completed", job_id=["build-7", "build-8"]) as events:
-        with ThreadPoolExecutor() as producers:
-            producers.map(lambda lines: [collect.enqueue(*line) for line in lines], SENT)
-        done = [str(next(events).job_id) for _ in range(2)]
-    for id in sorted(done):
-        lines = queue.fetch(id).wait()
-        print(f"{id.replace('-', ' ')}: {len(lines)} lines", *lines, sep="\n  ")
+    with ThreadPoolExecutor() as producers:
+        builds = {build: job for jobs in producers.map(send, SENT) for build, job in jobs.items()}
+    for build, job in sorted(builds.items()):
+        lines = job.wait()
+        print(f"build {build}: {len(lines)} lines", *lines, sep="\n  ")

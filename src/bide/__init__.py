@@ -23,6 +23,7 @@ from bide.errors import (
     JobNotFound,
     JobStateError,
     JobTimeout,
+    NotUnique,
     PayloadError,
     PayloadTooNew,
     ScheduleNotFound,
@@ -36,6 +37,7 @@ from bide.errors import (
     WorkerCrashed,
 )
 from bide.events import Event
+from bide.folding import Debounce, Gather, Throttle, Unique, debounce, gather, throttle
 from bide.limits import Limits
 from bide.middleware import Middleware, use
 from bide.notes import Attempt, LogLine, Progress
@@ -84,10 +86,12 @@ __all__ = [
     "CannotSave",
     "Counts",
     "CurrentJob",
+    "Debounce",
     "DelayQueue",
     "ErrorInfo",
     "Event",
     "Fail",
+    "Gather",
     "Group",
     "GroupCounts",
     "GroupSettings",
@@ -104,6 +108,7 @@ __all__ = [
     "Limits",
     "LogLine",
     "Middleware",
+    "NotUnique",
     "Options",
     "PayloadError",
     "PayloadTooNew",
@@ -128,14 +133,19 @@ __all__ = [
     "Task",
     "TaskNotFound",
     "TaskOptions",
+    "Throttle",
     "TooOld",
     "Unconfirmed",
+    "Unique",
     "UsageError",
     "Worker",
     "WorkerCrashed",
     "WorkerSeen",
     "__version__",
     "current_job",
+    "debounce",
+    "gather",
     "resource",
+    "throttle",
     "use",
 ]

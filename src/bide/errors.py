@@ -102,6 +102,12 @@ class JobStateError(BideError):
     """The verb does not apply to the state that the job is in; the message names the state."""
 
 
+class NotUnique(BideError):
+    """A job holds the key, and `on_conflict="reject"` was asked; `job_id` is that job's."""
+
+    job_id: str | None = None
+
+
 class JobFailed(BideError):
     """The job that was waited for has failed; `error` is its last error, as far as it is known."""
 

@@ -96,6 +96,14 @@ LAYOUT: Final[dict[str, Key]] = {
         "zset",
         "`<level> <when> <group>`: the marker of a group that has a next turn; the score is 0",
     ),
+    "unique": Key(
+        ":unique", "hash", "kind and key → the job that holds the key, since when and until when"
+    ),
+    "folded": Key(
+        ":folded",
+        "hash",
+        "id of a call that became no job of its own → when (µs), and what came of it; for repeats",
+    ),
     "active": Key(":active", "zset", "job id → when its lease ends (µs)"),
     "completed": Key(":completed", "zset", "job id → when it finished (µs), bounded"),
     "failed": Key(":failed", "zset", "job id → when it failed for good (µs), bounded"),

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict
 from bide.clock import Duration
 from bide.durability import Durability
 from bide.errors import UsageError
+from bide.folding import Folding
 from bide.retention import Retention
 from bide.retry import Retry
 
@@ -39,6 +40,8 @@ class TaskOptions(TypedDict, total=False):
     """Jobs of one group run one at a time, in due order; groups take turns."""
     group_concurrency: int | None
     """How many jobs of its group may run at once, instead of one; the latest job's holds."""
+    unique: Folding | None
+    """How calls fold into one job: `Unique`, or what `debounce`, `throttle`, `gather` return."""
     on_success: Callable[..., Any] | str | None
     """Called with the current job and its result, in the worker, once the job has completed."""
     on_failure: Callable[..., Any] | str | None

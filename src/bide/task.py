@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from bide.clock import to_us
 from bide.durability import check_durability
 from bide.errors import TaskNotFound, UsageError
+from bide.folding import check_folding
 from bide.ids import LONGEST_TASK
 from bide.keys import check_priority
 from bide.naming import Named, is_given, place, same, way_out
@@ -174,6 +175,7 @@ def _check(options: TaskOptions) -> None:
         options.get("group") or "any",  # that of each job, where the task says none
         options.get("group_concurrency"),
     )
+    check_folding(options.get("unique"))
     check_priority(options.get("priority"))
     check_durability(options.get("durability"))
     policy_of(options).retry.wire()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
 from bide.clock import Duration, at_to_us, to_us
 from bide.errors import UsageError
@@ -28,6 +29,10 @@ class Terms(NamedTuple):
     """It did not, and was cancelled then."""
     group: str | None = None
     """Of which it is one of the jobs."""
+    key: str | None = None
+    """Its task, and the key under which calls fold into it."""
+    folding: str | None = None
+    """How they do: a word that `bide.folding.describe_folding` reads."""
 
     @classmethod
     def read(cls, line: bytes | None) -> Terms:
@@ -39,7 +44,14 @@ class Terms(NamedTuple):
             _number(expires[1:]) if expires[:1] == "@" else None,
             _number(words.get("e", "")),
             words.get("g"),
+            unquote(words["k"]) if "k" in words else None,
+            words.get("f"),
         )
+
+    @property
+    def gathers(self) -> bool:
+        """Whether its body holds items."""
+        return (self.folding or "").startswith("g")
 
     def expires_us(self, due_us: int) -> int | None:
         """By when a job that is due then must have begun; None where that does not matter."""
@@ -53,15 +65,17 @@ def write_terms(
     group: str | None = None,
     group_concurrency: int | None = None,
     usual_concurrency: int | None = None,
+    folding: str = "",
 ) -> str:
     """The line that says what is asked; empty where nothing is.
 
-    `usual_concurrency` is what holds for jobs of a group where `group_concurrency` is not given.
+    `usual_concurrency` is what holds for jobs of a group where `group_concurrency` is not given;
+    `folding` is as `bide.folding.write_folding` says it.
 
     Raises:
         UsageError: an option cannot be meant.
     """
-    words = [_expires(expires), _group(group, group_concurrency, usual_concurrency)]
+    words = [_expires(expires), _group(group, group_concurrency, usual_concurrency), folding]
     return " ".join(word for word in words if word)
 
 
@@ -90,6 +104,16 @@ def _group(group: str | None, concurrency: int | None, usual: int | None) -> str
     word = f"g={check_name(group, 'group')}"
     concurrency = usual if concurrency is None else concurrency
     return word if concurrency is None else f"{word} n={check_concurrency(concurrency)}"
+
+
+def folds(terms: str) -> bool:
+    """Whether a job with these terms may take the place of another, or another its."""
+    return " f=" in terms
+
+
+def unfolded(terms: str) -> str:
+    """The same without what `folds` asks for."""
+    return re.sub(r"(^| )k=\S+ f=\S+", "", terms).strip()
 
 
 def _expires(expires: Duration | datetime | None) -> str:

@@ -100,7 +100,7 @@ def test_an_id_that_exists_changes_nothing(q: Probe) -> None:
     q.add("a", when="+5000000", priority=3)
     before = q.holding()
     (receipt,) = q.add_many(Prepared("a", "+0", 9, BODY + b" "))
-    assert receipt == Receipt("a", 0, False)
+    assert receipt == Receipt("a", 0, "exists")
     assert q.holding() == before
 
 
@@ -115,7 +115,7 @@ def test_an_id_exists_in_every_state_until_its_retention_ends(q: Probe, state: s
             q.settle(job, "complete" if state == "completed" else "fail")
     before = q.holding()
     assert before.where("a") == state
-    assert q.add("a") == [Receipt("a", 0, False)]
+    assert q.add("a") == [Receipt("a", 0, "exists")]
     assert q.holding() == before
 
 
@@ -124,7 +124,7 @@ def test_twice_in_one_call_is_once(q: Probe) -> None:
         Prepared("a", "+0", 5, BODY), Prepared("a", "+1000000", 9, BODY + b" ")
     )
     assert first.new
-    assert second == Receipt("a", 0, False)
+    assert second == Receipt("a", 0, "exists")
     holding = q.holding()
     assert holding.due == {"a": first.due_us}
     assert holding.hashes["jobs"] == {"a": BODY}

@@ -12,7 +12,6 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-import redis
 
 import bide
 from tests.docs.compare import differs
@@ -52,21 +51,16 @@ def test_a_group_of_lines_outlives_the_worker_that_handles_it(
     monkeypatch.delitem(sys.modules, "examples.log_groups", raising=False)
     example: Any = importlib.import_module("examples.log_groups")
     worker = bide.Worker(example.queue)
-    for number, text in ((2, "END"), (1, "checkout")):
-        example.collect.enqueue(9, number, text)
+    jobs = example.send([(9, 2, "END"), (9, 1, "checkout")])
+    jobs[9].promote()
     worker.work(burst=True)
-    job = example.queue.fetch("build-9")
-    job.promote()
+    assert jobs[9].wait(0) == ["1 checkout", "2 END"]
+    late = example.send([(9, 3, "too late")])
+    jobs[9].retry()
     worker.work(burst=True)
-    assert job.wait(0) == ["1 checkout", "2 END"]
-    example.collect.enqueue(9, 3, "too late")
-    job.retry()
-    worker.work(burst=True)
-    job.refresh()
-    assert job.result == ["1 checkout", "2 END"]
-    with redis.Redis.from_url(one_url) as raw:
-        assert all(raw.ttl(key) > 0 for key in ("build 9", "taken build-9"))
-    example.store.close()
+    jobs[9].refresh()
+    assert jobs[9].result == ["1 checkout", "2 END"]
+    assert (late[9].outcome, late[9].id == jobs[9].id) == ("new", False)
     example.queue.close()
 
 

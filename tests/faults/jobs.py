@@ -50,6 +50,14 @@ async def quick() -> int:
     return note("done")
 
 
+async def gathered(items: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """What was gathered, after a while in which a worker may be killed."""
+    note("begun")
+    await asyncio.sleep(0.05)
+    note("done")
+    return items
+
+
 async def held(name: str) -> int:
     """Run until the test opens the gate."""
     note("begun")

@@ -9,6 +9,7 @@ server that is full (which refuses a transaction, even one that reads).
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +25,13 @@ from bide.terms import Terms
 
 _SETS = ("active", "completed", "failed", "cancelled")
 _ASIDE = ("asked", "waiters", "expiring", "schedules", "order", "held", "turns")
-_HASHES = ("jobs", "run", "results", "notes", "terms", "groups", "schedule", "scheduled")
+_HASHES = (
+    *("jobs", "run", "results", "notes", "terms", "groups", "schedule", "scheduled"),
+    *("unique", "folded"),
+)
+_KEY = re.compile(r"[udtg]:\S+")
+_ENTRY = re.compile(rb"\S+ (f|s|[0-9]+) [0-9]+( [0-9]+)*")
+_FOLDED = re.compile(rb"[0-9]+ (replaced|pushed|folded|added) [0-9]+ \S+")
 _PICTURE = """
 local reply = {}
 for i, key in ipairs(KEYS) do
@@ -191,6 +198,11 @@ def _records_agree(holding: Holding) -> None:
         assert id in holding.hashes["jobs"], f"{id} has terms, and is no job"
         assert Terms.read(line) != Terms(), f"{id} has the terms {line!r}"
         assert "terms" in holding.meta, "terms that nothing looks at"
+    for key, entry in holding.hashes["unique"].items():
+        assert _KEY.fullmatch(key), f"{key} is no key under which calls fold"
+        assert _ENTRY.fullmatch(entry), f"{key} is held by {entry!r}"
+    for id, noted in holding.hashes["folded"].items():
+        assert _FOLDED.fullmatch(noted), f"{id} came to {noted!r}"
     for id, text in holding.hashes["notes"].items():
         assert id in holding.records, f"{id} has notes, but never ran"
         _notes_can_be_read(id, text)

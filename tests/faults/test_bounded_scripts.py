@@ -249,8 +249,36 @@ def _time_producing(full: Full) -> None:
     full.time("enqueue again", lambda: full.enqueue(same))
     full.time("enqueue_many", lambda: full.queue.enqueue_many(some(3 * produce.CHUNK)))
     full.time("place", lambda: full.enqueue([job._replace(terms="x=+1") for job in some()]))
+    _time_folding(full)
     everywhere = keys_of(None)
     full.time("register", lambda: full.client.run(registry.register(everywhere, ["mail"])))
+
+
+def _time_folding(full: Full) -> None:
+    """Under keys that nobody holds, or that others do; and items for jobs that are nearly full."""
+
+    def calls(way: str, key: str) -> list[produce.Prepared]:
+        return [
+            job._replace(terms=f"k={key or job.id} f={way}", priority=0)
+            for job in some(produce.CHUNK_FOLDED)
+        ]
+
+    def fold(way: str, key: str = "") -> None:
+        full.enqueue(calls(way, key))
+
+    hour = 3_600_000_000
+    ways = {"unique": "ur,f", "debounced": f"d{hour},0", "throttled": f"t100,{hour}"}
+    for kind, way in ways.items():
+        full.time(f"{kind}, of new keys", partial(fold, way))
+        full.time(f"{kind}, of one key", partial(fold, way, "one"))
+    way = f"g{hour},0,10000"
+    full.time("gathered", partial(fold, way, "small"))
+    large = produce.prepare(Body("app:task", ("x" * 900_000,)))._replace(terms=f"k=large f={way}")
+
+    def nearly_full() -> None:
+        full.enqueue([large._replace(id=new_id()), *calls(way, "large")])
+
+    full.time("gathered, large", nearly_full)
 
 
 def _time_consuming(full: Full) -> None:

@@ -81,6 +81,21 @@ def test_an_enqueue_is_refused_whole_and_changes_nothing(tank: Tank) -> None:
         assert hold(tank.direct, "mail") == before
 
 
+@pytest.mark.parametrize("way", ["uk,f", "ur,f", "d60000000,0", "t1,60000000", "g60000000,0,99"])
+def test_a_call_that_would_fold_is_refused_whole_too(tank: Tank, way: str) -> None:
+    policy = f"k=k f={way}"
+    (first,) = [job._replace(terms=policy) for job in prepared(1)]
+    tank.client.run(produce.enqueue(KEYS, [first]))
+    tank.fill()
+    before = hold(tank.direct, "mail")
+    others = [job._replace(terms=policy) for job in prepared(3)]
+    new = [job._replace(terms=policy.replace("k=k", "k=new")) for job in prepared(1)]
+    for calls in (new, [*others, *new]) if way == "uk,f" else (others, new, [*others, *new]):
+        with pytest.raises(ServerFull, match="maxmemory"):
+            tank.client.run(produce.enqueue(KEYS, calls))
+        assert hold(tank.direct, "mail") == before
+
+
 def test_what_was_taken_can_be_settled_in_every_way(tank: Tank) -> None:
     tank.fill()
     run = tank.client.run

@@ -17,7 +17,7 @@ from bide.notes import read_notes
 from bide.ops import consume, inspect, manage, produce
 from bide.ops.consume import Said, Settle
 from bide.ops.produce import Prepared
-from bide.payload.codec import Body
+from bide.payload.codec import Body, decode_body
 from bide.retention import Retention
 from tests.faults.conftest import Connect, Executor
 from tests.faults.legal import assert_legal
@@ -98,6 +98,43 @@ def test_an_enqueue_adds_its_job_once(line: Line) -> None:
         assert receipt.id == job.id
         assert assert_legal(line.direct, QUEUE).due.keys() == {job.id}
     assert rounds > 3  # connecting, NOSCRIPT, SCRIPT LOAD, and the call itself
+
+
+@pytest.mark.parametrize(
+    ("way", "came", "left"),
+    [
+        ("uk,f", "new kept kept", [[0]]),
+        ("ur,f", "new replaced replaced", [[2]]),
+        ("d60000000,0", "new pushed pushed", [[2]]),
+        ("t1,60000000", "new new folded", [[0], [2]]),
+        ("g60000000,0,9", "new added added", [[0, 1, 2]]),
+        ("g60000000,0,2", "new added new", [[0, 1], [2]]),
+    ],
+)
+def test_each_call_folds_once(line: Line, way: str, came: str, left: list[list[int]]) -> None:
+    """A repeat of a first call finds its job; all else comes to the same twice."""
+    for _ in line.each_round():
+        prepared = [job._replace(terms=f"k=k f={way}") for job in jobs(3)]
+        line.arm()
+        receipts = [r for job in prepared for r in line.bad.run(produce.enqueue(KEYS, [job]))]
+        words = [receipt.outcome.replace("exists", "new") for receipt in receipts]
+        assert " ".join(words) == came
+        holding = assert_legal(line.direct, QUEUE)
+        bodies = [decode_body(holding.hashes["jobs"][id]).args for id in sorted(holding.due)]
+        found = [args[0] if way[0] == "g" else list(args) for args in bodies]
+        assert found == left
+        assert {receipt.id for receipt in receipts} == holding.due.keys()
+
+
+def test_many_items_in_several_calls_are_gathered_once_each(line: Line) -> None:
+    for _ in line.each_round():
+        count = 2 * produce.CHUNK_FOLDED + 7
+        prepared = [job._replace(terms="k=k f=g60000000,0,1000") for job in jobs(count)]
+        line.arm()
+        receipts = enqueue_all(line.bad, KEYS, prepared)
+        assert {receipt.id for receipt in receipts} == {prepared[0].id}
+        (body,) = assert_legal(line.direct, QUEUE).hashes["jobs"].values()
+        assert decode_body(body).args == (list(range(count)),)
 
 
 def test_many_jobs_in_several_calls_are_added_once_each(line: Line) -> None:

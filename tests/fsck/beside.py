@@ -83,6 +83,17 @@ BESIDE = [
         case(f"claims {value!r}", ("HSET", "@claims", "x", value), finds=("claims", "x"))
         for value in ("", "x", "17", "17 x", "-1 1 a", "9999999999999999 1 a")
     ),
+    *(
+        case(f"{part} {field} {value!r}", ("HSET", f"@{part}", field, value), finds=(part, field))
+        for part, field, value in [
+            *(
+                ("unique", "u:x", odd)
+                for odd in ("", "x", "a q 1", "a -1 1", "a f 9999999999999999")
+            ),
+            ("unique", "x", "a f 1"),
+            *(("folded", "x", odd) for odd in ("", "x", "1 kept 0", "9999999999999999 kept 0 a")),
+        ]
+    ),
     case("listened by nobody", ("DEL", "@listeners"), finds=("events", "")),
     case("a stream without end", ("PERSIST", "@events"), finds=("events", "")),
     case("events of others", ("XADD", "@events", "*", "e", "x"), finds=("events", "")),

@@ -94,6 +94,9 @@ class Full:
         (job,) = self.run(consume.claim(KEYS, "w5", 1, 1, LEASE_US, 1)).jobs
         assert job.id == "in-turn"
         self.run(consume.settle(KEYS, [Settle(job.id, job.token, "complete", "", b"")]))
+        for id in ("first", "second"):
+            terms = "k=app.tasks:send: f=d7200000000,0"
+            self.run(produce.enqueue(KEYS, [Prepared(id, "+0", 5, BODY, terms=terms)]))
         self.run(inspect.watch(KEYS, "later", 60_000_000))
         self.run(inspect.watch(KEYS, "run-0", 60_000_000))
         for name in ("nightly", "over", "paused"):

@@ -41,7 +41,9 @@ from bide.payload.codec import (
     encode_error,
     encode_result,
 )
+from bide.payload.gathered import framed
 from bide.payload.items import decode_item, encode_item
+from bide.payload.serializers import CODECS
 from bide.payload.signing import Keyring, Seal, unsigned
 from bide.queue.view import JobView
 from bide.retention import Retention
@@ -92,7 +94,14 @@ BODIES = [
         Body("os:system", ["true"]),
     )
 ]
-SIGNED = [SEAL.sign("job", "a", body) for body in BODIES]
+SIGNED = [
+    *(SEAL.sign("job", "a", body) for body in BODIES),
+    b"".join(framed(SEAL.sign("fold", "", BODIES[0])) for _ in range(2)),
+]
+BODIES += [
+    b"".join(framed(encode_body(Body("a:b", (i,), codec=codec))) for i in range(3))
+    for codec in CODECS
+]
 ITEMS = [encode_item(data) for data in ({"user": 1}, [1, [2.5]], "text", None, 9007199254740993)]
 RESULTS = [
     *(encode_result("t", value) for value in ({"a": [1, None]}, "text", 2.5, True)),
@@ -134,7 +143,7 @@ EXPRESSIONS = [
     *("0 9 * * 1-5", "*/5 0-6,22 1,15 JAN-MAR,7 MON#2", "0 0 L * *", "@daily", "15 2 LW * 5L"),
     *("59 23 31 12 7", "*/7 */5 */3 */2 */2", "0 0 29 2 *"),
 ]
-TERMS = [b"x=+300000000", b"x=@1795214038547684 e=1795214038547684"]
+TERMS = [b"x=+300000000", b"x=@1795214038547684 e=1795214038547684", b"k=a:b f=ur,f"]
 ITEM = [
     *(b"completed", NOW, 5, BODIES[0], RECORDS[0], RESULTS[0], NOTES[0], None, TERMS[0]),
 ]

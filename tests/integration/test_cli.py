@@ -88,6 +88,15 @@ def test_the_prefix_separates_applications(home: Path, one_url: str) -> None:
     assert json.loads(staging)["queues"]["default"]["waiting"] == 1
 
 
+def test_enqueue_under_a_key_adds_one(home: Path, one_url: str) -> None:
+    words = ("enqueue", "shop:greet", "--unique", "nightly", "--in", "1h")
+    first = json.loads(bide(home, *words, "--json", url=one_url).stdout)
+    again = json.loads(bide(home, *words, "--json", url=one_url).stdout)
+    assert (first["outcome"], again["outcome"], again["id"]) == ("new", "kept", first["id"])
+    told = bide(home, *words, url=one_url).stdout
+    assert told == f"{first['id']} holds the key and is delayed; nothing was changed.\n"
+
+
 def test_no_check_enqueues_by_name_alone(home: Path, one_url: str) -> None:
     done = bide(home, "enqueue", "elsewhere:task", "--no-check", url=one_url)
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from bide import DelayQueue, Queue, config
+from bide import DelayQueue, Queue, Unique, config
 from tests.integration.console import at_terminal, bide, error_of, said
 
 HOSTILE = "\x1b[2Jgone\r\nforged [bold]x[/bold] \u202egnp \x07"
@@ -36,6 +36,26 @@ def ids(done: str) -> list[str]:
 def read(home: Path, url: str, *args: str) -> list[dict[str, Any]]:
     jobs: list[dict[str, Any]] = json.loads(said(bide(home, *args, "--json", url=url)))["jobs"]
     return jobs
+
+
+# -- calls that fold
+
+
+def test_a_job_says_under_which_key_calls_fold_into_it(home: Path, mail: Queue) -> None:
+    for i in range(3):
+        mail.gather("web", i, into="shop:greet", quiet="1h", max_wait=None, job_id=f"g{i}")
+    mail.enqueue("shop:greet", "x", unique=Unique(key="once"), job_id="once")
+    shown = said(bide(home, "jobs", "show", "g0", url=mail.url))
+    assert "gathering: due 1h after the latest item, or with 100 items; 3 so far" in shown
+    assert "shop:greet:web" in shown
+    assert "[0, 1, 2]" in shown
+    assert "unique until it has finished" in said(bide(home, "jobs", "show", "once", url=mail.url))
+    (once,) = read(home, mail.url, "jobs", "show", "once")
+    assert once["unique"] == {"key": "shop:greet:once", "how": "unique until it has finished"}
+    mail.enqueue("shop:greet", "x", job_id="plain")
+    (plain,) = read(home, mail.url, "jobs", "show", "plain")
+    assert plain["unique"] is None
+    assert "calls" not in said(bide(home, "jobs", "show", "plain", url=mail.url))
 
 
 # -- items of data
@@ -223,7 +243,7 @@ def test_everything_is_in_json(home: Path, one_url: str, mail: Queue) -> None:
     }  # fmt: skip
     assert set(shown) == {*listed} | {
         "now", "expires", "expired", "args", "kwargs", "meta", "result", "unreadable", "attempts",
-        "progress", "logs", "why",
+        "progress", "logs", "why", "unique", "schedule", "schedule_time",
         "signature",
     }  # fmt: skip
     assert shown["args"] == [HOSTILE]

@@ -66,9 +66,11 @@ class Driver:
 
     # -- producing
 
-    def enqueue(self, jobs: list[tuple[str, str, int]], expires: str = "") -> None:
+    def enqueue(
+        self, jobs: list[tuple[str, str, int]], expires: str = "", unique: str = ""
+    ) -> None:
         self._enqueued = []
-        terms = "x=" + self.when(expires).replace("=", "@") if expires else ""
+        terms = "x=" + self.when(expires).replace("=", "@") if expires else unique
         for id, when, priority in jobs:
             self._bodies += 1
             is_data = self._bodies % 3 == 0
@@ -83,7 +85,13 @@ class Driver:
         now = reply[1]
         jobs = [(j.id, self.at(j.when, now), j.priority, j.body) for j in self._enqueued]
         terms = self._enqueued[0].terms if self._enqueued else ""
-        assert reply == self.model.enqueue(now, jobs, terms)
+        if terms.startswith("x="):
+            assert reply[4::3] == [job[0].encode() for job in jobs]
+            del reply[4::3]
+        if terms.startswith("k="):
+            assert reply == self.model.enqueue_unique(now, jobs, terms)
+        else:
+            assert reply == self.model.enqueue(now, jobs, terms)
 
     # -- consuming
 
@@ -306,6 +314,8 @@ class Driver:
         unused = ("schedules", "schedule", "scheduled", "order", "held", "groups", "turns")
         for key in ("listeners", *unused):
             assert not stored.pop(key) or key == "listeners"
+        now = self.server.reply(inspect.counts(KEYS))[1]
+        self.model.agree_on_keys(now, stored.pop("unique"), stored.pop("folded"))
         assert stored == expected(self.model)
         said, self.model.said = self.model.said, []
         assert self.server.ear.heard() == said

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.model.gate import Bucket
-from tests.model.store import FINISHED, Job, Run, Store
+from tests.model.store import FINISHED, Job, Run
+from tests.model.unique import Uniques
 
 Reply = list[Any]
 
 
-class Managed(Store):
+class Managed(Uniques):
     """A queue without its workers."""
 
     def enqueue(
@@ -142,7 +143,7 @@ class Managed(Store):
             state = self.state(id, 0)
             words.append(state if state in ("active", "gone") else "ok")
             if words[-1] == "ok":
-                del self.jobs[id]
+                self.free(self.jobs.pop(id))
         return [b"ok", *(word.encode() for word in words)]
 
     def pause(self) -> Reply:

@@ -227,7 +227,7 @@ class Queue(Settled):
         if rewound:
             self._clamp(now + longest)
         if trash:
-            self.sweep(SWEEP)
+            self.sweep(SWEEP, frees=False)
         paused = "paused" in self.meta
         ripe = [] if paused else [j for j in self.due_jobs() if j.score <= now - previous]
         looked, items, full = self._look(ripe, count)

@@ -87,7 +87,7 @@ class Job:
     def begins_by(self) -> int | None:
         """By when it must have begun, if it ever must."""
         way, number = self.terms[2:3], self.terms[3:].partition(" ")[0]
-        if not way:
+        if not self.terms.startswith("x="):
             return None
         return int(number) + (self.score if way == "+" else 0)
 
@@ -147,6 +147,10 @@ class Store:
     asked: dict[str, int] = field(default_factory=dict)
     waiters: dict[str, int] = field(default_factory=dict)
     expiring: dict[str, int] = field(default_factory=dict)
+    unique: dict[str, tuple[str, str, int]] = field(default_factory=dict)
+    """Key -> who holds it, until when or what, and since when."""
+    folded: dict[str, tuple[int, str, int, str]] = field(default_factory=dict)
+    """Id of a call that was folded -> when, and what it came to."""
     said: list[tuple[str, str]] = field(default_factory=list)
     """Messages published and not yet heard: channel and id."""
     minutes: dict[int, Counter[str]] = field(default_factory=dict)
@@ -227,10 +231,15 @@ class Store:
 
     # -- what several verbs do
 
-    def sweep(self, limit: int) -> bool:
+    def free(self, job: Job) -> None:
+        """A job is being deleted, with all that it holds."""
+
+    def sweep(self, limit: int, *, frees: bool = True) -> bool:
         for level in DUE:
             for job in self.at(f"trash:{level}"):
                 del self.jobs[job.id]
+                if frees:
+                    self.free(job)
                 limit -= 1
                 if limit == 0:
                     return True

@@ -51,6 +51,7 @@ OUTCOMES = st.sampled_from(
         "crash",
     ]
 )
+UNIQUE = st.sampled_from(["uk,f", "ur,f", "uk,s", "ur,s", "uk,20000000", "ur,20000000"])
 PICKS = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 4, 5])
 KEEPS = st.sampled_from([Retention(), Retention(16, 16, 16, 1), Retention(0, 16, 70, 2)])
 """To keep everything, or so little that jobs are removed within an example."""
@@ -78,6 +79,10 @@ class Machine(RuleBasedStateMachine):
     @rule(jobs=JOBS, expires=st.sampled_from(["+1000000", "+4000000", "+25000000", "@15", "@70"]))
     def enqueue_to_expire(self, jobs: list[tuple[str, str, int]], expires: str) -> None:
         self.queue.enqueue(jobs, expires)
+
+    @rule(jobs=JOBS, key=st.sampled_from("kl"), way=UNIQUE)
+    def enqueue_unique(self, jobs: list[tuple[str, str, int]], key: str, way: str) -> None:
+        self.queue.enqueue(jobs, unique=f"k={key} f={way}")
 
     @rule(worker=WORKERS, count=st.sampled_from([1, 2, 2, 5]), lease=LEASES)
     def claim(self, worker: str, count: int, lease: int) -> None:

@@ -71,7 +71,7 @@ def test_one_wait_serves_all_calls_of_the_round_trip() -> None:
 @pytest.mark.parametrize("copies", [1, [1, 0]])
 def test_what_was_confirmed_is_said(copies: Any) -> None:
     kind: Kinds = ("replica",) if copies == 1 else ("fsync",)
-    assert end(talk(kind), [NEW, copies]) == [[Receipt("j0", 9, True, kind[0])]]
+    assert end(talk(kind), [NEW, copies]) == [[Receipt("j0", 9, "new", kind[0])]]
 
 
 @pytest.mark.parametrize(("kind", "copies"), [("replica", 0), ("fsync", [0, 0])])
@@ -90,7 +90,7 @@ def test_who_asked_for_nothing_is_told_nothing() -> None:
     assert names(next(steps)) == ["EVALSHA", WAIT, "EVALSHA"]
     first, second = end(talk(("replica",), ()), [NEW, 0, NEW])
     assert isinstance(first, Unconfirmed)
-    assert second == [Receipt("j1", 9, True)]
+    assert second == [Receipt("j1", 9, "new")]
 
 
 def test_another_error_of_the_call_stands() -> None:
@@ -163,7 +163,7 @@ def test_what_a_repeat_adds_is_waited_for_again() -> None:
 def test_a_wait_that_a_failover_ends_is_begun_again_with_the_same_id(error: Exception) -> None:
     steps = talk(("replica",))
     assert end(steps, [NEW, error], [[b"ok", 7, b"exists", 0], 1]) == [
-        [Receipt("j0", 0, False, "replica")]
+        [Receipt("j0", 0, "exists", "replica")]
     ]
 
 

@@ -11,6 +11,7 @@ from bide import config
 from bide.errors import BadSignature, UsageError
 from bide.keys import keys_of
 from bide.payload.codec import Body, decode_body, decode_result, encode_body, encode_result
+from bide.payload.gathered import framed
 from bide.payload.items import decode_item, encode_item, is_item
 from bide.payload.signing import Keyring, Seal, is_signed, unsigned
 
@@ -171,3 +172,36 @@ def test_keys_come_from_the_environment_and_an_override(monkeypatch: pytest.Monk
     assert ring.text == f"one:{ONE}"
     with config.override(signing_keys=f"two:{TWO}"):
         assert "two" in repr(config.signing_keys())
+
+
+def test_a_fold_is_good_for_any_job_and_for_nothing_else() -> None:
+    signed = seal().sign("fold", "", BODY)
+    assert seal().check("job", "a", signed)
+    assert seal().check("job", "b", signed)
+    for kind in ("item", "result"):
+        with pytest.raises(BadSignature):
+            seal().check(kind, "a", signed)
+    with pytest.raises(BadSignature):
+        seal(queue="other").check("job", "a", signed)
+    with pytest.raises(BadSignature):
+        seal().check("fold", "", seal().sign("job", "", BODY))
+
+
+def test_each_call_that_was_gathered_bears_its_own() -> None:
+    signed, other = (seal().sign("fold", "", body) for body in (BODY, BODY.replace(b"42", b"43")))
+    assert seal().check("job", "a", framed(signed) + framed(other))
+    unsigned_one = framed(signed) + framed(BODY)
+    for odd in (unsigned_one, framed(signed) + framed(other.replace(b"43", b"44"))):
+        with pytest.raises(BadSignature):
+            seal().check("job", "a", odd)
+    with pytest.raises(BadSignature):  # that of a job is good for that job alone
+        seal().check("job", "a", framed(seal().sign("job", "a", BODY)))
+    lenient = seal(f"one:{ONE},unsigned")
+    assert lenient.check("job", "a", unsigned_one) is False, "no pickle is read of it"
+    with pytest.raises(BadSignature):
+        lenient.check("job", "a", framed(BODY) + framed(signed.replace(b"42", b"44")))
+    spoilt = framed(signed)[:-1]
+    told = [seal().verdict("job", "a", data) for data in (unsigned_one, framed(signed), spoilt)]
+    assert told == ["none", "good", "bad"]
+    with pytest.raises(BadSignature, match="cut off or spoilt"):
+        seal().check("job", "a", spoilt)

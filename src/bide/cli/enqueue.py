@@ -18,6 +18,7 @@ from bide.cli.screen import echo, echo_json, moment_exactly, moment_json
 from bide.config import settings
 from bide.durability import Durability
 from bide.errors import UsageError
+from bide.folding import Unique
 from bide.queue import AsyncTask, Queue, Task
 from bide.task import import_task, signature_of, task_name
 
@@ -47,6 +48,9 @@ from bide.task import import_task, signature_of, task_name
     help="Run it again if its worker dies, or let it fail.  [default: rerun]",
 )
 @click.option("--id", "job_id", help="Your own id; one that exists changes nothing.")
+@click.option(
+    "--unique", "key", metavar="KEY", help="Add none while a job of this task holds this key."
+)
 @click.option("--description", metavar="TEXT", help="A line for people.  [default: the call]")
 @click.option("--no-check", is_flag=True, help="Do not import the function to see that it exists.")
 @server_options
@@ -66,6 +70,7 @@ def enqueue(
     durability: Durability | None,
     on_crash: Literal["rerun", "fail"] | None,
     job_id: str | None,
+    key: str | None,
     description: str | None,
     no_check: bool,
     url: str | None,
@@ -104,6 +109,7 @@ def enqueue(
         retention=retention,
         durability=durability,
         on_crash=on_crash,
+        unique=None if key is None else Unique(key=key),
         description=description,
     )
     if as_json:
@@ -111,14 +117,19 @@ def enqueue(
             "id": job.id,
             "queue": queue,
             "new": job.new,
+            "outcome": job.outcome,
             "due": moment_json(job.due),
             "confirmed": job.confirmed,
         }
         echo_json(report)
     elif job.new:
         echo(f"{job.id} on {queue}: {name}, due {moment_exactly(job.due)}")
-    else:
+    elif job.outcome == "exists":
         echo(f"{job.id} exists and is {job.status}; nothing was changed.")
+    elif job.outcome == "kept":
+        echo(f"{job.id} holds the key and is {job.status}; nothing was changed.")
+    else:
+        echo(f"{job.id} on {queue}: {name}, {job.outcome}, due {moment_exactly(job.due)}")
 
 
 def _queue_of(task: object) -> str | None:

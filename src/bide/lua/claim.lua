@@ -10,6 +10,7 @@
 -- @key   held      adds jobs of groups that run, removes
 -- @key   groups    reads and notes groups
 -- @key   turns     moves groups' markers
+-- @key   unique    frees the keys of what is swept
 -- @key   minutes   counts how late jobs begin
 -- @key   active    adds what is taken, removes what has expired
 -- @key   failed    adds poison jobs, trims
@@ -36,7 +37,7 @@
 -- @reply ok now until deadline more alone drain thin, then per job: id body token tries due
 -- @reply stale     the worker has since sent a later claim
 -- @include clock record hint wait retain sweep noting ended event reclaim recall weigh find term
--- @include expire minute gate timetable fire group rota
+-- @include expire hold minute gate timetable fire group rota
 
 -- thin: the names of schedules that want to be sent more times, with spaces between them
 -- more: 1 where there is, 2 where a limit holds back what is due
@@ -111,8 +112,9 @@ if rewound then
   more = reclaim.clamp(active, now + math.max(lease_us, tonumber(set[5]) or 0)) or more
 end
 if set[6] then
-  sweep.some(meta, trash, stores, SWEEP, has_groups and function(ids)
-    group.forget(sets, ids, now)
+  sweep.some(meta, trash, stores, SWEEP, (has_terms or has_groups) and function(ids, of_groups)
+    if of_groups and has_groups then group.forget(sets, ids, now) end
+    if has_terms then hold.free(unique, terms, ids) end
   end)
 end
 

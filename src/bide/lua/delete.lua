@@ -10,6 +10,7 @@
 -- @key   held       looks
 -- @key   groups     reads and notes groups
 -- @key   turns      moves groups' markers
+-- @key   unique     frees the keys of what is deleted
 -- @key   active     looks
 -- @key   completed  removes
 -- @key   failed     removes
@@ -17,7 +18,7 @@
 -- @key   events     tells listeners
 -- @rest  id
 -- @reply ok, then per job: ok | active | gone
--- @include clock find retain event group
+-- @include clock find retain event group hold
 
 local sets = {due = due, terms = terms, order = order, held = held, groups = groups, turns = turns}
 local reply, done, touched = {'ok'}, {}, {}
@@ -41,6 +42,7 @@ end
 if #done == 0 then return reply end
 local now = clock.now(meta)
 group.turns(sets, touched, now)
+hold.free(unique, terms, done)
 retain.forget({jobs, run, results, notes, terms}, done)
 local book = event.book(meta, now)
 if book then

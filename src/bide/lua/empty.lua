@@ -10,21 +10,24 @@
 -- @key   held     looks
 -- @key   groups   forgets those of which nothing is left
 -- @key   turns    removed
+-- @key   unique   frees the keys of what is deleted
 -- @key   trash    receives the renamed sets, sweeps
 -- @key   events   tells listeners
 -- @arg   begin    text     names this emptying, to set aside; - to go on deleting
 -- @arg   limit    integer  how many jobs to delete in this call
 -- @reply ok aside more    how many this emptying has set aside; whether to go on
 -- @reply busy             an earlier trash is left: begin again
--- @include clock sweep event group
+-- @include clock sweep event group hold
 
 -- A trash that a dead caller left is swept first; claims sweep it too.
 local now = clock.now(meta)
 local sets = {due = due, terms = terms, order = order, held = held, groups = groups, turns = turns}
 local function swept()
-  return not sweep.some(meta, trash, {jobs, run, results, notes, terms}, limit, function(ids)
-    group.forget(sets, ids, now)
-  end)
+  return not sweep.some(meta, trash, {jobs, run, results, notes, terms}, limit,
+    function(ids, of_groups)
+      if of_groups then group.forget(sets, ids, now) end
+      hold.free(unique, terms, ids)
+    end)
 end
 if begin == '-' then return {'ok', 0, swept() and 0 or 1} end
 local left = redis.call('HEXISTS', meta, 'trash')

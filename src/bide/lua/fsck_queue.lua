@@ -12,6 +12,8 @@
 -- @key   held       looks at its type
 -- @key   groups     looks at its type
 -- @key   turns      looks at its type
+-- @key   unique     looks, removes
+-- @key   folded     looks, removes
 -- @key   active     looks at its type
 -- @key   completed  looks at its type
 -- @key   failed     looks at its type
@@ -29,13 +31,13 @@
 -- @key   listeners  looks, removes
 -- @key   trash      looks
 -- @key   aside      receives what is of another type than its key
--- @arg   part       text     types | meta | hints | events | keep | park | listeners | claims | keys
+-- @arg   part       text     types | one of what else there is (`ops/fsck.py`)
 -- @arg   cursor     text     where to go on, as the reply before said; 0 to begin
 -- @arg   limit      integer  how many to look at, about
 -- @arg   repair     integer  1 to mend what is found, 0 only to say it
 -- @rest  field form
 -- @reply ok now cursor    where to go on, 0 at the end; then per finding: kind id says fix
--- @include clock evidence
+-- @include clock evidence hold
 
 -- field, form: what `meta` may hold, and the pattern of its value
 local DAY = 86400000000
@@ -75,7 +77,8 @@ local function check_type(where, wanted)
   end
 end
 
-local hashes = {meta, jobs, run, results, notes, terms, minutes, groups, claims, schedule, scheduled}
+local hashes = {meta, jobs, run, results, notes, terms, minutes, groups, claims, schedule, scheduled,
+  unique, folded}
 local zsets = {active, completed, failed, cancelled, asked, waiters, keep, park, listeners, expiring,
   schedules, order, held, turns}
 for i = 1, #due do zsets[#zsets + 1] = due[i] end
@@ -223,6 +226,31 @@ local function check_claims()
   end
 end
 
+-- Who holds which key, and calls that were folded: `judge` says what is wrong with a value.
+local function check_each(where, judge)
+  local scanned = redis.call('HSCAN', where, cursor, 'COUNT', limit)
+  next_cursor = scanned[1]
+  for i = 1, #scanned[2], 2 do
+    local field = scanned[2][i]
+    local says = judge(field, scanned[2][i + 1])
+    if says and tell(part, field, says, 'is removed') then redis.call('HDEL', where, field) end
+  end
+end
+
+local function judge_entry(field, text)
+  local entry = hold.read(text)
+  if not entry or not string.find(field, '^[udtg]:') then return 'who holds it cannot be read' end
+  if not evidence.moment(string.match(text, '^%S+ %w+ (%d+)'), 0, latest + DAY) then
+    return 'it came at a time that lies too far ahead'
+  end
+end
+
+local function judge_folded(_, text)
+  local at = string.match(text, '^(%d+) %l+ %d+ %S+$')
+  if not at then return 'what it came to cannot be read' end
+  if not evidence.moment(at, 0, latest + DAY) then return 'it came at a time that lies too far ahead' end
+end
+
 -- Keys that carry the queue's name, and are none of its keys.
 local function check_keys()
   local known = {}
@@ -255,6 +283,10 @@ elseif part == 'listeners' then
   check_promises(listeners, 7 * DAY)
 elseif part == 'claims' then
   check_claims()
+elseif part == 'unique' then
+  check_each(unique, judge_entry)
+elseif part == 'folded' then
+  check_each(folded, judge_folded)
 elseif part == 'keys' then
   check_keys()
 else

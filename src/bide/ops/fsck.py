@@ -35,7 +35,9 @@ JOBS: Final = tuple(
 GROUPS: Final = ("order", "held", "groups", "turns")
 """What there is to look at of groups, before jobs."""
 
-BESIDE: Final = ("meta", "hints", "events", "keep", "park", "listeners", "claims", "keys")
+BESIDE: Final = (
+    *("meta", "hints", "events", "keep", "park", "listeners", "claims", "unique", "folded", "keys"),
+)
 """What else there is to look at in a queue, after `TYPES`."""
 
 SCHEDULES: Final = ("schedule", "schedules", "scheduled")

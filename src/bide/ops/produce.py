@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 from bide.clock import Duration, at_to_us, to_us
 from bide.command import Arg, Command, command
 from bide.durability import Durability, Kinds, cannot, check_durability, kinds_of
 from bide.errors import UsageError
+from bide.folding import Outcome
 from bide.ids import check_name, new_id
 from bide.keys import Keys, check_priority
-from bide.ops.reply import groups
+from bide.ops.reply import groups, text
 from bide.payload.codec import Body, encode_body
+from bide.terms import folds
 
 CHUNK: Final = 250
 CHUNK_BYTES: Final = 2_000_000
@@ -22,6 +24,8 @@ CHUNK_BYTES: Final = 2_000_000
 
 TERMS_CHUNK: Final = 100
 """The same of jobs with terms, for which a call does more."""
+CHUNK_FOLDED: Final = 50
+"""Jobs per call of which one may change the body of another, which is then read and written."""
 
 TRIP: Final = 40
 """Calls per round trip; one that is full by its bytes ends the trip."""
@@ -30,6 +34,7 @@ TRIP: Final = 40
 _SENT: Final = 4
 """Fields of a job that the script takes; what is to be confirmed stands behind all of them."""
 
+_OUTCOMES: Final[dict[bytes, Outcome]] = {word.encode(): word for word in get_args(Outcome)}
 _WHEN: Final = re.compile(r"[+=][0-9]{1,16}")
 
 
@@ -52,10 +57,16 @@ class Receipt(NamedTuple):
     id: str
     due_us: int
     """When the job is due, on the server's clock; 0 where the id existed."""
-    new: bool
-    """False where the id existed and nothing was changed."""
+    outcome: Outcome
+    """What it came to: `"new"`; `"exists"`, where the id did and nothing was changed; or how the
+    call was folded into another job, whose id this then has."""
     confirmed: Durability = "local"
     """What was waited for, and has come true."""
+
+    @property
+    def new(self) -> bool:
+        """Whether a job was added."""
+        return self.outcome == "new"
 
 
 def when(delay: Duration | None, at: datetime | None) -> str:
@@ -71,15 +82,15 @@ def when(delay: Duration | None, at: datetime | None) -> str:
     return "+0" if delay is None else f"+{to_us(delay)}"
 
 
-def check_when(text: str) -> str:
+def check_when(when: str) -> str:
     """Return what says when a job is due, if it is what `when` writes.
 
     Raises:
         UsageError: it is not; a script would refuse it.
     """
-    if not isinstance(text, str) or not _WHEN.fullmatch(text):
-        raise UsageError(f"{text!r} does not say when; write Snooze('10m') or Snooze(at=...).")
-    return text
+    if not isinstance(when, str) or not _WHEN.fullmatch(when):
+        raise UsageError(f"{when!r} does not say when; write Snooze('10m') or Snooze(at=...).")
+    return when
 
 
 def prepare(
@@ -124,8 +135,13 @@ def enqueue(keys: Keys, jobs: Sequence[Prepared], kinds: Kinds = ()) -> Command[
     def parse(reply: list[Any]) -> list[Receipt]:
         if reply[0] == b"cannot":
             raise cannot(reply[1].decode())
+        if have_terms:
+            return [
+                Receipt(text(id), due_us, _OUTCOMES[word], _confirmed(job, kinds))
+                for job, (word, due_us, id) in zip(jobs, groups(reply, 2, 3), strict=True)
+            ]
         return [
-            Receipt(job.id, due_us, word == b"new", _confirmed(job, kinds))
+            Receipt(job.id, due_us, _OUTCOMES[word], _confirmed(job, kinds))
             for job, (word, due_us) in zip(jobs, groups(reply, 2, 2), strict=True)
         ]
 
@@ -149,7 +165,7 @@ def enqueue_many(
     size, first, is_plain = 0, 0, True
     for i, job in enumerate(jobs):
         full = size + len(job.body) > CHUNK_BYTES
-        most = CHUNK if is_plain else TERMS_CHUNK
+        most = CHUNK_FOLDED if folds(job.terms) else CHUNK if is_plain else TERMS_CHUNK
         if i > first and (full or i - first >= most or (job.terms == "") != is_plain):
             trip.append(enqueue(keys, jobs[first:i], kinds))
             first, size = i, 0

@@ -28,6 +28,7 @@ import msgspec
 from bide.clock import LONGEST_US
 from bide.errors import BideError, PayloadError, PayloadTooNew
 from bide.ids import LONGEST, LONGEST_TASK
+from bide.payload.gathered import calls_in, is_gathered, join, with_items
 from bide.payload.items import is_item
 from bide.payload.serializers import Codec, check_finite, pack, reason, simplify, unpack
 from bide.payload.signing import VARIABLE, unsigned
@@ -185,6 +186,8 @@ def decode_envelope(data: bytes) -> Envelope:
         PayloadTooNew: a newer release says that only such can run it.
         PayloadError: it is not a body, or one that is too large.
     """
+    if is_gathered(data):  # the bodies of several calls (`gathered.py`)
+        return Envelope(*join(data, decode_envelope))
     data = unsigned(data)
     if len(data) > MAX_BODY:
         raise PayloadError(_too_large("The stored body", len(data), "takes"))
@@ -241,11 +244,7 @@ def _too_new(needs: int) -> PayloadTooNew:
 
 
 def open_envelope(envelope: Envelope, *, allow_pickle: bool = False) -> Body:
-    """The body with its arguments.
-
-    Args:
-        envelope: the body.
-        allow_pickle: that was chosen, and a key of ours has signed this body.
+    """The body with its arguments; `allow_pickle`: that was chosen, and a key of ours signed it.
 
     Raises:
         PayloadError: they cannot be read, or are pickled and that was not allowed.
@@ -260,6 +259,9 @@ def open_envelope(envelope: Envelope, *, allow_pickle: bool = False) -> Body:
             f"${VARIABLE}) and it was allowed with `bide worker --allow-pickle`, "
             'Worker(..., allow_pickle=True) or Queue(..., serializer="pickle").'
         )
+    if is_gathered(envelope.packed):
+        calls = calls_in(envelope.packed)
+        return with_items(body, [decode_body(call, allow_pickle=allow_pickle) for call in calls])
     try:
         args, kwargs = unpack(envelope.packed, body.codec)
         if not isinstance(args, list | tuple) or not isinstance(kwargs, dict):

@@ -11,10 +11,14 @@ options:
 
     bide-job-1\nbide\nmail\n0n7...\n{"task":"app.tasks:send","args":[42]}
 
-So a signature is good for no other job, and in no other queue. The jobs of a schedule share a body,
-which the server gives out under ids that nobody knew when it was signed: `nightly@1795...` is good
-where the body was signed as `bide-schedule-1` of `nightly`. It is checked before anything is
-decoded. Bytes that bear none are themselves: who has no keys reads both alike.
+So a signature is good for no other job, and in no other queue, but for two kinds of body of which
+nobody knows the id when they are signed. The jobs of a schedule share one: `nightly@1795...` is
+good where the body was signed as `bide-schedule-1` of `nightly`. And one that may come to stand in
+another job's place, because calls fold into one (`bide.folding`), is signed as `bide-fold-1`
+without an id, and good for any job of its queue; of a job that gathers, each call bears its own.
+
+A signature is checked before anything is decoded. Bytes that bear none are themselves: who has no
+keys reads both alike.
 """
 
 from __future__ import annotations
@@ -23,10 +27,11 @@ import hmac
 import re
 from typing import Final, Literal, NamedTuple
 
-from bide.errors import BadSignature, UsageError
+from bide.errors import BadSignature, PayloadError, UsageError
 from bide.keys import Keys
+from bide.payload.gathered import calls_in, is_gathered
 
-Kind = Literal["job", "item", "result", "schedule"]
+Kind = Literal["job", "fold", "item", "result", "schedule"]
 Verdict = Literal["good", "bad", "none", "unchecked"]
 
 VARIABLE: Final = "BIDE_SIGNING_KEYS"
@@ -109,6 +114,9 @@ class Seal(NamedTuple):
         ring = self.keyring
         if ring is None:
             return False
+        if kind == "job" and is_gathered(data):
+            checked = [self.check("fold", id, call) for call in _calls_in(data)]
+            return all(checked)
         found = _END.search(data, max(0, len(data) - _LONGEST))
         what = f"{kind} {id!r} of queue {self.keys.queue!r}"
         if found is None:
@@ -125,12 +133,12 @@ class Seal(NamedTuple):
                 f"The {what} is signed with the key {key!r}, which is not here; add it to "
                 f"${VARIABLE}, and retry it."
             )
-        texts = [self._text(kind, id)]
-        if kind == "job" and "@" in id:
-            texts.append(self._text("schedule", id.rpartition("@")[0]))
-        if "\n" in id or not any(
-            _is(secret, text + data[: found.start()], found[2]) for text in texts
-        ):
+        texts = [self._text("fold", "")] if kind in ("job", "fold") else []
+        if kind != "fold" and "\n" not in id:
+            texts.insert(0, self._text(kind, id))
+            if kind == "job" and "@" in id:
+                texts.append(self._text("schedule", id.rpartition("@")[0]))
+        if not any(_is(secret, text + data[: found.start()], found[2]) for text in texts):
             raise BadSignature(
                 f"The {what} has been changed since it was signed, or was signed as another one "
                 "or for another queue; delete it, and find out who can write to the server."
@@ -153,12 +161,25 @@ class Seal(NamedTuple):
         return head.encode("utf-8", "surrogateescape")
 
 
+def _calls_in(data: bytes) -> list[bytes]:
+    """The calls that were gathered; what cannot be told apart is signed by nobody."""
+    try:
+        return calls_in(data)
+    except PayloadError as error:
+        raise BadSignature(str(error)) from None
+
+
 def _is(secret: bytes, text: bytes, digits: bytes) -> bool:
     return hmac.compare_digest(hmac.digest(secret, text, "sha256").hex().encode(), digits)
 
 
 def is_signed(data: bytes) -> bool:
     """Whether a signature stands behind the data, good or bad."""
+    if is_gathered(data):
+        try:
+            return all(_end(call) < len(call) for call in _calls_in(data))
+        except BadSignature:
+            return True  # of which nothing is good
     return _end(data) < len(data)
 
 
@@ -169,6 +190,8 @@ def unsigned(data: bytes) -> bytes:
 
 
 def _end(data: bytes) -> int:
+    if is_gathered(data):  # whose signatures stand behind its calls
+        return len(data)
     if data[-_DIGITS - 1 : -_DIGITS] != b" ":  # nearly all that bears none ends here
         return len(data)
     found = _END.search(data, max(0, len(data) - _LONGEST))

@@ -13,6 +13,7 @@ from bide.dialogue import PATIENCE
 from bide.durability import Durability, Kinds
 from bide.errors import BideError
 from bide.events import Event
+from bide.folding import Folding
 from bide.ids import new_id
 from bide.loops import PerLoop
 from bide.ops import inspect, manage, produce, registry
@@ -35,6 +36,7 @@ from bide.queue.core import (
     options_only,
     read_cancel,
 )
+from bide.queue.gathering import AsyncGathering, none_rejected
 from bide.queue.place import StandIn
 from bide.queue.settings import settings_calls
 from bide.queue.tasks import AsyncTask, AsyncTaskDecorator
@@ -48,7 +50,7 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 
-class AsyncQueue(QueueCore[aio.Client], AsyncScheduling, AsyncGrouping):
+class AsyncQueue(AsyncGathering, QueueCore[aio.Client], AsyncScheduling, AsyncGrouping):
     """A queue, for code on an event loop; safe to share by loops, in one thread or in several."""
 
     def __init__(
@@ -127,6 +129,7 @@ class AsyncQueue(QueueCore[aio.Client], AsyncScheduling, AsyncGrouping):
         expires: Duration | datetime | None = None,
         group: str | None = None,
         group_concurrency: int | None = None,
+        unique: Folding | None = None,
         description: str | None = None,
         meta: Mapping[str, Any] | None = None,
         on_success: Function | str | None = None,
@@ -151,6 +154,7 @@ class AsyncQueue(QueueCore[aio.Client], AsyncScheduling, AsyncGrouping):
             expires=expires,
             group=group,
             group_concurrency=group_concurrency,
+            unique=unique,
             description=description,
             meta=meta,
             on_success=on_success,
@@ -181,6 +185,7 @@ class AsyncQueue(QueueCore[aio.Client], AsyncScheduling, AsyncGrouping):
             ServerUnavailable: no answer; the job may exist. Its id is in the error's `job_ids`:
                 repeating with `job_id=` is safe.
             CannotConfirm: the server cannot give the `durability`; nothing was changed.
+            NotUnique: another holds the key, and `unique` says to reject; nothing was changed.
             Unconfirmed: the job was added, and its `durability` not confirmed within 3 s; what
                 `ServerUnavailable` says of repeating holds for it too.
         """
@@ -193,8 +198,9 @@ class AsyncQueue(QueueCore[aio.Client], AsyncScheduling, AsyncGrouping):
 
         Calls that are made while others are under way share the next round trip.
         Where the server becomes full in the middle, those before are added; enqueueing the same
-        prepared jobs again adds the rest. With `durability`, it holds for all of them; else each
-        has its own, and all wait for what any of them asks for.
+        prepared jobs again adds the rest. Where one is `NotUnique`, all others are added. With
+        `durability`, it holds for all of them; else each has its own, and all wait for what any of
+        them asks for.
         """
         jobs = self._signed(checked_jobs(jobs, durability))
         if (stand_in := self._here.stand_in) is not None:
@@ -206,6 +212,7 @@ class AsyncQueue(QueueCore[aio.Client], AsyncScheduling, AsyncGrouping):
         if together is None:
             together = here[kinds] = Together(self._trip)
         receipts = await together.add(jobs)
+        none_rejected(receipts, jobs)
         return [AsyncJob(self, r.id, receipt=r) for r in receipts]
 
     async def fetch(self, id: str) -> AsyncJob[Any]:

@@ -106,7 +106,7 @@ class AsyncSchedules:
         due_us = await self._queue._run(ops.run_schedule(self._queue.keys, name, id))
         if due_us is None:
             found(None, name, self._queue.name)
-        receipt = Receipt(id, due_us, True) if due_us else None
+        receipt = Receipt(id, due_us, "new") if due_us else None
         return AsyncJob(self._queue, id, receipt=receipt)
 
     async def pause(self, name: str) -> Schedule:

@@ -13,6 +13,7 @@ from bide.dialogue import PATIENCE
 from bide.durability import Durability
 from bide.errors import BideError
 from bide.events import Event
+from bide.folding import Folding
 from bide.ids import new_id
 from bide.ops import inspect, manage, produce, registry
 from bide.ops.inspect import Counts
@@ -35,6 +36,7 @@ from bide.queue.core import (
     options_only,
     read_cancel,
 )
+from bide.queue.gathering import Gathering, none_rejected
 from bide.queue.place import StandIn
 from bide.queue.settings import settings_calls
 from bide.queue.tasks import Task, TaskDecorator
@@ -47,7 +49,7 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 
-class Queue(QueueCore[sync.Client], Scheduling, Grouping):
+class Queue(Gathering, QueueCore[sync.Client], Scheduling, Grouping):
     """A queue, for code that blocks; safe to share by threads."""
 
     def __init__(
@@ -125,6 +127,7 @@ class Queue(QueueCore[sync.Client], Scheduling, Grouping):
         expires: Duration | datetime | None = None,
         group: str | None = None,
         group_concurrency: int | None = None,
+        unique: Folding | None = None,
         description: str | None = None,
         meta: Mapping[str, Any] | None = None,
         on_success: Function | str | None = None,
@@ -149,6 +152,7 @@ class Queue(QueueCore[sync.Client], Scheduling, Grouping):
             expires=expires,
             group=group,
             group_concurrency=group_concurrency,
+            unique=unique,
             description=description,
             meta=meta,
             on_success=on_success,
@@ -179,6 +183,7 @@ class Queue(QueueCore[sync.Client], Scheduling, Grouping):
             ServerUnavailable: no answer; the job may exist. Its id is in the error's `job_ids`:
                 repeating with `job_id=` is safe.
             CannotConfirm: the server cannot give the `durability`; nothing was changed.
+            NotUnique: another holds the key, and `unique` says to reject; nothing was changed.
             Unconfirmed: the job was added, and its `durability` not confirmed within 3 s; what
                 `ServerUnavailable` says of repeating holds for it too.
         """
@@ -190,8 +195,9 @@ class Queue(QueueCore[sync.Client], Scheduling, Grouping):
         """Add prepared jobs, in one round trip up to some thousands; raises as `enqueue_call` does.
 
         Where the server becomes full in the middle, those before are added; enqueueing the same
-        prepared jobs again adds the rest. With `durability`, it holds for all of them; else each
-        has its own, and all wait for what any of them asks for.
+        prepared jobs again adds the rest. Where one is `NotUnique`, all others are added. With
+        `durability`, it holds for all of them; else each has its own, and all wait for what any of
+        them asks for.
         """
         jobs = self._signed(checked_jobs(jobs, durability))
         if (stand_in := self._here.stand_in) is not None:
@@ -207,6 +213,7 @@ class Queue(QueueCore[sync.Client], Scheduling, Grouping):
             if error := first_error(came, jobs):
                 raise error
             receipts += [receipt for receipt in came if isinstance(receipt, Receipt)]
+        none_rejected(receipts, jobs)
         return [Job(self, r.id, receipt=r) for r in receipts]
 
     def fetch(self, id: str) -> Job[Any]:

@@ -136,7 +136,7 @@ class Schedules:
         due_us = self._queue._run(ops.run_schedule(self._queue.keys, name, id))
         if due_us is None:
             found(None, name, self._queue.name)
-        receipt = Receipt(id, due_us, True) if due_us else None
+        receipt = Receipt(id, due_us, "new") if due_us else None
         return Job(self._queue, id, receipt=receipt)
 
     def pause(self, name: str) -> Schedule:

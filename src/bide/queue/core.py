@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar, Unpack, cast
 from weakref import WeakSet
 
@@ -16,6 +17,7 @@ from bide.dialogue import check_patience
 from bide.durability import Durability, check_durability
 from bide.errors import BideError, ServerUnavailable, Unconfirmed, UsageError
 from bide.events import Event, check_kinds
+from bide.folding import write_folding
 from bide.ids import check_name
 from bide.keys import Keys
 from bide.middleware import Middleware, used
@@ -25,14 +27,14 @@ from bide.ops.produce import Prepared, Receipt
 from bide.options import Options
 from bide.payload.codec import Body
 from bide.payload.items import is_item
-from bide.payload.serializers import CODECS, Codec
-from bide.payload.signing import VARIABLE, Seal
+from bide.payload.serializers import CODECS, Codec, pack
+from bide.payload.signing import VARIABLE, Kind, Seal
 from bide.policy import check_timeout
 from bide.queue.following import Following
 from bide.queue.place import Place
 from bide.queue.stored import is_unicode, stored
 from bide.task import Function, defaults_of, signature_of, task_name, with_owner
-from bide.terms import write_terms
+from bide.terms import folds, write_terms
 
 C = TypeVar("C")
 
@@ -143,6 +145,10 @@ class QueueCore(Generic[C]):
         if priority is None:
             priority = defaults.get("priority")
         names = signature.positional if signature else ()
+        folding = write_folding(
+            options.get("unique") or defaults.get("unique"),
+            *(name, body.args, body.kwargs, names, partial(pack, codec=self.serializer)),
+        )
         expires = options.get("expires")
         group = options.get("group")
         terms = write_terms(
@@ -150,6 +156,7 @@ class QueueCore(Generic[C]):
             defaults.get("group") if group is None else group,
             options.get("group_concurrency"),
             defaults.get("group_concurrency"),
+            folding,
         )
         job_id = options.get("job_id")
         return produce.prepare(body, delay, at, priority, job_id, names, durability, terms)
@@ -176,7 +183,7 @@ class QueueCore(Generic[C]):
         if seal.keyring is None:
             return jobs
         return [
-            job._replace(body=seal.sign("item" if is_item(job.body) else "job", job.id, job.body))
+            job._replace(body=seal.sign(_kind(job), "" if folds(job.terms) else job.id, job.body))
             for job in jobs
         ]
 
@@ -197,6 +204,11 @@ class QueueCore(Generic[C]):
                 known = registry.register(place.everywhere, [self.name])
                 trip.append(known._replace(aside=True))
             yield Trip(place, trip)
+
+
+def _kind(job: Prepared) -> Kind:
+    """As what a body is signed: one that may become another job's is not signed for its own id."""
+    return "item" if is_item(job.body) else "fold" if folds(job.terms) else "job"
 
 
 class Trip(NamedTuple):

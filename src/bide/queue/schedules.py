@@ -27,6 +27,7 @@ from bide.schedule import (
     timing_of,
 )
 from bide.task import Function, task_name
+from bide.terms import Terms, unfolded
 
 T = TypeVar("T")
 
@@ -52,6 +53,11 @@ class Plan(NamedTuple):
             PayloadError: the arguments do not fit the queue's serializer.
         """
         job = self.queue.prepare(self.task, self.args, self.kwargs, **self.options)
+        if Terms.read(job.terms.encode()).gathers:
+            raise UsageError(
+                f"{task_name(self.task)} gathers the items of many calls, and each job of a "
+                "schedule is made for itself; schedule a task that calls queue.gather(...)."
+            )
         body = seal.sign("schedule", self.name, of_schedule(job.body, self.name))
         return Draft(
             name=self.name,
@@ -61,7 +67,7 @@ class Plan(NamedTuple):
             priority=job.priority,
             task=task_name(self.task),
             body=body,
-            terms=job.terms,
+            terms=unfolded(job.terms),
         )
 
 

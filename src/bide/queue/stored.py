@@ -21,6 +21,7 @@ _SENT_APART: Final = (
     "expires",
     "group",
     "group_concurrency",
+    "unique",
 )
 
 LONGEST_DESCRIPTION: Final = 500

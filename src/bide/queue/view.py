@@ -17,6 +17,7 @@ from bide.errors import (
     PayloadError,
     UsageError,
 )
+from bide.folding import Outcome
 from bide.ids import LONGEST
 from bide.job import Snapshot
 from bide.logs import plain
@@ -52,7 +53,10 @@ class JobView(Generic[R]):
         """
         self.id: Final = id
         self.new: Final = receipt.new if receipt else None
-        """Of an enqueue: False if the id existed and nothing was changed. Else None."""
+        """Of an enqueue: False if its id or key was taken, and no job was added. Else None."""
+        self.outcome: Final[Outcome | None] = receipt.outcome if receipt else None
+        """Of an enqueue: `"new"`; `"exists"` (the id did); or how it was folded into this job:
+        `"kept"`, `"replaced"`, `"pushed"`, `"folded"`, `"added"`. Else None."""
         self.confirmed: Final = receipt.confirmed if receipt else None
         """Of an enqueue: the durability that was confirmed. Else None."""
         self._due_us = receipt.due_us if receipt else 0

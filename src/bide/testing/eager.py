@@ -20,6 +20,7 @@ from bide import aio, config, sync
 from bide.job import Claimed, RunRecord, Snapshot
 from bide.keys import Keys
 from bide.ops.produce import Prepared, Receipt
+from bide.payload.gathered import framed
 from bide.queue.core import leave_overridden
 from bide.queue.place import Taken
 from bide.states import FINISHED, State
@@ -157,10 +158,12 @@ class Eager:
         """Note a job that is to run; no run if its id is known."""
         shelf = self._shelves[keys.queue or ""]
         if job.id in shelf.jobs:
-            return Receipt(job.id, 0, False), None
+            return Receipt(job.id, 0, "exists"), None
         now_us = _now_us()
         due_us = _when(job.when, now_us)
-        claimed = Claimed(job.id, job.body, now_us, 1, 0, due_us, due_us)
+        terms = Terms.read(job.terms.encode())
+        body = framed(job.body) if terms.gathers else job.body
+        claimed = Claimed(job.id, body, now_us, 1, 0, due_us, due_us)
         station = Station(keys, WORKER, _LEASE_US, config.signing_keys())
         run = Run(station, claimed, time.monotonic(), lambda: None)
         self._running[job.id] = run
@@ -170,7 +173,7 @@ class Eager:
             now_us=now_us,
             since_us=now_us,
             priority=job.priority,
-            raw_body=job.body,
+            raw_body=body,
             run=RunRecord(
                 token=now_us,
                 settled="0",
@@ -190,7 +193,7 @@ class Eager:
             asked=False,
             terms=Terms.read(job.terms.encode()),
         )
-        return Receipt(job.id, due_us, True), run
+        return Receipt(job.id, due_us, "new"), run
 
     def _end(self, run: Run, performed: Performed) -> None:
         """Note how a run ended.

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from bide.cli.screen import STATE_STYLE, Cell, moment_json, relative
 from bide.clock import from_us
 from bide.errors import PayloadError
+from bide.folding import describe_folding
 from bide.job import Snapshot
 from bide.logs import plain
 from bide.notes import Attempt
@@ -153,6 +154,7 @@ def full(seen: Seen) -> dict[str, Any]:
         "schedule": read("schedule"),
         "schedule_time": moment_json(read("schedule") and job.schedule_time),
         "result": read("result"),
+        "unique": _unique(seen),
         "unreadable": unread,
         "error": _error(job.error),
         "attempts": [_attempt(attempt) for attempt in job.attempts],
@@ -169,6 +171,14 @@ def full(seen: Seen) -> dict[str, Any]:
 def _group(seen: Seen) -> dict[str, Any] | None:
     name, waits = seen.job.group, seen.snapshot.turn
     return None if name is None else {"name": name, "waits": waits and waits._asdict()}
+
+
+def _unique(seen: Seen) -> dict[str, str | None] | None:
+    """Under which key calls fold into it, and how."""
+    terms = seen.snapshot.terms
+    if terms.folding is None:
+        return None
+    return {"key": terms.key, "how": describe_folding(terms.folding)}
 
 
 def why_report(reasons: Sequence[Reason]) -> list[dict[str, Any]]:

@@ -31,8 +31,10 @@ from bide.cli.site import Site
 from bide.clock import describe, from_us
 from bide.config import signing_keys
 from bide.errors import PayloadError
+from bide.folding import describe_folding
 from bide.keys import keys_of
 from bide.notes import Attempt
+from bide.payload.gathered import calls_in, is_gathered
 from bide.payload.signing import Kind, Seal, Verdict
 from bide.queue.view import call, not_found, written
 from bide.states import State
@@ -138,6 +140,9 @@ def _facts(seen: Seen, reasons: Sequence[Reason]) -> Iterator[tuple[str, str | C
     yield "due", _at(job.due, now)
     if job.group is not None:
         yield "group", job.group
+    terms = seen.snapshot.terms
+    yield "calls", _folding(seen)
+    yield "key", shortened(terms.key or "")
     if job.expires:
         yield "expired" if job.expired else "expires", _at(job.expires, now)
     yield "not yet", "; ".join(reason.text for reason in reasons)
@@ -158,6 +163,18 @@ def _facts(seen: Seen, reasons: Sequence[Reason]) -> Iterator[tuple[str, str | C
         yield "error", Cell(error_line(job.error), "red")
     yield "result", _result(seen)
     yield "meta", _meta(seen)
+
+
+def _folding(seen: Seen) -> str:
+    """How calls fold into it, and how many items it has gathered."""
+    told = describe_folding(seen.snapshot.terms.folding or "")
+    body = seen.snapshot.raw_body
+    if not is_gathered(body):
+        return told
+    try:
+        return f"{told}; {len(calls_in(body))} so far"
+    except PayloadError:
+        return told
 
 
 def _schedule(seen: Seen, now: datetime) -> str:

@@ -17,16 +17,18 @@ function arrive.valid(when, args, first, width)
 end
 
 -- Stores the bodies of those that are new; a table with the index of each of these as a key.
--- `stores`: the other hashes in which a trashed namesake may have left something.
-function arrive.store(meta, jobs, trash, stores, weigh, sweep, args, first, width)
+-- `stores`: the other hashes in which a trashed namesake may have left something. `apart`: a table
+-- with the indices of those that are stored elsewhere.
+function arrive.store(meta, jobs, trash, stores, weigh, sweep, args, first, width, apart)
   local known, is_new, large = {}, {}, false
   for i = first, #args, width do
-    if redis.call('HSETNX', jobs, args[i], args[i + 3]) == 1 then
+    if apart and apart[i] then -- not here
+    elseif redis.call('HSETNX', jobs, args[i], args[i + 3]) == 1 then
       is_new[i] = true
     else
       known[#known + 1] = args[i]
     end
-    if #args[i + 3] > weigh.LARGE then large = true end
+    if #args[i + 3] > weigh.LARGE and not (apart and apart[i]) then large = true end
   end
   if large then redis.call('HSETNX', meta, 'large', 1) end
   if #known == 0 or redis.call('HEXISTS', meta, 'trash') == 0 then return is_new end
@@ -34,7 +36,7 @@ function arrive.store(meta, jobs, trash, stores, weigh, sweep, args, first, widt
   local freed = sweep.take(trash, stores, known)
   for i = first, #args, width do
     local id = args[i]
-    if freed[id] and not is_new[i] then
+    if freed[id] and not is_new[i] and not (apart and apart[i]) then
       freed[id] = nil
       is_new[i] = true
       redis.call('HSET', jobs, id, args[i + 3])

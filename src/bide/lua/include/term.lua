@@ -5,22 +5,37 @@
 --   e=N    it did not, and was cancelled at N
 --   g=NAME it is of this group
 --   n=N    of which N may run at once, as it was asked with this job
+--   k=...  the key under which calls fold (`fold`), always followed by how:
+--   f=uk,f it is unique: others are kept out (k), or replace it (r), or are rejected (x), until it
+--          has ended (f) or begun (s), or for so many microseconds
+--   f=dQ,M it is put off until no call has come for Q microseconds, and by M at most (0: any time)
+--   f=tN,P N of them in P microseconds
+--   f=gQ,M,S  as d, and the items of up to S calls are run together
 local term = {}
 
-local ASKED = {x = '^[+@]%d+$', g = '^[^%s%c{}]+$', n = '^[1-9]%d*$'}
-local NOTED = {e = '^%d+$'}
-local LONGEST, VALUE = 1000, 17 -- sixteen digits, and what stands before them
-local VALUES = {g = 128, n = 6}
+local ASKED = {x = {'^[+@]%d+$'}, g = {'^[^%s%c{}]+$'}, n = {'^[1-9]%d*$'}, k = {'^%S+$'},
+  f = {'^u[krx],[fs]$', '^u[krx],%d+$', '^d%d+,%d+$', '^t[1-9]%d*,[1-9]%d*$', '^g%d+,%d+,[1-9]%d*$'}}
+local NOTED = {e = {'^%d+$'}}
+local LONGEST, VALUE = 1200, {g = 128, n = 6, k = 800, f = 45}
 
 local function read(line, is_known)
   local count = 0
   for word in string.gmatch(line, '[^ ]+') do
     local name, value = string.match(word, '^(%l)=(%S+)$')
-    local form = name and is_known(name)
-    if not form or not string.find(value, form) or #value > (VALUES[name] or VALUE) then return false end
+    local fits = false
+    for _, form in ipairs(name and is_known(name) or {}) do
+      fits = fits or string.find(value, form) ~= nil
+    end
+    if not fits or #value > (VALUE[name] or 17)
+      or (name == 'f' and string.find(value, string.rep('%d', 17))) then
+      return false
+    end
     count = count + 1
   end
-  return count > 0 and #line <= LONGEST
+  local _, keys = string.gsub(' ' .. line, ' k=', '')
+  local _, ways = string.gsub(' ' .. line, ' f=', '')
+  return count > 0 and #line <= LONGEST and keys == ways and keys <= 1
+    and (keys == 0 or string.find(line, 'k=%S+ f=') ~= nil)
 end
 
 -- Whether a caller may ask this.

@@ -1,0 +1,225 @@
+-- Calls that fold into a job that is there already, because it holds their key (`hold`).
+--
+-- Whether a job still holds its key is not noted where it begins or ends: it is seen, by where the
+-- job is, when somebody asks for the key. So no lock outlives its job, however that ended. A call
+-- that was folded leaves no job of its own, and is remembered in `folded`, so that its repeat
+-- finds itself: `<when> <word> <due> <holder>`.
+local fold = {}
+
+local LIMIT = 1000000 -- bytes of a job that gathers, unless one item has more
+local REPEATS = 15000000 -- as `retain` spares what has finished
+local LOOKS = 100 -- others that one call looks at, at most
+
+-- A body as one of several: the items of a job that gathers.
+local function framed(body) return '\6' .. #body .. '\n' .. body end
+
+local function write_entry(s, field, id, till, since, more)
+  local line = string.format('%s %s %.0f', id, type(till) == 'number'
+    and string.format('%.0f', till) or till, since)
+  for _, number in ipairs(more or {}) do line = line .. string.format(' %.0f', number) end
+  redis.call('HSET', s.unique, field, line)
+end
+
+-- Where a job is: 'waits' for its first run or 'again' for another, in which due set, due when and
+-- whether it has a record; 'runs', 'cancelled', or 'ended' in whatever way. A namesake of other
+-- terms is another job.
+local function where(s, id, field)
+  local asked = redis.call('HGET', s.terms, id)
+  local rule = asked and s.hold.rule(asked)
+  if not rule or rule.field ~= field then return 'ended' end
+  local level, at = s.find.due(s.due, id)
+  if level then
+    local line = redis.call('HGET', s.run, id)
+    local is_first = s.expire.is_unbegun(line and s.record.parse(line))
+    return is_first and 'waits' or 'again', level, at, line
+  end
+  if redis.call('ZSCORE', s.active, id) then return 'runs' end
+  return redis.call('ZSCORE', s.cancelled, id) and 'cancelled' or 'ended'
+end
+
+local function holds(entry, state, now)
+  if entry.till == 's' then return state == 'waits' end
+  if entry.till == 'f' then return state == 'waits' or state == 'again' or state == 'runs' end
+  return now < tonumber(entry.till) and state ~= 'cancelled'
+end
+
+-- Gives a waiting job other terms and another due time.
+local function move(s, id, level, was, to_level, at, line, before)
+  line = line or redis.call('HGET', s.terms, id)
+  if level ~= to_level or at ~= was or before then
+    s.move(id, level, was, to_level, at, before or line, line)
+  end
+  local by = s.term.begins_by(line, at)
+  if by then redis.call('ZADD', s.expiring, by, id) else redis.call('ZREM', s.expiring, id) end
+  s.begins(by)
+end
+
+local function replace(s, call, id, level, was, line, at)
+  local before = redis.call('HGET', s.terms, id)
+  redis.call('HSET', s.jobs, id, call.body)
+  redis.call('HSET', s.terms, id, call.line)
+  if #call.body > s.weigh.LARGE then redis.call('HSETNX', s.meta, 'large', 1) end
+  -- What has a record has its level there, too.
+  local to_level = line and level ~= s.GROUPED and level or call.level
+  move(s, id, level, was, to_level, at, call.line, before)
+end
+
+-- When a call is due that a policy would have due at `at`: not before it was asked for.
+local function not_before(call, at)
+  return call.at > call.now and math.max(call.at, at) or at
+end
+
+local kinds = {}
+
+function kinds.u(s, call, rule, entry)
+  local state, level, was, line
+  if entry and entry.id ~= call.id then state, level, was, line = where(s, entry.id, rule.field) end
+  if not state or not holds(entry, state, call.now) then
+    local till = tonumber(rule.till)
+    write_entry(s, rule.field, call.id, till and call.now + till or rule.till, call.now)
+    return 'new', call.at
+  elseif rule.way == 'x' then
+    return 'rejected', was or 0, entry.id
+  elseif rule.way == 'r' and level then
+    local at = call.at > call.now and call.at or math.min(was, call.now)
+    replace(s, call, entry.id, level, was, line, at)
+    return 'replaced', at, entry.id
+  end
+  return 'kept', was or 0, entry.id
+end
+
+function kinds.d(s, call, rule, entry)
+  local quiet, most = rule.n[1], rule.n[2]
+  local state, level, was, line
+  if entry then state, level, was, line = where(s, entry.id, rule.field) end
+  local first = state == 'waits' and entry.since or call.now
+  local at = call.now + quiet
+  if most > 0 then at = math.min(at, first + most) end
+  at = not_before(call, at)
+  if state ~= 'waits' then
+    write_entry(s, rule.field, call.id, 's', first)
+    return 'new', at
+  end
+  replace(s, call, entry.id, level, was, line, at)
+  return 'pushed', at, entry.id
+end
+
+function kinds.t(s, call, rule, entry)
+  local count, period = rule.n[1], rule.n[2]
+  local slots = entry and entry.more or {}
+  if entry and entry.id ~= '-' then
+    local state, level, was, line = where(s, entry.id, rule.field)
+    if state == 'waits' then
+      local at = not_before(call, was)
+      replace(s, call, entry.id, level, was, line, at)
+      return 'folded', at, entry.id
+    end
+    if state == 'cancelled' then slots[#slots] = nil end
+  end
+  while slots[1] and slots[1] + period <= call.now do table.remove(slots, 1) end
+  local at = math.max(call.at, slots[#slots] or 0)
+  if #slots >= count then at = math.max(at, slots[#slots - count + 1] + period) end
+  slots[#slots + 1] = at
+  while #slots > count + 1 do table.remove(slots, 1) end -- one more: the last may be taken back
+  write_entry(s, rule.field, at > call.at and call.id or '-', at + period, call.now, slots)
+  return 'new', at
+end
+
+function kinds.g(s, call, rule, entry)
+  local quiet, most, size = rule.n[1], rule.n[2], rule.n[3]
+  local state, level, was
+  if entry then state, level, was = where(s, entry.id, rule.field) end
+  local item = framed(call.body)
+  local held = state == 'waits' and (s.held[entry.id]
+    or {bytes = redis.call('HSTRLEN', s.jobs, entry.id)})
+  local first, count = call.now, 1
+  if held and held.bytes + #item <= LIMIT then
+    first, count = entry.since, (entry.more[1] or 0) + 1
+  elseif held then -- there is no room: it goes as it is
+    move(s, entry.id, level, was, level, math.min(was, call.now))
+    held, was = nil, nil
+  end
+  local at = call.now + quiet
+  if most > 0 then at = math.min(at, first + most) end
+  if count >= size then at = math.min(at, was or at, call.now) end
+  at = not_before(call, at)
+  if not held then
+    call.body = item
+    if count >= size then
+      redis.call('HDEL', s.unique, rule.field)
+    else
+      write_entry(s, rule.field, call.id, 's', first, {count})
+    end
+    return 'new', at
+  end
+  if count < size then write_entry(s, rule.field, entry.id, 's', first, {count}) end
+  move(s, entry.id, level, was, level, at)
+  if count >= size then redis.call('HDEL', s.unique, rule.field) end
+  held[#held + 1], held.bytes = item, held.bytes + #item
+  s.held[entry.id] = held
+  return 'added', at, entry.id
+end
+
+-- What comes of one call: a word, when the job is due or 0, and the job that holds the key.
+--
+--   new      a job of the call's own, whose body is stored; nothing else of it is yet
+--   exists   its id does, and nothing is changed
+--   kept, rejected    the holder stays as it is
+--   replaced, pushed, folded    the holder has the call's body and terms
+--   added    the holder has the call's item
+function fold.call(s, rule, call)
+  local noted = redis.call('HGET', s.folded, call.id)
+  if noted then
+    local came, word, at, holder = string.match(noted, '^(%d+) (%l+) (%d+) (%S+)$')
+    local is_repeat = came and came + REPEATS >= call.now
+    if is_repeat then return word, tonumber(at), holder end
+  end
+  if redis.call('HEXISTS', s.jobs, call.id) == 1 and not s.is_trashed(call.id) then
+    return 'exists', 0, call.id
+  end
+  local entry = s.hold.read(redis.call('HGET', s.unique, rule.field))
+  local word, at, holder = kinds[rule.kind](s, call, rule, entry)
+  if word == 'new' then
+    redis.call('HSET', s.jobs, call.id, call.body)
+    if #call.body > s.weigh.LARGE then redis.call('HSETNX', s.meta, 'large', 1) end
+    s.news = s.news + 1
+    return word, at, call.id
+  end
+  if word ~= 'kept' and word ~= 'rejected' then
+    redis.call('HSET', s.folded, call.id,
+      string.format('%.0f %s %.0f %s', call.now, word, at, holder))
+    s.notes = s.notes + 1
+  end
+  return word, at, holder
+end
+
+-- Writes what was gathered, and looks at twice as many others as there are more now, so that those
+-- that hold nothing any more are never more than those that do.
+function fold.finish(s, now)
+  for id, held in pairs(s.held) do
+    redis.call('HSET', s.jobs, id, redis.call('HGET', s.jobs, id) .. table.concat(held))
+    if held.bytes > s.weigh.LARGE then redis.call('HSETNX', s.meta, 'large', 1) end
+  end
+  local function look(key, count, is_over)
+    if count == 0 then return end
+    local found = redis.call('HRANDFIELD', key, math.min(2 * count, LOOKS), 'WITHVALUES')
+    local over = {}
+    for i = 1, #found, 2 do
+      if is_over(found[i + 1], found[i]) then over[#over + 1] = found[i] end
+    end
+    if #over > 0 then redis.call('HDEL', key, unpack(over)) end
+  end
+  look(s.folded, s.notes, function(noted)
+    return (tonumber(string.match(noted, '^%d+')) or 0) + REPEATS < now
+  end)
+  look(s.unique, s.news, function(text, field)
+    local entry = s.hold.read(text)
+    if not entry then return true end
+    if tonumber(entry.till) then
+      return now >= tonumber(entry.till) and (#entry.more == 0 or where(s, entry.id, field) ~= 'waits')
+    end
+    return not holds(entry, where(s, entry.id, field), now)
+  end)
+end
+
+return fold

@@ -1,0 +1,108 @@
+"""Gathering: the items of many calls, run together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
+
+from bide.clock import Duration
+from bide.errors import NotUnique
+from bide.folding import Gather
+from bide.ops.produce import Prepared, Receipt
+from bide.options import Options
+from bide.terms import Terms
+
+if TYPE_CHECKING:
+    from bide.queue.awaited_job import AsyncJob
+    from bide.queue.blocking_job import Job
+
+
+class Gathering:
+    """What `Queue` has of it."""
+
+    def enqueue_call(
+        self,
+        task: Callable[..., Any] | str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        **options: Unpack[Options],
+    ) -> Job[Any]:
+        """As the queue does it."""
+        raise NotImplementedError
+
+    def gather(
+        self,
+        key: str | int,
+        item: object,
+        *,
+        into: Callable[..., Any] | str,
+        quiet: Duration = "5s",
+        max_wait: Duration | None = "60s",
+        max_size: int = 100,
+        **options: Unpack[Options],
+    ) -> Job[Any]:
+        """Add an item to those that `into` is called with, as one list, in their order of arrival.
+
+        Args:
+            key: items with the same key, for the same task, are gathered.
+            item: what travels as an argument does.
+            into: the task; what its annotation says of its list, each item becomes.
+            quiet: the job is due when no item has come for as long;
+            max_wait: or when the first came as long ago; None: no limit;
+            max_size: or when there are so many; 10,000 at most. It is also due when it has a
+                megabyte of them.
+            options: see `bide.Options`; those of the first item hold for the job.
+
+        Returns:
+            The job that has the item; its `outcome` is `"new"` or `"added"`.
+
+        Raises:
+            BideError: as of `enqueue_call`.
+        """
+        policy = Gather(quiet, max_wait, max_size, key)
+        return self.enqueue_call(into, (item,), **(options | {"unique": policy}))
+
+
+class AsyncGathering:
+    """What `AsyncQueue` has of it."""
+
+    async def enqueue_call(
+        self,
+        task: Callable[..., Any] | str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        **options: Unpack[Options],
+    ) -> AsyncJob[Any]:
+        """As the queue does it."""
+        raise NotImplementedError
+
+    async def gather(
+        self,
+        key: str | int,
+        item: object,
+        *,
+        into: Callable[..., Any] | str,
+        quiet: Duration = "5s",
+        max_wait: Duration | None = "60s",
+        max_size: int = 100,
+        **options: Unpack[Options],
+    ) -> AsyncJob[Any]:
+        """As `Queue.gather`."""
+        policy = Gather(quiet, max_wait, max_size, key)
+        return await self.enqueue_call(into, (item,), **(options | {"unique": policy}))
+
+
+def none_rejected(receipts: Sequence[Receipt], jobs: Sequence[Prepared]) -> None:
+    """Tell of the first job that was rejected, once all others are in.
+
+    Raises:
+        NotUnique: there is one.
+    """
+    for receipt, job in zip(receipts, jobs, strict=True):
+        if receipt.outcome == "rejected":
+            error = NotUnique(
+                f"The job {receipt.id} holds the key {Terms.read(job.terms.encode()).key!r}; wait "
+                'for it or cancel it, or enqueue with on_conflict="keep" or "replace".'
+            )
+            error.job_id = receipt.id
+            raise error

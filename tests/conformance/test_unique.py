@@ -1,0 +1,370 @@
+"""Unique: while a job holds a key, others with the same key stay out, replace it or are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bide.command import Command
+from bide.errors import ScriptBug
+from bide.ops import manage
+from bide.ops.produce import Prepared
+from bide.payload.codec import Body, decode_body, encode_body
+from tests.conformance.probe import BODY, SECOND, Probe
+
+
+def body(*args: Any) -> bytes:
+    return encode_body(Body("app.tasks:send", args))
+
+
+def call(
+    q: Probe,
+    id: str,
+    way: str = "uk,f",
+    *,
+    key: str = "k",
+    arg: object = None,
+    when: str = "+0",
+    priority: int = 5,
+    more: str = "",
+) -> tuple[str, str]:
+    """What an enqueue came to, and the id of the job that it returns."""
+    job = Prepared(id, when, priority, body(arg), terms=f"{more}k={key} f={way}")
+    (receipt,) = q.add_many(job)
+    return receipt.outcome, receipt.id
+
+
+def arg_of(q: Probe, id: str) -> Any:
+    return decode_body(q.holding().hashes["jobs"][id]).args[0]
+
+
+def test_a_second_is_kept_out_until_the_first_has_finished(q: Probe) -> None:
+    assert call(q, "a", arg=1) == ("new", "a")
+    assert call(q, "b", arg=2, when=f"+{SECOND}") == ("kept", "a")
+    (job,) = q.claim().jobs
+    assert call(q, "c") == ("kept", "a")
+    assert q.settle(job, "retry", f"+{SECOND}") == "ok"
+    assert call(q, "d") == ("kept", "a")
+    q.move(2)
+    (job,) = q.claim().jobs
+    assert (job.id, arg_of(q, "a")) == ("a", 1)
+    q.settle(job, "complete")
+    assert call(q, "e") == ("new", "e")
+    assert sorted(q.holding().hashes["jobs"]) == ["a", "e"]
+
+
+@pytest.mark.parametrize("outcome", ["complete", "fail", "cancel"])
+def test_whatever_its_end_it_holds_no_longer(q: Probe, outcome: Any) -> None:
+    call(q, "a")
+    (job,) = q.claim().jobs
+    q.settle(job, outcome)
+    assert call(q, "b") == ("new", "b")
+
+
+def test_a_crashed_one_holds_until_it_has_failed(q: Probe) -> None:
+    call(q, "a")
+    for _ in range(3):
+        assert call(q, "b") == ("kept", "a")
+        (job,) = q.claim().jobs
+        q.settle(job, "crash")
+    assert q.where("a") == "failed"
+    assert call(q, "b") == ("new", "b")
+
+
+def test_a_job_that_is_taken_back_or_deleted_frees_its_key(q: Probe) -> None:
+    for way in ("uk,f", "uk,s", f"uk,{3600 * SECOND}"):
+        removals: list[Command[Any]] = [
+            manage.cancel(q.keys, ["a"], False),
+            manage.delete(q.keys, ["a"]),
+            manage.empty(q.keys, f"e{way[3]}"),
+        ]
+        for remove in removals:
+            assert call(q, "a", way) == ("new", "a"), (way, remove.script)
+            q.run(remove)
+            q.run(manage.empty(q.keys, None))
+            assert call(q, "b", way) == ("new", "b"), (way, remove.script)
+            q.run(manage.delete(q.keys, ["a", "b"]))
+
+
+def test_what_is_deleted_frees_only_what_it_holds(q: Probe) -> None:
+    call(q, "a", f"uk,{SECOND}")
+    q.move(2)
+    assert call(q, "b", f"uk,{60 * SECOND}") == ("new", "b")
+    q.run(manage.delete(q.keys, ["a"]))
+    assert call(q, "c", f"uk,{60 * SECOND}") == ("kept", "b")
+
+
+def test_an_expired_one_frees_its_key(q: Probe) -> None:
+    for way in ("uk,f", f"uk,{3600 * SECOND}"):
+        call(q, "a", way, more=f"x=+{SECOND} ")
+        q.move(2)
+        assert q.taken() == []
+        assert call(q, "b", way) == ("new", "b")
+        q.run(manage.delete(q.keys, ["a", "b"]))
+
+
+def test_one_that_is_swept_by_a_claim_frees_its_key(q: Probe) -> None:
+    call(q, "a", f"uk,{3600 * SECOND}")
+    q.run(manage.empty(q.keys, "e1"))
+    q.taken()
+    assert call(q, "b", f"uk,{3600 * SECOND}") == ("new", "b")
+
+
+def test_until_started_holds_only_while_it_has_not_begun(q: Probe) -> None:
+    assert call(q, "a", "uk,s") == ("new", "a")
+    assert call(q, "b", "uk,s") == ("kept", "a")
+    (job,) = q.claim().jobs
+    assert call(q, "c", "uk,s") == ("new", "c")
+    assert call(q, "d", "uk,s") == ("kept", "c")
+    q.settle(job, "retry", f"+{SECOND}")
+    q.cancel("c")
+    call(q, "e", "uk,s", key="other")
+    (again,) = q.claim().jobs
+    q.settle(again, "retry", f"+{SECOND}")
+    assert call(q, "f", "uk,s", key="other") == ("new", "f")
+
+
+def test_one_that_was_given_back_unbegun_holds_again(q: Probe) -> None:
+    call(q, "a", "uk,s")
+    (job,) = q.claim().jobs
+    q.settle(job, "release")
+    assert call(q, "b", "uk,s") == ("kept", "a")
+
+
+def test_for_a_time_it_holds_whatever_becomes_of_the_job(q: Probe) -> None:
+    q.configure(completed=0)
+    call(q, "a", f"uk,{60 * SECOND}")
+    (job,) = q.claim().jobs
+    q.settle(job, "complete")
+    assert call(q, "b", f"uk,{60 * SECOND}") == ("kept", "a")
+    q.move(59)
+    q.settle(q.take("x"), "complete")
+    assert q.where("a") is None
+    assert call(q, "b", f"uk,{60 * SECOND}") == ("kept", "a")
+    q.move(1)
+    assert call(q, "b", f"uk,{60 * SECOND}") == ("new", "b")
+
+
+def test_a_time_that_is_over_frees_the_key_of_one_that_waits(q: Probe) -> None:
+    call(q, "a", f"uk,{SECOND}")
+    q.move(1)
+    assert call(q, "b", f"uk,{SECOND}") == ("new", "b")
+
+
+def test_a_call_replaces_what_waits(q: Probe) -> None:
+    call(q, "a", arg=1, when=f"+{60 * SECOND}")
+    call(q, "a2", key="other", arg=1, when=f"+{60 * SECOND}")
+    assert call(
+        q, "b", "ur,f", arg=2, when=f"+{10 * SECOND}", priority=7, more=f"x=+{9 * SECOND} "
+    ) == ("replaced", "a")
+    assert arg_of(q, "a") == 2
+    seen = q.fetch("a")
+    assert seen
+    assert (seen.priority, seen.since_us // SECOND) == (7, seen.now_us // SECOND + 10)
+    assert q.zset("expiring") == {"a": seen.since_us + 9 * SECOND}
+    assert call(q, "c", "ur,f", arg=3, when=f"+{20 * SECOND}") == ("replaced", "a")
+    assert q.zset("expiring") == {}
+    assert q.holding().hashes["terms"]["a"] == b"k=k f=ur,f"
+    q.move(21)
+    assert q.taken() == ["a"]
+
+
+def test_a_higher_priority_holds_though_the_time_stays(q: Probe) -> None:
+    at = q.now + 60 * SECOND
+    call(q, "a", when=f"={at}", priority=3)
+    call(q, "b", "ur,f", when=f"={at}", priority=9)
+    assert q.holding().sets["due:9"] == {"a": at}
+
+
+def test_one_that_is_overdue_keeps_its_place_when_it_is_replaced(q: Probe) -> None:
+    call(q, "a", "ur,f", arg=1)
+    q.add("x")
+    q.move(1)
+    call(q, "b", "ur,f", arg=2)
+    assert q.taken(count=1) == ["a"]
+
+
+def test_what_runs_is_not_replaced_and_what_waits_again_is(q: Probe) -> None:
+    call(q, "a", "ur,f", arg=1)
+    (job,) = q.claim().jobs
+    assert call(q, "b", "ur,f", arg=2) == ("kept", "a")
+    q.settle(job, "retry", f"+{60 * SECOND}")
+    assert call(q, "c", "ur,f", arg=3, priority=9) == ("replaced", "a")
+    (job,) = q.claim().jobs
+    assert (job.id, job.attempt, arg_of(q, "a")) == ("a", 2, 3)
+
+
+def test_one_that_was_given_back_keeps_its_priority_when_it_is_replaced(q: Probe) -> None:
+    call(q, "a", "ur,s", arg=1, priority=3)
+    (job,) = q.claim().jobs
+    q.settle(job, "release")
+    assert call(q, "b", "ur,s", arg=2, priority=9) == ("replaced", "a")
+    assert q.record("a").priority == 3
+
+
+def test_a_call_can_be_rejected(q: Probe) -> None:
+    call(q, "a", when=f"+{SECOND}")
+    job = Prepared("b", "+0", 5, BODY, terms="k=k f=ux,f")
+    (receipt,) = q.add_many(job)
+    assert (receipt.outcome, receipt.id, receipt.new) == ("rejected", "a", False)
+    assert receipt.due_us == q.holding().due["a"]
+    assert list(q.holding().hashes["jobs"]) == ["a"]
+
+
+def test_keys_and_kinds_do_not_meet(q: Probe) -> None:
+    assert call(q, "a") == ("new", "a")
+    assert call(q, "b", key="k2") == ("new", "b")
+    assert call(q, "c", f"d{SECOND},0") == ("new", "c")
+    assert call(q, "d", f"t1,{SECOND}") == ("new", "d")
+    assert call(q, "e", f"g{SECOND},0,9") == ("new", "e")
+
+
+def test_a_repeat_finds_itself(q: Probe) -> None:
+    assert call(q, "a", "ur,f", arg=1, when="+60") == ("new", "a")
+    assert call(q, "a", "ur,f", arg=1, when="+60") == ("exists", "a")
+    assert call(q, "b", "ur,f", arg=2, when="+60") == ("replaced", "a")
+    assert call(q, "c", "ur,f", arg=3, when="+60") == ("replaced", "a")
+    assert call(q, "b", "ur,f", arg=2, when="+60") == ("replaced", "a")
+    assert arg_of(q, "a") == 3
+
+
+def test_its_own_id_comes_before_its_key(q: Probe) -> None:
+    q.add("b")
+    call(q, "a")
+    assert call(q, "b") == ("exists", "b")
+
+
+def test_a_namesake_of_what_was_set_aside_is_new(q: Probe) -> None:
+    for i, way in enumerate(("uk,f", f"uk,{3600 * SECOND}", f"d{SECOND},0")):
+        call(q, "a", way)
+        q.run(manage.empty(q.keys, f"e{i}"))
+        assert call(q, "a", way) == ("new", "a")
+        q.run(manage.delete(q.keys, ["a"]))
+        q.run(manage.empty(q.keys, None))
+
+
+def test_a_namesake_of_other_terms_is_another_job(q: Probe) -> None:
+    q.configure(completed=0)
+    call(q, "a", "ur,f")
+    (job,) = q.claim().jobs
+    q.settle(job, "complete")
+    q.move(30)
+    q.settle(q.take("x"), "complete")
+    assert q.where("a") is None
+    q.add("a", when=f"+{60 * SECOND}")
+    assert call(q, "b", "ur,f") == ("new", "b")
+
+
+def test_an_id_that_was_folded_can_be_used_again(q: Probe) -> None:
+    call(q, "a", "ur,s", when=f"+{60 * SECOND}")
+    assert call(q, "b", "ur,s", arg=1) == ("replaced", "a")
+    q.taken()
+    q.move(16)
+    assert call(q, "b", "ur,s", arg=2) == ("new", "b")
+
+
+def test_plain_and_unique_jobs_in_one_call_come_to_what_each_alone_would(q: Probe) -> None:
+    jobs = [
+        Prepared(id, "+0", 5, BODY, terms=terms)
+        for id, terms in [
+            ("a", "k=k f=uk,f"),
+            ("b", f"x=+{SECOND}"),
+            ("c", "k=k f=uk,f"),
+            ("d", "k=l f=ux,f"),
+            ("e", "k=l f=ux,f"),
+            ("a", "k=k f=uk,f"),
+            ("b", f"x=+{SECOND}"),
+        ]
+    ]
+    outcomes = [(r.outcome, r.id) for r in q.add_many(*jobs)]
+    assert outcomes == [
+        ("new", "a"),
+        ("new", "b"),
+        ("kept", "a"),
+        ("new", "d"),
+        ("rejected", "d"),
+        ("exists", "a"),
+        ("exists", "b"),
+    ]
+    assert q.taken() == ["a", "b", "d"]
+
+
+def test_entries_that_hold_nothing_do_not_gather(q: Probe) -> None:
+    """Those that hold something stay."""
+    for i in range(30):
+        call(q, f"h{i}", key=f"held{i}", when=f"+{3600 * SECOND}")
+    for i in range(300):
+        call(q, f"j{i}", key=f"k{i}")
+        for job in q.claim().jobs:
+            q.settle(job, "complete")
+    entries = q.raw.hgetall(q.keys["unique"])
+    assert {f"u:held{i}".encode() for i in range(30)} <= entries.keys()
+    assert len(entries) < 200
+
+
+def test_calls_that_nobody_repeats_any_more_do_not_gather(q: Probe) -> None:
+    call(q, "a", "ur,f", when=f"+{3600 * SECOND}")
+    for i in range(20):
+        for j in range(15):
+            call(q, f"j{i}-{j}", "ur,f", when=f"+{3600 * SECOND}")
+        q.move(16)
+    assert q.raw.hlen(q.keys["folded"]) < 100
+
+
+def test_a_call_whose_repeat_may_come_is_remembered(q: Probe) -> None:
+    call(q, "a", "ur,f", when=f"+{3600 * SECOND}")
+    for i in range(100):
+        call(q, f"j{i}", "ur,f", when=f"+{3600 * SECOND}")
+    assert q.raw.hlen(q.keys["folded"]) == 100
+
+
+def test_what_cannot_be_read_holds_nothing(q: Probe) -> None:
+    for odd in ("", "x", "a q 1", "a f x", "a -1 1"):
+        q.raw.hset(q.keys["unique"], "u:k", odd)
+        assert call(q, "a") == ("new", "a")
+        q.run(manage.delete(q.keys, ["a"]))
+
+
+def test_events_tell_of_jobs_and_of_due_times_that_moved(q: Probe) -> None:
+    q.listen()
+    call(q, "a", "ur,f", when=f"+{SECOND}")
+    call(q, "b", "uk,f")
+    call(q, "c", "ur,f", when=f"+{9 * SECOND}")
+    assert [(e.kind, e.verb, e.job_id) for e in q.told()] == [
+        ("added", "enqueue", "a"),
+        ("rescheduled", "fold", "a"),
+    ]
+
+
+def test_one_that_becomes_the_earliest_wakes_someone(q: Probe) -> None:
+    call(q, "a", "ur,f", when=f"+{60 * SECOND}")
+    q.hear()
+    q.raw.zadd(q.keys["keep"], {"k1": q.now + 20 * SECOND})
+    call(q, "b", "ur,f", when=f"+{60 * SECOND}")
+    assert q.hear() is None
+    call(q, "c", "ur,f", when=f"+{10 * SECOND}")
+    assert q.hear() == "-"
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        *(
+            "k=k",
+            "f=uk,f",
+            "f=uk,f k=k",
+            "k=k f=uk",
+            "k=k f=uq,f",
+            "k=k f=uk,s f=uk,f",
+            "k= f=uk,f",
+        ),
+        *("k=k f=d5", "k=k f=t0,5", "k=k f=t1,0", "k=k f=g5,5", "k=k f=g5,5,0", "k=k k=l f=uk,f"),
+        "k=k f=uk," + "9" * 17,
+        f"k={'k' * 801} f=uk,f",
+    ],
+)
+def test_what_no_policy_says_is_refused(q: Probe, terms: str) -> None:
+    with pytest.raises(ScriptBug):
+        q.add_many(Prepared("a", "+0", 5, BODY, terms=terms))
+    assert q.holding().hashes["jobs"] == {}
