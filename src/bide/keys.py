@@ -80,6 +80,14 @@ LAYOUT: Final[dict[str, Key]] = {
     "expiring": Key(
         ":expiring", "zset", "id of a job that must begin by a time → when to look (µs)"
     ),
+    "blocked": Key(
+        ":blocked", "zset", "id of a job that waits for others → since when (µs)"
+    ),
+    "edges": Key(
+        ":edges",
+        "zset",
+        "which job waits for which, and who has yet to be told: see `lua/include/depend.lua`",
+    ),
     "active": Key(":active", "zset", "job id → when its lease ends (µs)"),
     "completed": Key(":completed", "zset", "job id → when it finished (µs), bounded"),
     "failed": Key(":failed", "zset", "job id → when it failed for good (µs), bounded"),
@@ -105,7 +113,10 @@ LAYOUT: Final[dict[str, Key]] = {
     ),
     "listeners": Key(":listeners", "zset", "who holds `events` open → until when (µs); 64 at most"),
     "trash": Key(
-        ":trash:<p>", "zset", "due sets that `empty` has set aside and deletes in pieces", DUE_SETS
+        ":trash:<p>",
+        "zset",
+        "what `empty` has set aside and deletes in pieces: the due sets, and what was blocked",
+        (*DUE_SETS, "blocked"),
     ),
     "aside": Key(
         ":aside:<p>",
@@ -135,6 +146,7 @@ META: Final[dict[str, str]] = {
     "kind": "`data` in a delay queue, which no worker serves",
     "large": "1 once a body was so large that bodies are weighed before they are read",
     "terms": "1 once a job had terms",
+    "edges": "1 once a job waited for others, or others for it",
     "repeated": "when jobs that existed were last enqueued again with a durability to confirm",
     "told": "how many events there were since then: the second half of the last one's id",
     "trash": "1 while `trash` holds what `empty` set aside",

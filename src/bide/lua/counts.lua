@@ -5,9 +5,10 @@
 -- @key   completed  counts
 -- @key   failed     counts
 -- @key   cancelled  counts
+-- @key   blocked    counts
 -- @key   keep       counts
 -- @key   park       counts
--- @reply ok now delayed waiting active completed failed cancelled next_due idle, then meta
+-- @reply ok now delayed waiting active completed failed cancelled blocked next_due idle, then meta
 -- @include clock
 
 local now = clock.now(meta)
@@ -24,4 +25,4 @@ end
 local idle = redis.call('ZCOUNT', keep, now, '+inf') + redis.call('ZCOUNT', park, now, '+inf')
 return {'ok', now, all - waiting, waiting, redis.call('ZCARD', active),
   redis.call('ZCARD', completed), redis.call('ZCARD', failed), redis.call('ZCARD', cancelled),
-  next_due, idle, redis.call('HGETALL', meta)}
+  redis.call('ZCARD', blocked), next_due, idle, redis.call('HGETALL', meta)}

@@ -1,6 +1,8 @@
--- empty: set all delayed and waiting jobs aside, then delete them in bounded pieces.
+-- empty: set all delayed, waiting and blocked jobs aside, then delete them in bounded pieces.
 -- @key   meta     notes that a trash is left, reads whether someone listens
 -- @key   due      renamed
+-- @key   blocked  renamed
+-- @key   edges    notes that what others wait for was removed
 -- @key   jobs     sweeps
 -- @key   run      sweeps
 -- @key   results  sweeps
@@ -12,26 +14,32 @@
 -- @arg   limit    integer  how many jobs to delete in this call
 -- @reply ok aside more    how many this emptying has set aside; whether to go on
 -- @reply busy             an earlier trash is left: begin again
--- @include clock sweep event
+-- @include clock sweep event depend
 
 -- A trash that a dead caller left is swept first; claims sweep it too.
+local has_edges = redis.call('HEXISTS', meta, 'edges') == 1
+local removed
+if has_edges then removed = function(ids) depend.removed(edges, ids) end end
+local stores = {jobs, run, results, notes, terms}
 if begin == '-' then
-  return {'ok', 0, sweep.some(meta, trash, {jobs, run, results, notes, terms}, limit) and 1 or 0}
+  return {'ok', 0, sweep.some(meta, trash, stores, limit, removed) and 1 or 0}
 end
 local left = redis.call('HEXISTS', meta, 'trash')
 local name, count = string.match(redis.call('HGET', meta, 'emptied') or '', '^(%S+) (%d+)$')
 if name == begin then return {'ok', tonumber(count), left} end -- a repeat
-if left == 1 and sweep.some(meta, trash, {jobs, run, results, notes, terms}, limit) then
+if left == 1 and sweep.some(meta, trash, stores, limit, removed) then
   return {'busy'}
 end
 local aside = 0
-for i = 1, #due do
-  local size = redis.call('ZCARD', due[i])
+local function set_aside(from, to)
+  local size = redis.call('ZCARD', from)
   if size > 0 then
-    redis.call('RENAME', due[i], trash[i])
+    redis.call('RENAME', from, to)
     aside = aside + size
   end
 end
+for i = 1, #due do set_aside(due[i], trash[i]) end
+set_aside(blocked, trash[#trash])
 if aside == 0 then return {'ok', 0, 0} end
 redis.call('HSET', meta, 'trash', 1, 'emptied', begin .. ' ' .. aside)
 local book = event.book(meta, clock.now(meta))

@@ -10,11 +10,15 @@
 -- @key   completed  reads
 -- @key   failed     reads
 -- @key   cancelled  reads
+-- @key   blocked    reads
+-- @key   edges      reads what it waits for
 -- @key   asked      reads
 -- @rest  id
--- @reply ok now, then per job: state since priority body run result notes asked terms | gone
+-- @reply ok now, then per job: state since priority body run result notes asked terms awaited | gone
 -- @reply more now, then the same of the first of them: there is no room for the others in one reply
--- @include clock find weigh
+-- @include clock find weigh depend
+
+-- awaited: of one that is blocked, how many jobs it waits for, and the ids of the first
 
 local now = clock.now(meta)
 local reply = {'ok', now}
@@ -30,7 +34,7 @@ for i = rest, #ARGV do
   if level then
     state = since > now and 'delayed' or 'waiting'
   else
-    state, since = find.elsewhere(active, completed, failed, cancelled, id)
+    state, since = find.elsewhere(active, completed, failed, cancelled, id, blocked)
   end
   if state == 'gone' then
     reply[#reply + 1] = {'gone'}
@@ -40,7 +44,7 @@ for i = rest, #ARGV do
     weigh.add(room, body, result, said)
     reply[#reply + 1] = {state, since, level and level <= 10 and 10 - level or false, body,
       redis.call('HGET', run, id), result, said, state == 'active' and redis.call('ZSCORE', asked, id),
-      redis.call('HGET', terms, id)}
+      redis.call('HGET', terms, id), state == 'blocked' and depend.awaited(edges, id)}
   end
 end
 return reply

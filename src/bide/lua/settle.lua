@@ -5,7 +5,10 @@
 -- @key   run        remembers token and outcome
 -- @key   results    adds results that are not None, trims
 -- @key   notes      adds errors, trims
--- @key   terms      trims
+-- @key   terms      reads of what waited for these, trims
+-- @key   expiring   adds what is freed
+-- @key   blocked    removes what is freed, or cancelled
+-- @key   edges      tells who waits for jobs that have ended
 -- @key   active     removes
 -- @key   completed  adds, trims
 -- @key   failed     adds, trims
@@ -17,7 +20,7 @@
 -- @key   events     tells listeners
 -- @rest  id token outcome when data
 -- @reply ok now, then per job: ok | lost | gone
--- @include clock when record hint retain noting ended event
+-- @include clock when record hint retain noting ended event term depend
 
 -- outcome: complete (when: how long to keep it, or nothing; data: result)
 --        | retry (when; data: error) | fail (when: how long to keep it, or nothing; data: error)
@@ -31,7 +34,7 @@ local STAMP = {complete = 'C', retry = 'R', fail = 'F', snooze = 'S', release = 
 local AGAIN = {retry = true, snooze = true, release = true, crash = true}
 local KIND = {complete = 'completed', retry = 'retried', fail = 'failed', snooze = 'rescheduled',
   release = 'rescheduled', cancel = 'cancelled', crash = 'reclaimed'}
-local CRASHES = 3
+local CRASHES, TELL = 3, 100
 
 local ids, n = {}, 0
 for i = rest, #ARGV, 5 do
@@ -184,17 +187,30 @@ if counts.crash > 0 then redis.pcall('HINCRBY', meta, 'reclaimed', counts.crash)
 if counts.retry > 0 then redis.pcall('HINCRBY', meta, 'retried', counts.retry) end
 
 local stores, limit = {jobs, run, results, notes, limits.terms and terms or nil}, n + 64
+local held
+if limits.edges then
+  local sets = {meta = meta, due = due, jobs = jobs, run = run, active = active,
+    completed = completed, failed = failed, cancelled = cancelled, terms = terms,
+    expiring = expiring, blocked = blocked, edges = edges}
+  local with = {now = now, book = book, event = event, record = record, when = when, term = term,
+    dropped = {}, looks = 2 * TELL}
+  depend.tell(sets, with, finished, TELL)
+  for _, id in ipairs(with.dropped) do finished[#finished + 1] = id end
+  if with.earliest and (not earliest or with.earliest < earliest) then earliest = with.earliest end
+  if with.more then hint.push(wake, '-') end
+  held = function(id) return depend.is_held(sets, with, id) end
+end
 if counts.complete > 0 then
   redis.pcall('HINCRBY', meta, 'completed', counts.complete)
-  retain.trim(completed, stores, now, limits, 1, limit)
+  retain.trim(meta, completed, stores, now, limits, 1, limit, held)
 end
 if counts.fail > 0 then
   redis.pcall('HINCRBY', meta, 'failed', counts.fail)
-  retain.trim(failed, stores, now, limits, 2, limit)
+  retain.trim(meta, failed, stores, now, limits, 2, limit, held)
 end
 if counts.cancel > 0 then
   redis.pcall('HINCRBY', meta, 'cancelled', counts.cancel)
-  retain.trim(cancelled, stores, now, limits, 3, limit)
+  retain.trim(meta, cancelled, stores, now, limits, 3, limit, held)
 end
 ended.tell(waiters, now, finished)
 if book then

@@ -51,6 +51,8 @@ class Claim(NamedTuple):
     jobs: list[Claimed]
     stale: bool = False
     """The server has seen a later claim of this worker."""
+    post: bool = False
+    """Something is to be told to, or asked of, another queue."""
 
 
 class Popped(NamedTuple):
@@ -177,9 +179,10 @@ def leave(keys: Keys, worker: str) -> Command[None]:
 def _read_claim(reply: list[Any]) -> Claim:
     if reply[0] == b"stale":
         return Claim(0, 0, 0, True, False, False, [], stale=True)
-    jobs = [_read_claimed(*fields) for fields in groups(reply, 7, 5)]
-    now_us, until_us, deadline_us, more, alone, drain = reply[1:7]
-    return Claim(now_us, until_us, deadline_us, bool(more), bool(alone), bool(drain), jobs)
+    jobs = [_read_claimed(*fields) for fields in groups(reply, 8, 5)]
+    now_us, until_us, deadline_us, more, alone, drain, post = reply[1:8]
+    flags = (bool(more), bool(alone), bool(drain))
+    return Claim(now_us, until_us, deadline_us, *flags, jobs, post=bool(post))
 
 
 def _read_popped(reply: list[Any]) -> Popped:

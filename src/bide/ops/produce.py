@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from bide.clock import Duration, at_to_us, to_us
 from bide.command import Arg, Command, command
 from bide.durability import Durability, Kinds, cannot, check_durability, kinds_of
-from bide.errors import UsageError
+from bide.errors import JobNotFound, UsageError
 from bide.ids import check_name, new_id
 from bide.keys import Keys, check_priority
-from bide.ops.reply import groups
+from bide.ops.reply import groups, text
 from bide.payload.codec import Body, encode_body
 
 CHUNK: Final = 250
@@ -41,6 +41,8 @@ class Prepared(NamedTuple):
     """What is to be waited for when it is enqueued."""
     terms: str = ""
     """What is asked of it beside its due time, as `bide.terms` writes it."""
+    parents: tuple[str, ...] = ()
+    """What it waits for: ids, of jobs of other queues `{queue}id`."""
 
 
 class Receipt(NamedTuple):
@@ -88,6 +90,7 @@ def prepare(
     names: Sequence[str] = (),
     durability: Durability | None = None,
     terms: str = "",
+    parents: Sequence[str] = (),
 ) -> Prepared:
     """Make a job ready to be enqueued; `names` are those of the task's positional parameters.
 
@@ -98,7 +101,9 @@ def prepare(
     level = check_priority(priority)
     id = new_id() if job_id is None else check_name(job_id, "job_id")
     wanted = check_durability(durability)
-    return Prepared(id, when(delay, at), level, encode_body(body, names), wanted, terms)
+    return Prepared(
+        id, when(delay, at), level, encode_body(body, names), wanted, terms, tuple(parents)
+    )
 
 
 def enqueue(keys: Keys, jobs: Sequence[Prepared], kinds: Kinds = ()) -> Command[list[Receipt]]:
@@ -114,23 +119,42 @@ def enqueue(keys: Keys, jobs: Sequence[Prepared], kinds: Kinds = ()) -> Command[
     for job in jobs:
         args += job[:_SENT]
         if have_terms:
-            args.append(job.terms)
+            args += (job.terms, " ".join(job.parents))
     if kinds:
         args.append(",".join(kinds))
 
     def parse(reply: list[Any]) -> list[Receipt]:
         if reply[0] == b"cannot":
             raise cannot(reply[1].decode())
+        if reply[0] == b"unknown":
+            raise unknown_parent(text(reply[1]))
         return [
-            Receipt(job.id, due_us, word == b"new", _confirmed(job, kinds))
+            Receipt(job.id, due_us, word == b"new", confirmed(job, kinds))
             for job, (word, due_us) in zip(jobs, groups(reply, 2, 2), strict=True)
         ]
 
-    return command("place" if have_terms else "enqueue", keys, args, parse, kinds if jobs else ())
+    script = "place" if have_terms else "enqueue"
+    rest = _again_if_busy(keys, jobs, kinds) if have_terms else None
+    return command(script, keys, args, parse, kinds if jobs else (), rest)
 
 
-def _confirmed(job: Prepared, kinds: Kinds) -> Durability:
+def _again_if_busy(
+    keys: Keys, jobs: Sequence[Prepared], kinds: Kinds
+) -> Callable[[list[Any]], Command[list[Receipt]] | None]:
+    return lambda reply: enqueue(keys, jobs, kinds) if reply[0] == b"busy" else None
+
+
+def confirmed(job: Prepared, kinds: Kinds) -> Durability:
+    """What of this job's durability has come true, where these kinds were waited for."""
     return job.durability if job.durability in kinds else "local"
+
+
+def unknown_parent(id: str) -> JobNotFound:
+    """The error for a parent that there is not."""
+    return JobNotFound(
+        f"There is no job {id!r} to wait for, so nothing was added: it never was, was deleted, or "
+        "its time is over; enqueue it before what depends on it, or leave it out."
+    )
 
 
 def wanted(jobs: Sequence[Prepared]) -> Kinds:
@@ -143,23 +167,166 @@ def enqueue_many(
 ) -> Iterator[list[Command[list[Receipt]]]]:
     """Add any number of jobs: round trips of several calls, each bounded by count and bytes."""
     trip: list[Command[list[Receipt]]] = []
-    size, first, is_plain = 0, 0, True
+    size, first, kind, awaited = 0, 0, 0, 0
     for i, job in enumerate(jobs):
         full = size + len(job.body) > CHUNK_BYTES
-        if i > first and (full or i - first >= CHUNK or (job.terms == "") != is_plain):
-            trip.append(enqueue(keys, jobs[first:i], kinds))
-            first, size = i, 0
+        new_kind = _kind(job) if job.terms else 0
+        many = i - first >= CHUNK or awaited + len(job.parents) > CHUNK
+        if i > first and (full or many or new_kind != kind or kind == _IN_STEPS):
+            trip.append(_adding(keys, jobs[first:i], kinds))
+            first, size, awaited = i, 0, 0
             if full or len(trip) == TRIP:
                 yield trip
                 trip = []
         size += len(job.body)
-        is_plain = job.terms == ""
+        kind = new_kind
+        awaited += len(job.parents)
     if first < len(jobs):
-        trip.append(enqueue(keys, jobs[first:], kinds))
+        trip.append(_adding(keys, jobs[first:], kinds))
     if trip:
         yield trip
 
 
+_IN_STEPS: Final = 2
+"""The kind of a job that one call cannot add: it waits for many, or for jobs of other queues."""
+
+
+def _kind(job: Prepared) -> int:
+    in_steps = len(job.parents) > CHUNK or any(is_remote(parent) for parent in job.parents)
+    return _IN_STEPS if in_steps else 1
+
+
+def is_remote(parent: str) -> bool:
+    """Whether what is waited for is of another queue."""
+    return parent.startswith("{")
+
+
+def _adding(keys: Keys, jobs: Sequence[Prepared], kinds: Kinds) -> Command[list[Receipt]]:
+    if jobs[0].parents and _kind(jobs[0]) == _IN_STEPS:
+        return Placing(keys, jobs[0], kinds).begin()
+    return enqueue(keys, jobs, kinds)
+
+
+class Placing:
+    """Adds a job that waits for many others, or for jobs of other queues, step by step.
+
+    It is there from the first step on, and waits also for a gate that only the last step opens. So
+    nobody sees it run before all that it waits for is known, whoever dies; and whoever finds a gate
+    that has stood closed for half a minute removes the job, which nobody has been told of.
+    """
+
+    def __init__(self, keys: Keys, job: Prepared, kinds: Kinds) -> None:
+        self._keys = keys
+        self._job = job
+        self._kinds = kinds
+        self._is_new = True
+        self._left = list(job.parents[CHUNK:])
+        """What it waits for and has not been noted."""
+        self._to_ask = [parent for parent in job.parents if is_remote(parent)]
+        """Of these, those of other queues that have not been asked."""
+        self._ended: list[tuple[str, str]] = []
+        """Of these, those that have ended, and how."""
+
+    def begin(self) -> Command[list[Receipt]]:
+        """The first step."""
+        gated = self._job._replace(parents=(*self._job.parents[:CHUNK], GATE))
+        first = enqueue(self._keys, [gated], self._kinds)
+        return first._replace(rest=self._begun)
+
+    def _begun(self, reply: list[Any]) -> Command[list[Receipt]] | None:
+        if reply[0] == b"busy":
+            return self.begin()
+        if reply[0] != b"ok" or reply[2] == b"exists":
+            return None
+        self._is_new = reply[2] == b"new"
+        return self._next()
+
+    def _next(self) -> Command[list[Receipt]]:
+        if self._left:
+            some, self._left = self._left[:CHUNK], self._left[CHUNK:]
+            return self._link([(parent, "-") for parent in some], is_last=False)
+        if self._to_ask:
+            return self._ask()
+        some_ended, self._ended = self._ended[:CHUNK], self._ended[CHUNK:]
+        return self._link(some_ended, is_last=not self._ended)
+
+    def _ask(self) -> Command[list[Receipt]]:
+        queue, _ = split_reference(self._to_ask[0])
+        of_queue = [ref for ref in self._to_ask if split_reference(ref)[0] == queue][:CHUNK]
+
+        def asked(reply: list[Any]) -> Command[list[Receipt]]:
+            if reply[0] == b"busy":
+                return again
+            outcomes = words(reply, 1)
+            if "D" in outcomes:
+                raise UsageError(
+                    f"{queue!r} is a delay queue: its items are data, and no job can wait for them; "
+                    "wait for a job."
+                )
+            known = set(of_queue)
+            self._to_ask = [ref for ref in self._to_ask if ref not in known]
+            told = zip(of_queue, outcomes, strict=True)
+            self._ended += [(ref, outcome) for ref, outcome in told if outcome != "-"]
+            return self._next()
+
+        again = attend(self._keys, queue, [(self._job.id, ref) for ref in of_queue], asked)
+        return again
+
+    def _link(self, told: list[tuple[str, str]], is_last: bool) -> Command[list[Receipt]]:
+        def linked(reply: list[Any]) -> Command[list[Receipt]] | None:
+            if reply[0] == b"busy":
+                return again
+            if reply[0] == b"unknown":
+                raise unknown_parent(text(reply[1]))
+            if reply[0] == b"gone":
+                raise ServerUnavailable(
+                    f"Enqueueing job {self._job.id} took so long that it was removed again, as what "
+                    "a producer that died leaves behind; enqueue it again."
+                )
+            return None if is_last or reply[0] == b"ended" else self._next()
+
+        def receipt(reply: list[Any]) -> list[Receipt]:
+            due_us = reply[1] if reply[0] == b"ok" else 0
+            is_confirmed = confirmed(self._job, self._kinds)
+            return [Receipt(self._job.id, due_us, self._is_new, is_confirmed)]
+
+        args: list[Arg] = [self._job.id, int(is_last)]
+        for parent, outcome in told:
+            args += (parent, outcome)
+        again = command("link", self._keys, args, receipt, self._kinds, linked)
+        return again
+
+
+GATE: Final = "{}"
+"""Stands for more that a job waits for, and that is not known yet."""
+
+
+def split_reference(parent: str) -> tuple[str, str]:
+    """Queue and id of a job of another queue."""
+    queue, _, id = parent[1:].partition("}")
+    return queue, id
+
+
+def attend(
+    keys: Keys,
+    queue: str,
+    awaited: Sequence[tuple[str, str]],
+    rest: Callable[[list[Any]], Any],
+) -> Command[Any]:
+    """Have another queue tell its jobs' ends, and hear what it says of them now.
+
+    Args:
+        keys: of the queue whose jobs wait.
+        queue: the other.
+        awaited: id of a job that waits, and a job of the other queue.
+        rest: reads the reply, and returns the command that goes on.
+    """
+    args: list[Arg] = []
+    for child, parent in awaited:
+        args += (f"{{{keys.queue}}}{child}", split_reference(parent)[1])
+    return command("attend", keys_of(queue, keys.prefix), args, lambda reply: reply, rest=rest)
+
+
 def jobs_in(command: Command[Any]) -> int:
     """How many jobs a command of `enqueue` adds."""
-    return len(command.args) // (_SENT + (command.script == "place"))
+    return len(command.args) // (_SENT + 2 * (command.script == "place"))

@@ -42,6 +42,7 @@ DEFAULT_TIMEOUT: Final = 300.0
 _LONGEST: Final = LONGEST_US / 1e6
 _TimeOut = Annotated[float, msgspec.Meta(gt=0, le=_LONGEST)]
 _Name = Annotated[str, msgspec.Meta(max_length=LONGEST_TASK)]
+_Parent = Annotated[str, msgspec.Meta(max_length=2 * LONGEST + 2)]
 _Keep = Annotated[float, msgspec.Meta(ge=0, le=_LONGEST)]
 
 _MAX_TRACEBACK: Final = 8_000
@@ -73,6 +74,8 @@ class Body(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     keep: _Keep | None = None
     """Seconds that the finished job is kept."""
     on_crash: Literal["rerun", "fail"] | None = None
+    parents: Sequence[_Parent] = ()
+    """What it waits for, or has waited for: ids, of jobs of other queues `{queue}id`."""
     meta: dict[str, Any] | None = None
     description: str | None = None
     """A line for people."""
@@ -144,6 +147,22 @@ def encode_body(body: Body, names: Sequence[str] = ()) -> bytes:
         raise PayloadError(_what_does_not_fit(body, names, error)) from None
     if len(data) > MAX_BODY:
         raise PayloadError(_too_large(f"The arguments of {body.task}", len(data)))
+    return data
+
+
+def with_parents(data: bytes, parents: Sequence[str]) -> bytes:
+    """A body that waits for these jobs, instead of those it waited for; nothing else is changed.
+
+    Raises:
+        PayloadError: it is over `MAX_BODY` bytes by this, or it is data and no job.
+    """
+    if is_item(data):
+        raise PayloadError("Data cannot wait for jobs; enqueue a job that pushes it.")
+    head, newline, packed = data.partition(b"\n")
+    fields: dict[str, Any] = _fields_decoder.decode(head)
+    data = _encoder.encode({**fields, "parents": list(parents)}) + newline + packed
+    if len(data) > MAX_BODY:
+        raise PayloadError(_too_large("A job that waits for so many others", len(data)))
     return data
 
 

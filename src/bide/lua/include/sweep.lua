@@ -1,14 +1,15 @@
 -- What `empty` has set aside, deleted in bounded pieces.
 local sweep = {}
 
--- Deletes up to `limit` jobs; true while some are left.
-function sweep.some(meta, sets, stores, limit)
+-- Deletes up to `limit` jobs; true while some are left. `removed` is told their ids.
+function sweep.some(meta, sets, stores, limit, removed)
   for i = 1, #sets do
     local popped = redis.call('ZPOPMIN', sets[i], limit)
     if #popped > 0 then
       local ids = {}
       for j = 1, #popped, 2 do ids[#ids + 1] = popped[j] end
       for k = 1, #stores do redis.call('HDEL', stores[k], unpack(ids)) end
+      if removed then removed(ids) end
       limit = limit - #ids
       if limit <= 0 then return true end
     end

@@ -1,0 +1,13 @@
+-- post: take off what was told to other queues, or asked of them, and read what else is to be.
+-- @key   edges  removes, reads
+-- @arg   count  integer  how much to read at most
+-- @rest  word
+-- @reply ok, then what is to be told (`@`) or asked (`?`), as `edges` has it
+
+for i = rest, #ARGV do
+  if not string.find(ARGV[i], '^[@?]') then return redis.error_reply('BADARG post rest') end
+end
+for i = rest, #ARGV, 500 do
+  redis.call('ZREM', edges, unpack(ARGV, i, math.min(i + 499, #ARGV)))
+end
+return {'ok', unpack(redis.call('ZRANGEBYLEX', edges, '[?', '(A', 'LIMIT', 0, math.min(count, 500)))}
