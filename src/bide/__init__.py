@@ -35,6 +35,7 @@ from bide.errors import (
     WorkerCrashed,
 )
 from bide.events import Event
+from bide.flows import chain, fan_in
 from bide.middleware import Middleware, use
 from bide.notes import Attempt, LogLine, Progress
 from bide.ops.inspect import Counts
@@ -107,7 +108,9 @@ __all__ = [
     "WorkerCrashed",
     "WorkerSeen",
     "__version__",
+    "chain",
     "current_job",
+    "fan_in",
     "resource",
     "use",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, Final, Protocol
@@ -28,7 +28,7 @@ class Voice(Protocol):
 class CurrentJob:
     """What a running task may know of its own job, and say of it."""
 
-    __slots__ = ("_claimed", "_voice", "id", "meta", "queue", "task", "worker")
+    __slots__ = ("_claimed", "_voice", "id", "meta", "parents", "queue", "task", "worker")
 
     def __init__(
         self,
@@ -38,6 +38,7 @@ class CurrentJob:
         claimed: Claimed,
         voice: Voice,
         meta: Mapping[str, Any] | None = None,
+        parents: Sequence[str] = (),
     ) -> None:
         self.id: Final = claimed.id
         self.queue: Final = queue
@@ -46,6 +47,9 @@ class CurrentJob:
         """The task's name."""
         self.meta: Final[Mapping[str, Any]] = meta or {}
         """What the producer noted with `meta=`."""
+        self.parents: Final = tuple(parents)
+        """The ids of the jobs that it has waited for, in the order given; of another queue's,
+        `{queue}id`. `queue.parents()` reads them, with their results."""
         self._claimed = claimed
         self._voice = voice
 

@@ -115,8 +115,10 @@ class Snapshot(NamedTuple):
 
     @property
     def due_us(self) -> int:
-        """When it is due; of one that has started, when it was due; of one that is blocked, when it
-        would be if it were freed at `now_us`."""
+        """When it is due; of one that has started, when it was due.
+
+        Of one that is blocked, when it would be if it were freed at `now_us`.
+        """
         if self.state == State.BLOCKED:
             return self.terms.due_us(self.now_us)
         if self.run is not None and self.state not in (State.DELAYED, State.WAITING):

@@ -80,9 +80,7 @@ LAYOUT: Final[dict[str, Key]] = {
     "expiring": Key(
         ":expiring", "zset", "id of a job that must begin by a time → when to look (µs)"
     ),
-    "blocked": Key(
-        ":blocked", "zset", "id of a job that waits for others → since when (µs)"
-    ),
+    "blocked": Key(":blocked", "zset", "id of a job that waits for others → since when (µs)"),
     "edges": Key(
         ":edges",
         "zset",

@@ -64,8 +64,8 @@ class Options(TaskOptions, total=False):
     description: str | None
     """A line for people who look at the job: at most 500 characters; by default its call."""
     depends_on: Parents | None
-    """Jobs that must have completed before: a job, an id, or a list of these. Its delay is counted
-    from their end. Fails one of them, it is cancelled, unless one of the next three says otherwise."""
+    """Jobs that must have completed before: a job, an id, or a list of these. Its delay counts from
+    their end. If one fails, it is cancelled, unless one of the next three says otherwise."""
     allow_failure: bool | None
     """Whether it runs also if some of them have failed, once all have ended."""
     if_failed: bool | None

@@ -9,7 +9,7 @@ server that is full (which refuses a transaction, even one that reads).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import redis
@@ -21,8 +21,8 @@ from bide.payload.codec import decode_body, decode_result
 from bide.payload.items import decode_item, is_item
 from bide.terms import Terms
 
-_SETS = ("active", "completed", "failed", "cancelled")
-_ASIDE = ("asked", "waiters", "expiring")
+_SETS = ("blocked", "active", "completed", "failed", "cancelled")
+_ASIDE = ("asked", "waiters", "expiring", "edges")
 _HASHES = ("jobs", "run", "results", "notes", "terms")
 _PICTURE = """
 local reply = {}
@@ -60,6 +60,8 @@ class Holding:
     hashes: dict[str, dict[str, bytes]]
     records: dict[str, RunRecord]
     meta: dict[str, str]
+    edges: set[str] = field(default_factory=set)
+    """What waits for what, as `lua/include/depend.lua` has it."""
 
     @property
     def ids(self) -> set[str]:
@@ -72,7 +74,7 @@ class Holding:
         return {id: at for p in DUE_SETS for id, at in self.sets[f"due:{p}"].items()}
 
     def where(self, id: str) -> str | None:
-        """`due`, `active`, `completed`, `failed`, `cancelled`, `trash`, or None."""
+        """`due`, `blocked`, `active`, `completed`, `failed`, `cancelled`, `trash`, or None."""
         for name, ids in self.sets.items():
             if id in ids:
                 return name.partition(":")[0]
@@ -105,8 +107,8 @@ def hold(client: redis.Redis, queue: str, prefix: str = PREFIX) -> Holding:
         record = RunRecord.read(line)
         assert record is not None, f"{id} has the record {line!r}"
         records[id] = record
-    asked, waiters, _ = (sets.pop(name) for name in _ASIDE)
-    return Holding(sets, asked, waiters, hashes, records, meta)
+    asked, waiters, _, edges = (sets.pop(name) for name in _ASIDE)
+    return Holding(sets, asked, waiters, hashes, records, meta, set(edges))
 
 
 def assert_legal(
@@ -122,6 +124,7 @@ def assert_legal(
     if not unreadable:
         _bodies_can_be_read(holding)
     _records_agree(holding)
+    _edges_agree(holding)
     _no_other_key(client, queue, prefix)
     return holding
 
@@ -175,6 +178,26 @@ def _records_agree(holding: Holding) -> None:
         _notes_can_be_read(id, text)
 
 
+def _edges_agree(holding: Holding) -> None:
+    """Whatever is blocked waits for something that will tell it of its end."""
+    blocked = holding.sets["blocked"]
+    waits: dict[str, set[str]] = {}
+    for member in holding.edges:
+        if member[0] == "<":
+            child, parent = member[1:].split(" ")
+            waits.setdefault(child, set()).add(parent)
+    for id in blocked:
+        assert waits.get(id), f"{id} is blocked, and waits for nothing"
+        for parent in waits[id] - {"{}"}:
+            if parent.startswith("{"):
+                continue
+            assert f">{parent} {id}" in holding.edges, f"{parent} would not tell {id}"
+            is_told = any(member.startswith(f"!{parent} ") for member in holding.edges)
+            is_live = holding.where(parent) in ("due", "blocked", "active", "trash")
+            assert is_live or is_told, f"{id} waits for {parent}, for ever"
+    assert not holding.edges or "edges" in holding.meta, "edges that nothing looks at"
+
+
 def _notes_can_be_read(id: str, text: bytes) -> None:
     kinds = [line[:2].decode() for line in text.split(b"\n")]
     notes = read_notes(text)
@@ -197,5 +220,4 @@ def _pairs(flat: list[Any]) -> list[tuple[bytes, Any]]:
 
 
 def _fan(keys: tuple[str, ...]) -> list[tuple[str, str]]:
-    assert len(keys) == len(LAYOUT["due"].fan)
-    return list(zip(DUE_SETS, keys, strict=True))
+    return list(zip(LAYOUT["trash"].fan, keys, strict=False))

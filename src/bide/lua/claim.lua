@@ -36,7 +36,7 @@
 -- tries: the attempt; of a job that was claimed before, what `record.tries` says
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
 local SWEEP, TRIM = 100, 100
-local MARKED, TELL, LOOKS = 20, 200, 200
+local MARKED, TELL, LOOKS = 200, 200, 200
 local LEVELS, ALONE, MOST = 10, 11, 250
 count = math.min(count, MOST)
 

@@ -194,7 +194,7 @@ if limits.edges then
     expiring = expiring, blocked = blocked, edges = edges}
   local with = {now = now, book = book, event = event, record = record, when = when, term = term,
     dropped = {}, looks = 2 * TELL}
-  depend.tell(sets, with, finished, TELL)
+  depend.tell(sets, with, finished, TELL + n)
   for _, id in ipairs(with.dropped) do finished[#finished + 1] = id end
   if with.earliest and (not earliest or with.earliest < earliest) then earliest = with.earliest end
   if with.more then hint.push(wake, '-') end

@@ -10,10 +10,11 @@ from typing import Any, Final, NamedTuple
 from bide.clock import Duration, at_to_us, to_us
 from bide.command import Arg, Command, command
 from bide.durability import Durability, Kinds, cannot, check_durability, kinds_of
-from bide.errors import JobNotFound, UsageError
+from bide.errors import JobNotFound, ServerUnavailable, UsageError
 from bide.ids import check_name, new_id
-from bide.keys import Keys, check_priority
-from bide.ops.reply import groups, text
+from bide.keys import Keys, check_priority, keys_of
+from bide.ops.edges import GATE, attend, is_remote, link, split_reference
+from bide.ops.reply import groups, text, words
 from bide.payload.codec import Body, encode_body
 
 CHUNK: Final = 250
@@ -196,11 +197,6 @@ def _kind(job: Prepared) -> int:
     return _IN_STEPS if in_steps else 1
 
 
-def is_remote(parent: str) -> bool:
-    """Whether what is waited for is of another queue."""
-    return parent.startswith("{")
-
-
 def _adding(keys: Keys, jobs: Sequence[Prepared], kinds: Kinds) -> Command[list[Receipt]]:
     if jobs[0].parents and _kind(jobs[0]) == _IN_STEPS:
         return Placing(keys, jobs[0], kinds).begin()
@@ -226,6 +222,8 @@ class Placing:
         """Of these, those of other queues that have not been asked."""
         self._ended: list[tuple[str, str]] = []
         """Of these, those that have ended, and how."""
+        self._data = ""
+        """A delay queue that was met among these."""
 
     def begin(self) -> Command[list[Receipt]]:
         """The first step."""
@@ -241,7 +239,7 @@ class Placing:
         self._is_new = reply[2] == b"new"
         return self._next()
 
-    def _next(self) -> Command[list[Receipt]]:
+    def _next(self) -> Command[Any]:
         if self._left:
             some, self._left = self._left[:CHUNK], self._left[CHUNK:]
             return self._link([(parent, "-") for parent in some], is_last=False)
@@ -250,38 +248,47 @@ class Placing:
         some_ended, self._ended = self._ended[:CHUNK], self._ended[CHUNK:]
         return self._link(some_ended, is_last=not self._ended)
 
-    def _ask(self) -> Command[list[Receipt]]:
+    def _ask(self) -> Command[Any]:
         queue, _ = split_reference(self._to_ask[0])
         of_queue = [ref for ref in self._to_ask if split_reference(ref)[0] == queue][:CHUNK]
+        child = f"{{{self._keys.queue}}}{self._job.id}"
 
-        def asked(reply: list[Any]) -> Command[list[Receipt]]:
+        def asked(reply: list[Any]) -> Command[Any]:
             if reply[0] == b"busy":
                 return again
             outcomes = words(reply, 1)
-            if "D" in outcomes:
-                raise UsageError(
-                    f"{queue!r} is a delay queue: its items are data, and no job can wait for them; "
-                    "wait for a job."
-                )
             known = set(of_queue)
             self._to_ask = [ref for ref in self._to_ask if ref not in known]
-            told = zip(of_queue, outcomes, strict=True)
-            self._ended += [(ref, outcome) for ref, outcome in told if outcome != "-"]
+            for ref, outcome in zip(of_queue, outcomes, strict=True):
+                if outcome == "D":
+                    self._data = queue
+                    outcome = "U"
+                if outcome != "-":
+                    self._ended.append((ref, outcome))
             return self._next()
 
-        again = attend(self._keys, queue, [(self._job.id, ref) for ref in of_queue], asked)
+        awaited = [(child, split_reference(ref)[1]) for ref in of_queue]
+        again = attend(keys_of(queue, self._keys.prefix), awaited, asked)
         return again
 
-    def _link(self, told: list[tuple[str, str]], is_last: bool) -> Command[list[Receipt]]:
-        def linked(reply: list[Any]) -> Command[list[Receipt]] | None:
+    def _refusal(self, parent: str) -> JobNotFound | UsageError:
+        if not self._data:
+            return unknown_parent(parent)
+        return UsageError(
+            f"{self._data!r} is a delay queue: its items are data, and no job can wait for them, so "
+            "nothing was added; wait for a job."
+        )
+
+    def _link(self, told: list[tuple[str, str]], is_last: bool) -> Command[Any]:
+        def linked(reply: list[Any]) -> Command[Any] | None:
             if reply[0] == b"busy":
                 return again
             if reply[0] == b"unknown":
-                raise unknown_parent(text(reply[1]))
+                raise self._refusal(text(reply[1]))
             if reply[0] == b"gone":
                 raise ServerUnavailable(
-                    f"Enqueueing job {self._job.id} took so long that it was removed again, as what "
-                    "a producer that died leaves behind; enqueue it again."
+                    f"Enqueueing job {self._job.id} took so long that it was removed again, as is "
+                    "what a producer that died leaves behind; enqueue it again."
                 )
             return None if is_last or reply[0] == b"ended" else self._next()
 
@@ -290,41 +297,9 @@ class Placing:
             is_confirmed = confirmed(self._job, self._kinds)
             return [Receipt(self._job.id, due_us, self._is_new, is_confirmed)]
 
-        args: list[Arg] = [self._job.id, int(is_last)]
-        for parent, outcome in told:
-            args += (parent, outcome)
-        again = command("link", self._keys, args, receipt, self._kinds, linked)
+        sent = link(self._keys, self._job.id, told, is_last, linked)
+        again: Command[Any] = sent._replace(parse=receipt, confirm=self._kinds)  # type: ignore[arg-type]
         return again
-
-
-GATE: Final = "{}"
-"""Stands for more that a job waits for, and that is not known yet."""
-
-
-def split_reference(parent: str) -> tuple[str, str]:
-    """Queue and id of a job of another queue."""
-    queue, _, id = parent[1:].partition("}")
-    return queue, id
-
-
-def attend(
-    keys: Keys,
-    queue: str,
-    awaited: Sequence[tuple[str, str]],
-    rest: Callable[[list[Any]], Any],
-) -> Command[Any]:
-    """Have another queue tell its jobs' ends, and hear what it says of them now.
-
-    Args:
-        keys: of the queue whose jobs wait.
-        queue: the other.
-        awaited: id of a job that waits, and a job of the other queue.
-        rest: reads the reply, and returns the command that goes on.
-    """
-    args: list[Arg] = []
-    for child, parent in awaited:
-        args += (f"{{{keys.queue}}}{child}", split_reference(parent)[1])
-    return command("attend", keys_of(queue, keys.prefix), args, lambda reply: reply, rest=rest)
 
 
 def jobs_in(command: Command[Any]) -> int:

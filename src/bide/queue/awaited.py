@@ -20,8 +20,9 @@ from bide.ops.inspect import Counts
 from bide.ops.manage import Moved
 from bide.ops.produce import Prepared, Receipt
 from bide.ops.registry import WorkerSeen
-from bide.options import OnCrash, Options, TaskOptions
+from bide.options import OnCrash, Options, Parents, TaskOptions
 from bide.payload.serializers import Codec
+from bide.queue.awaited_awaiting import AsyncAwaiting
 from bide.queue.awaited_events import AsyncEvents, AsyncListening, stop_all
 from bide.queue.awaited_job import AsyncJob
 from bide.queue.core import (
@@ -40,13 +41,14 @@ from bide.queue.view import not_found
 from bide.retention import Retention
 from bide.retry import Retry
 from bide.task import Function
+from bide.terms import OnParentCancel
 
 T = TypeVar("T")
 R = TypeVar("R")
 P = ParamSpec("P")
 
 
-class AsyncQueue(QueueCore[aio.Client]):
+class AsyncQueue(QueueCore[aio.Client], AsyncAwaiting):
     """A queue, for code on an event loop; safe to share by loops, in one thread or in several."""
 
     def __init__(
@@ -123,6 +125,10 @@ class AsyncQueue(QueueCore[aio.Client]):
         durability: Durability | None = None,
         on_crash: OnCrash | None = None,
         expires: Duration | datetime | None = None,
+        depends_on: Parents | None = None,
+        allow_failure: bool | None = None,
+        if_failed: bool | None = None,
+        on_parent_cancel: OnParentCancel | None = None,
         description: str | None = None,
         meta: Mapping[str, Any] | None = None,
         on_success: Function | str | None = None,
@@ -145,6 +151,10 @@ class AsyncQueue(QueueCore[aio.Client]):
             durability=durability,
             on_crash=on_crash,
             expires=expires,
+            depends_on=depends_on,
+            allow_failure=allow_failure,
+            if_failed=if_failed,
+            on_parent_cancel=on_parent_cancel,
             description=description,
             meta=meta,
             on_success=on_success,
@@ -175,6 +185,7 @@ class AsyncQueue(QueueCore[aio.Client]):
             ServerUnavailable: no answer; the job may exist. Its id is in the error's `job_ids`:
                 repeating with `job_id=` is safe.
             CannotConfirm: the server cannot give the `durability`; nothing was changed.
+            JobNotFound: there is no job that it could depend on; nothing was added.
             Unconfirmed: the job was added, and its `durability` not confirmed within 3 s; what
                 `ServerUnavailable` says of repeating holds for it too.
         """
@@ -289,7 +300,7 @@ class AsyncQueue(QueueCore[aio.Client]):
         await self._client.run(manage.resume(self.keys))
 
     async def empty(self) -> int:
-        """Remove all delayed and waiting jobs, in bounded steps; how many there were."""
+        """Remove all delayed, waiting and blocked jobs, in bounded steps; how many there were."""
         begin = new_id()
         step = await self._client.run(manage.empty(self.keys, begin))
         while step.busy:

@@ -10,7 +10,7 @@ from bide.clock import Duration, to_us
 from bide.job import Snapshot
 from bide.ops import inspect, manage, produce
 from bide.ops.produce import Receipt
-from bide.queue.view import ANNOUNCE_US, LOOK_EVERY, JobView, not_found
+from bide.queue.view import ANNOUNCE_US, LOOK_EVERY, PENDING, JobView, not_found
 
 if TYPE_CHECKING:
     from bide.queue.awaited import AsyncQueue
@@ -61,7 +61,7 @@ class AsyncJob(JobView[R]):
         channel = self.queue.keys["waiters"]
         async with self.queue._client.waiting_for(channel, self.id) as waiter:
             while (state := await self.queue._client.share(watch)) != "gone":
-                if state not in ("due", "active") and (await self.refresh())._ended():
+                if state not in PENDING and (await self.refresh())._ended():
                     return self._outcome()
                 look_at = time.monotonic() + LOOK_EVERY
                 await waiter.hear(look_at if until is None else min(look_at, until))

@@ -19,8 +19,9 @@ from bide.ops.inspect import Counts
 from bide.ops.manage import Moved
 from bide.ops.produce import Prepared, Receipt
 from bide.ops.registry import WorkerSeen
-from bide.options import OnCrash, Options, TaskOptions
+from bide.options import OnCrash, Options, Parents, TaskOptions
 from bide.payload.serializers import Codec
+from bide.queue.blocking_awaiting import Awaiting
 from bide.queue.blocking_events import Events, Listening, stop_all
 from bide.queue.blocking_job import Job
 from bide.queue.core import (
@@ -39,13 +40,14 @@ from bide.queue.view import not_found
 from bide.retention import Retention
 from bide.retry import Retry
 from bide.task import Function
+from bide.terms import OnParentCancel
 
 T = TypeVar("T")
 R = TypeVar("R")
 P = ParamSpec("P")
 
 
-class Queue(QueueCore[sync.Client]):
+class Queue(QueueCore[sync.Client], Awaiting):
     """A queue, for code that blocks; safe to share by threads."""
 
     def __init__(
@@ -121,6 +123,10 @@ class Queue(QueueCore[sync.Client]):
         durability: Durability | None = None,
         on_crash: OnCrash | None = None,
         expires: Duration | datetime | None = None,
+        depends_on: Parents | None = None,
+        allow_failure: bool | None = None,
+        if_failed: bool | None = None,
+        on_parent_cancel: OnParentCancel | None = None,
         description: str | None = None,
         meta: Mapping[str, Any] | None = None,
         on_success: Function | str | None = None,
@@ -143,6 +149,10 @@ class Queue(QueueCore[sync.Client]):
             durability=durability,
             on_crash=on_crash,
             expires=expires,
+            depends_on=depends_on,
+            allow_failure=allow_failure,
+            if_failed=if_failed,
+            on_parent_cancel=on_parent_cancel,
             description=description,
             meta=meta,
             on_success=on_success,
@@ -173,6 +183,7 @@ class Queue(QueueCore[sync.Client]):
             ServerUnavailable: no answer; the job may exist. Its id is in the error's `job_ids`:
                 repeating with `job_id=` is safe.
             CannotConfirm: the server cannot give the `durability`; nothing was changed.
+            JobNotFound: there is no job that it could depend on; nothing was added.
             Unconfirmed: the job was added, and its `durability` not confirmed within 3 s; what
                 `ServerUnavailable` says of repeating holds for it too.
         """
@@ -288,7 +299,7 @@ class Queue(QueueCore[sync.Client]):
         self._client.run(manage.resume(self.keys))
 
     def empty(self) -> int:
-        """Remove all delayed and waiting jobs, in bounded steps; how many there were."""
+        """Remove all delayed, waiting and blocked jobs, in bounded steps; how many there were."""
         begin = new_id()
         step = self._client.run(manage.empty(self.keys, begin))
         while step.busy:

@@ -12,7 +12,10 @@ from bide.policy import check_on_crash, check_timeout
 from bide.retry import as_retry
 from bide.task import task_name
 
-_SENT_APART: Final = ("delay", "at", "priority", "job_id", "durability", "expires")
+_SENT_APART: Final = (
+    *("delay", "at", "priority", "job_id", "durability", "expires"),
+    *("depends_on", "allow_failure", "if_failed", "on_parent_cancel"),
+)
 
 LONGEST_DESCRIPTION: Final = 500
 """Characters."""

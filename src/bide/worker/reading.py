@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bide.current import CurrentJob
@@ -44,7 +44,7 @@ def identify(run: Run, worker: str, served: Served) -> tuple[Target, Envelope, b
     run.task_name = head.task if head.task.isprintable() else repr(head.task)
     run.codec = head.codec
     run.policy = policy_for(head, run.policy)
-    run.job = current(run, worker, head.meta)
+    run.job = current(run, worker, head.meta, head.parents)
     try:
         target = served.find_to_run(head.task)
     except TaskNotFound:
@@ -54,6 +54,11 @@ def identify(run: Run, worker: str, served: Served) -> tuple[Target, Envelope, b
     return target, envelope, is_signed
 
 
-def current(run: Run, worker: str, meta: Mapping[str, Any] | None = None) -> CurrentJob:
+def current(
+    run: Run,
+    worker: str,
+    meta: Mapping[str, Any] | None = None,
+    parents: Sequence[str] = (),
+) -> CurrentJob:
     """The job, as its own code sees it."""
-    return CurrentJob(run.station.queue, worker, run.task_name, run.claimed, run, meta)
+    return CurrentJob(run.station.queue, worker, run.task_name, run.claimed, run, meta, parents)
