@@ -26,11 +26,14 @@ _CHANGE: Final = (
     *("cancel", "configure", "counts", "delete", "empty", "fetch", "list", "listen", "pause"),
     *("promote", "queues", "register", "reschedule", "resume", "retry", "upcoming"),
 )
-_PRODUCE: Final = (*_CHANGE, "enqueue", "place", "watch")
+_PRODUCE: Final = (*_CHANGE, "attend", "enqueue", "link", "place", "watch")
 _OPERATE: Final = (
     *("fsck_jobs", "fsck_queue", "fsck_queues", "fsck_workers", "stop", "upgrade", "workers"),
 )
-_WORK: Final = ("begin", "claim", "extend", "heartbeat", "leave", "note", "pop", "refuse", "settle")
+_WORK: Final = (
+    *("begin", "claim", "extend", "hear", "heartbeat", "leave", "note", "pop", "post", "refuse"),
+    "settle",
+)
 
 SCRIPTS: Final[dict[Role, tuple[str, ...]]] = {
     "worker": (*_PRODUCE, *_WORK),
@@ -67,7 +70,16 @@ _READ: Final = frozenset(
     [
         *("exists", "hexists", "hget", "hgetall", "hkeys", "hlen", "hmget", "hrandfield"),
         *("hstrlen", "llen", "time", "xrange", "xrevrange", "zcard", "zcount", "zmscore"),
-        *("zrandmember", "zrange", "zrangebyscore", "zrevrange", "zrevrangebyscore", "zscore"),
+        *(
+            "zlexcount",
+            "zrandmember",
+            "zrange",
+            "zrangebylex",
+            "zrangebyscore",
+            "zrevrange",
+            "zrevrangebyscore",
+            "zscore",
+        ),
     ]
 )
 """Commands of scripts that change nothing."""

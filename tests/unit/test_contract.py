@@ -19,7 +19,7 @@ from bide import sync
 from bide.command import Command
 from bide.errors import ScriptBug
 from bide.keys import GLOBAL, LAYOUT, META, Keys, keys_of
-from bide.ops import consume, fsck, inspect, listen, manage, produce, registry
+from bide.ops import consume, edges, fsck, inspect, listen, manage, produce, registry
 from bide.ops.consume import Said, Settle
 from bide.ops.produce import Prepared
 from bide.ops.registry import About
@@ -194,7 +194,7 @@ def test_a_body_is_never_decoded_on_the_server(name: str) -> None:
 BOUNDED = """
 INFO TIME LLEN LPUSH LTRIM DEL RENAME EXISTS TYPE PTTL PUBLISH PEXPIRE
 HGET HSET HSETNX HDEL HMGET HLEN HSTRLEN HEXISTS HINCRBY HRANDFIELD
-ZADD ZREM ZCARD ZCOUNT ZSCORE ZMSCORE ZPOPMIN ZRANGE ZRANGEBYSCORE ZREVRANGEBYSCORE
+ZADD ZREM ZCARD ZCOUNT ZSCORE ZMSCORE ZPOPMIN ZRANGE ZRANGEBYSCORE ZRANGEBYLEX ZLEXCOUNT ZREVRANGEBYSCORE
 ZREVRANGE ZREMRANGEBYSCORE ZRANDMEMBER
 XADD XRANGE XREVRANGE
 SCAN HSCAN ZSCAN
@@ -246,6 +246,10 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
         (1, produce.enqueue(MAIL, [JOB], ("replica", "fsync"))),
         (0, produce.enqueue(MAIL, [], ("fsync",))),
     ],
+    "edges.link": [(n, edges.link(MAIL, "a", [("b", "-")] * n, True)) for n in (0, 3)],
+    "edges.attend": [(n, edges.attend(MAIL, [("{other}a", "b")] * n)) for n in (1, 3)],
+    "edges.post": [(n, edges.post(MAIL, ["@{other}a b C"] * n)) for n in (0, 3)],
+    "edges.hear": [(n, edges.hear(MAIL, [("a", "{other}b", "C")] * n)) for n in (1, 3)],
     "consume.claim": [(0, consume.claim(MAIL, "w1", 1, 10, 1_000_000, 0))],
     "consume.pop": [(0, consume.pop(MAIL, "c1", 1, 10, 0))],
     "consume.refuse": [(n, consume.refuse(MAIL, [("a", b"{}")] * n)) for n in (1, 3)],
@@ -297,7 +301,7 @@ COMMANDS = [
 
 
 def test_every_operation_is_in_the_table_and_every_script_is_called_by_one() -> None:
-    modules: list[ModuleType] = [consume, fsck, inspect, listen, manage, produce, registry]
+    modules: list[ModuleType] = [consume, edges, fsck, inspect, listen, manage, produce, registry]
     operations = {
         f"{module.__name__.rpartition('.')[2]}.{name}"
         for module in modules

@@ -8,11 +8,12 @@
 -- @key   failed     looks
 -- @key   cancelled  looks
 -- @rest  child parent
--- @reply ok, then per pair: - (it has not ended) | C | F | X (completed, failed, cancelled) | U (there
---        is no such job) | D (it is data of a delay queue, and no job)
+-- @reply ok, then per pair: - | C | F | X | U | D
 -- @reply busy       what jobs of these names have left is being seen to: come again
 -- @include depend
 
+-- `-`: it has not ended; C, F, X: it has completed, failed, was cancelled; U: there is no such job; D: the
+-- queue is a delay queue, and holds data
 local parents, known = {}, {}
 for i = rest, #ARGV, 2 do
   if not string.find(ARGV[i], '^{[^%s%c{}]+}[^%s%c{}]+$') or not string.find(ARGV[i + 1], '^[^%s%c{}]+$') then

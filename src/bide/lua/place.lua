@@ -73,7 +73,7 @@ if #children > 0 then
 end
 
 local is_new = arrive.store(meta, jobs, trash, {run, notes, terms}, weigh, sweep, ARGV, rest, WIDTH)
-local reply = {'ok', now}
+local reply, has_new = {'ok', now}, false
 local earliest
 local function by(at)
   if at and (not earliest or at < earliest) then earliest = at end
@@ -108,6 +108,7 @@ end
 
 for i = rest, #ARGV, WIDTH do
   local id, line = ARGV[i], ARGV[i + 4]
+  has_new = has_new or is_new[i]
   if is_new[i] and ARGV[i + 5] ~= '' then
     reply[#reply + 1] = 'new'
     reply[#reply + 1] = wait_for(i, ARGV[i + 5])
@@ -131,7 +132,6 @@ for i = rest, #ARGV, WIDTH do
   end
 end
 
-local has_new = next(is_new) ~= nil
 if has_new then
   redis.call('HSETNX', meta, 'terms', 1)
   if #children > 0 then redis.call('HSETNX', meta, 'edges', 1) end
