@@ -33,6 +33,12 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, less certain")
     parser.add_argument("--server", metavar="WHICH", help="valkey, redis, or a server's path")
+    parser.add_argument(
+        "--only",
+        metavar="WORKERS",
+        default="",
+        help="of executors: those whose names begin so, parted by commas",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
     options = parser.parse_args()
     unknown = [name for name in options.names if name not in NAMES]
@@ -43,6 +49,7 @@ def main() -> None:
     reports: dict[str, list[Report]] = {}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
     with open_lab(options.quick, options.server) as lab:
+        lab.only = tuple(options.only.split(","))
         about = environment(lab.server)
         console.print(
             f"{about['server']} by {about['transport']}, {about['python']}, "

@@ -55,7 +55,7 @@ def run(lab: Lab) -> list[Report]:
             lab.client,
         )
         for name in ORDER
-        if name in owners
+        if name in owners and name.startswith(lab.only)
     }
     rounds = in_turn(lab.seconds(QUICK_S, THOROUGH_S), measures)
     count = max(map(len, rounds.values()))

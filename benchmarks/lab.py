@@ -37,6 +37,8 @@ class Lab:
         self.server = server
         self.quick = quick
         self.chosen = chosen
+        self.only: tuple[str, ...] = ("",)
+        """How the names of those workers begin that are measured."""
         self.client: Any = redis.Redis.from_url(server.url, decode_responses=True)
         self.keys = keys_of(QUEUE)
         self.stack = ExitStack()

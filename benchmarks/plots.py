@@ -1,8 +1,8 @@
-"""Pictures of the figures, and the page that they stand in: `python -m benchmarks.plots FILE.json`.
+"""Pictures of the figures, and the page that they stand in: `python -m benchmarks.plots FILES`.
 
-Writes `docs/performance.json` (a copy of the file), the tables of `docs/performance.md`, and the
-SVGs in `docs/static`: how late jobs were, cumulated, beside `time.sleep`; how many jobs a worker
-ran, and a producer enqueued, in a second.
+Writes `docs/performance.json` (the first file, with what the others add), the tables of
+`docs/performance.md`, and the SVGs in `docs/static`: how late jobs were, cumulated, beside
+`time.sleep`; how many jobs a worker ran, and a producer enqueued, in a second.
 """
 
 from __future__ import annotations
@@ -60,10 +60,15 @@ Bars = list[tuple[str, float, float, float]]
 def main() -> None:
     """Draw all, and make the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plots", description=__doc__)
-    parser.add_argument("file", type=Path, help="what `python -m benchmarks --json` wrote")
+    parser.add_argument(
+        "files", type=Path, nargs="+", help="what `python -m benchmarks --json` wrote, peers first"
+    )
     options = parser.parse_args()
-    text = options.file.read_text("utf-8")
-    told = json.loads(text)
+    told, *others = (json.loads(file.read_text("utf-8")) for file in options.files)
+    for other in others:
+        for part in ("results", "notes", "points"):
+            told[part] |= other[part]
+        told["aims"] += other["aims"]
     matplotlib.rcParams |= {
         "svg.fonttype": "none",
         "svg.hashsalt": "bide",
@@ -72,7 +77,7 @@ def main() -> None:
         "axes.spines.top": False,
         "axes.spines.right": False,
     }
-    page.DATA.write_text(text, "utf-8")
+    page.DATA.write_text(json.dumps(told), "utf-8")
     page.write()
     for name, title in LATENESS.items():
         save(lateness(title, told["points"][title]), name)

@@ -261,10 +261,25 @@ def is_transient(error: Exception) -> bool:
 def unavailable(error: Exception, where: str) -> ServerUnavailable:
     """The error for a server that cannot be reached."""
     reason = " ".join(str(error).rstrip(".").split()) or type(error).__name__
-    return ServerUnavailable(
-        f"Cannot reach the server at {where} ({reason}); start it, or give its address with "
-        "url= or $BIDE_URL."
-    )
+    remedy = next((cure for sign, cure in _CURES if sign in reason), _START)
+    return ServerUnavailable(f"Cannot reach the server at {where} ({reason}); {remedy}.")
+
+
+_START: Final = "start it, or give its address with url= or $BIDE_URL"
+_CURES: Final = (
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "name the authority that signed its certificate with ?ssl_ca_certs=FILE, and the server as "
+        "its certificate does",
+    ),
+    ("WRONG_VERSION_NUMBER", "it speaks no TLS there: use redis:// instead of rediss://"),
+    (
+        "No such file",
+        "start it, or look at the path of its socket, or of a certificate, in the URL",
+    ),
+    ("reset by peer", "start it again if it died; if it wants TLS, use rediss:// and not redis://"),
+)
+"""A word in what the connection died of, and what to do then."""
 
 
 _IN_SCRIPT: Final = ("The user executing the script can't", "ACL failure in script")

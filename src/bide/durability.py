@@ -95,6 +95,6 @@ def cannot(lack: str) -> CannotConfirm:
 def doubtful(error: CannotConfirm) -> Unconfirmed:
     """The same, where the call was sent before without an answer, and may have added the job."""
     return Unconfirmed(
-        "The connection broke while the job was added, and now its durability cannot be had: "
-        f"{error} That is, by this repeat; the job may exist."
+        "The connection broke while the job was added, so it may exist, and no repeat could have "
+        f"its durability confirmed: {error}"
     )

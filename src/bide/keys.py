@@ -100,6 +100,11 @@ LAYOUT: Final[dict[str, Key]] = {
         "zset",
         "id of a job whose end is waited for → until when (µs); also the channel that says so",
     ),
+    "minutes": Key(
+        ":minutes",
+        "hash",
+        "minute since the epoch → how late jobs began, how long attempts ran: counts of a week",
+    ),
     "wake": Key(":wake", "list", "at most one hint that wakes one sleeping worker"),
     "keep": Key(":keep", "zset", "worker → until when it promises to claim (µs)"),
     "park": Key(":park", "zset", "worker → until when it sleeps (µs)"),

@@ -21,10 +21,10 @@ from bide.servers import Kind
 Role = Literal["worker", "producer", "operator", "viewer"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
-_LOOK: Final = ("counts", "fetch", "list", "queues", "upcoming", "workers")
+_LOOK: Final = ("counts", "fetch", "list", "minutes", "queues", "upcoming", "workers")
 _CHANGE: Final = (
-    *("cancel", "configure", "counts", "delete", "empty", "fetch", "list", "listen", "pause"),
-    *("promote", "queues", "register", "reschedule", "resume", "retry", "upcoming"),
+    *("cancel", "configure", "counts", "delete", "empty", "fetch", "list", "listen", "minutes"),
+    *("pause", "promote", "queues", "register", "reschedule", "resume", "retry", "upcoming"),
 )
 _PRODUCE: Final = (*_CHANGE, "attend", "enqueue", "link", "place", "watch")
 _OPERATE: Final = (

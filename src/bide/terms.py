@@ -10,6 +10,7 @@ from bide.clock import Duration, at_to_us, to_us
 from bide.errors import UsageError
 
 _WORD: Final = re.compile(r"(\w)=(\S+)")
+_DIGITS: Final = 16
 
 OnParentCancel = Literal["cancel", "run"]
 """What becomes of a job when one that it waits for is cancelled."""
@@ -121,4 +122,4 @@ def _expiry(expires: Duration | datetime) -> str:
 
 
 def _number(text: Any) -> int | None:
-    return int(text) if text.isascii() and text.isdecimal() else None
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else None

@@ -105,8 +105,9 @@ def test_what_was_given_back_unbegun_expires(q: Probe) -> None:
     assert expired(q, "a")
 
 
-def test_what_is_run_again_after_it_has_expired_runs(q: Probe) -> None:
-    add(q, "a", terms=f"x=+{5 * SECOND}")
+@pytest.mark.parametrize("way", ["+", "@"])
+def test_what_is_run_again_after_it_has_expired_runs(q: Probe, way: str) -> None:
+    add(q, "a", terms=f"x={way}{5 * SECOND + (0 if way == '+' else q.now)}")
     q.move(6)
     assert q.taken() == []
     assert q.retry("a") == ["ok"]

@@ -212,6 +212,7 @@ def test_every_state_is_counted(q: Probe) -> None:
         "completed": 3,
         "failed": 3,
         "cancelled": 3,
+        "expired": 0,
         "retried": 0,
         "reclaimed": 0,
     }

@@ -12,6 +12,7 @@ import pytest
 from bide.job import Claimed
 from bide.ops import consume
 from bide.ops.consume import Outcome
+from bide.ops.produce import Prepared
 from bide.states import TRANSITIONS, State
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe
 
@@ -31,6 +32,11 @@ FORBIDDEN = [
 ]
 
 
+def add(q: Probe, verb: str, when: str = "+0") -> None:
+    terms = f"x=@{q.now + 5 * SECOND}" if verb == "expire" else ""
+    q.add_many(Prepared("a", when, 5, BODY, terms=terms))
+
+
 def bring(q: Probe, state: State, end: State | None = None, verb: str = "") -> Claimed:
     """Make a job that is in a state, about to go to another; how it was last claimed."""
     if verb == "pop" and end is State.COMPLETED:
@@ -39,13 +45,13 @@ def bring(q: Probe, state: State, end: State | None = None, verb: str = "") -> C
     if verb == "pop":  # a job in a queue of data
         q.raw.hset(q.keys["meta"], "kind", "data")
     if state is State.CANCELLED:
-        q.add("a")
+        add(q, verb)
         q.cancel("a")
         return NEVER_CLAIMED
     if state in (State.DELAYED, State.WAITING):
-        q.add("a", when=LATER if state is State.DELAYED else "+0")
+        add(q, verb, LATER if state is State.DELAYED else "+0")
         return NEVER_CLAIMED
-    q.add("a")
+    add(q, verb)
     if end is State.FAILED:  # one more crash, and it has failed
         for _ in range(4):
             q.claim("doomed", 1)
@@ -84,6 +90,9 @@ def apply(q: Probe, verb: str, job: Claimed, end: State) -> None:
     elif verb == "reclaim":
         q.move(LEASE + 1)
         q.claim("w2", 0)
+    elif verb == "expire":
+        q.move(6)
+        q.claim("w2", 0)
     elif verb == "cancel":
         q.cancel("a")
         q.settle(job, "cancel")
@@ -110,7 +119,7 @@ def test_a_verb_leads_where_the_table_says(q: Probe, verb: str, start: State, en
 
 @pytest.mark.parametrize(("verb", "state"), FORBIDDEN)
 def test_and_from_no_other_state_anywhere(q: Probe, verb: str, state: State) -> None:
-    job = bring(q, state)
+    job = bring(q, state, verb=verb)
     for end in TRANSITIONS[verb][1]:
         before = q.holding()
         apply(q, verb, job, end)

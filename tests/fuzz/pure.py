@@ -101,7 +101,10 @@ ABOUTS = [
     b'"started_us":1795214038547684,"version":"0","busy":1,"doing":[["mail","a","t:f",1]],"skew":1}',
     b"1795214038547684",
 ]
-ITEM = [b"completed", NOW, 5, BODIES[0], RECORDS[0], RESULTS[0], NOTES[0], None]
+TERMS = [b"x=+300000000", b"x=@1795214038547684 e=1795214038547684"]
+ITEM = [
+    *(b"completed", NOW, 5, BODIES[0], RECORDS[0], RESULTS[0], NOTES[0], None, TERMS[0]),
+]
 
 
 # -- what is checked
@@ -148,8 +151,9 @@ def a_signature(mutator: Mutator, corpus: list[bytes]) -> None:
 def a_job(mutator: Mutator, corpus: list[bytes]) -> None:
     """All that is shown of a job one of whose parts is odd."""
     item: list[Any] = list(ITEM)
-    field = mutator.random.choice((3, 3, 4, 5, 6, 6))
-    item[field] = mutator.bytes({3: BODIES + ITEMS, 4: RECORDS, 5: RESULTS, 6: NOTES}[field])
+    field = mutator.random.choice((3, 3, 4, 5, 6, 6, 8))
+    corpora = {3: BODIES + ITEMS, 4: RECORDS, 5: RESULTS, 6: NOTES, 8: TERMS}
+    item[field] = mutator.bytes(corpora[field])
     item[0] = mutator.random.choice((b"completed", b"active", b"failed", b"waiting"))
     (snapshot,) = inspect.fetch(MAIL, ["a"]).parse([b"ok", NOW, item])
     assert snapshot is not None

@@ -222,7 +222,8 @@ def test_everything_is_in_json(home: Path, one_url: str, mail: Queue) -> None:
         "worker", "lateness", "cancelling", "error",
     }  # fmt: skip
     assert set(shown) == {*listed} | {
-        "now", "args", "kwargs", "meta", "result", "unreadable", "attempts", "progress", "logs",
+        "now", "expires", "expired", "args", "kwargs", "meta", "result", "unreadable", "attempts",
+        "progress", "logs",
         "signature",
     }  # fmt: skip
     assert shown["args"] == [HOSTILE]

@@ -49,17 +49,18 @@ def test_jobs_run_over_tls(secured: Secured) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "query"),
+    ("url", "cure"),
     [
-        ("127.0.0.1", "?ssl_ca_certs={ca}"),  # a good certificate, of another host
-        ("localhost", ""),  # signed by nobody we know
-        ("localhost", "?ssl_check_hostname=false"),
-        ("localhost", "?ssl_ca_certs={ca}.gone"),
+        ("rediss://127.0.0.1:{port}?ssl_ca_certs={ca}", "as its certificate does"),
+        ("rediss://localhost:{port}", "name the authority"),
+        ("rediss://localhost:{port}?ssl_check_hostname=false", "name the authority"),
+        ("rediss://localhost:{port}?ssl_ca_certs={ca}.gone", "look at the path"),
+        ("redis://localhost:{port}", "use rediss://"),
     ],
 )
-def test_a_certificate_that_is_not_good_enough(secured: Secured, host: str, query: str) -> None:
-    queue = Queue("mail", url=f"rediss://{host}:{secured.port}" + query.format(ca=secured.ca))
-    with pytest.raises(ServerUnavailable):
+def test_what_is_not_good_enough_says_what_would_be(secured: Secured, url: str, cure: str) -> None:
+    queue = Queue("mail", url=url.format(port=secured.port, ca=secured.ca), patience=0)
+    with pytest.raises(ServerUnavailable, match=cure):
         queue.counts()
     queue.close()
 

@@ -80,6 +80,8 @@ class Queue(Managed):
                 continue
             words.append(b"ok")
             self._end(job, outcome, at, data, now)
+            if outcome in ("complete", "retry", "fail", "cancel"):
+                self.note_minute(now, "r", max(0, now - token))
             if job.place.startswith("due:"):
                 earliest = job.score if earliest is None else min(earliest, job.score)
             else:
@@ -206,6 +208,7 @@ class Queue(Managed):
         told: Reply = []
         for job in taken:
             is_first = job.run is None
+            self.note_minute(now, "l", now - job.score)
             self._take(job, now, worker, lease, alone)
             told += self._told(job, is_first)
         self.claims[worker] = (now, seq, [job.id for job in taken])

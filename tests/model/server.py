@@ -87,6 +87,10 @@ def expected(model: Store) -> dict[str, Any]:
         "notes": {id: b"\n".join(job.notes) for id, job in model.jobs.items() if job.notes},
         "terms": {id: job.terms.encode() for id, job in model.jobs.items() if job.terms},
         "expiring": by_score(model.expiring),
+        "minutes": {
+            str(minute): " ".join(sorted(f"{word}={n}" for word, n in counts.items())).encode()
+            for minute, counts in model.minutes.items()
+        },
         "meta": _meta(model),
         "asked": by_score(model.asked),
         "waiters": by_score(model.waiters),

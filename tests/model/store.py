@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from dataclasses import dataclass, field
 
 STRIKES = 2
@@ -144,6 +146,7 @@ class Store:
     expiring: dict[str, int] = field(default_factory=dict)
     said: list[tuple[str, str]] = field(default_factory=list)
     """Messages published and not yet heard: channel and id."""
+    minutes: dict[int, Counter[str]] = field(default_factory=dict)
     retention: str = ""
     emptied: str = ""
     """Which emptying was the last, and of how many jobs."""
@@ -182,6 +185,11 @@ class Store:
         covered = any(now <= until <= due for until in self.keep.values())
         if due <= now or not covered:
             self.push()
+
+    def note_minute(self, now: int, kind: str, us: int) -> None:
+        """Count how late a job began, or how long an attempt ran."""
+        bucket = min(24, max(0, math.frexp(us / 250)[1]))
+        self.minutes.setdefault(now // 60_000_000, Counter())[f"{kind}{bucket}"] += 1
 
     def push(self, caller: str = "-") -> None:
         self.hint = self.hint or caller

@@ -18,7 +18,7 @@ and break do else elseif end false for function if in local nil not or repeat re
 until while
 """.split()  # noqa: SIM905
 LIBRARY = """
-KEYS ARGV redis string table math tonumber ipairs pairs unpack
+KEYS ARGV redis string table math tonumber ipairs pairs next unpack
 type pcall
 """.split()  # noqa: SIM905
 """What a script may use without declaring it."""

@@ -194,8 +194,8 @@ def test_a_body_is_never_decoded_on_the_server(name: str) -> None:
 BOUNDED = """
 INFO TIME LLEN LPUSH LTRIM DEL RENAME EXISTS TYPE PTTL PUBLISH PEXPIRE
 HGET HSET HSETNX HDEL HMGET HLEN HSTRLEN HEXISTS HINCRBY HRANDFIELD
-ZADD ZREM ZCARD ZCOUNT ZSCORE ZMSCORE ZPOPMIN ZRANGE ZRANGEBYSCORE ZRANGEBYLEX ZLEXCOUNT ZREVRANGEBYSCORE
-ZREVRANGE ZREMRANGEBYSCORE ZRANDMEMBER
+ZADD ZREM ZCARD ZCOUNT ZSCORE ZMSCORE ZPOPMIN ZRANGE ZRANGEBYSCORE ZREVRANGEBYSCORE
+ZREVRANGE ZREMRANGEBYSCORE ZRANDMEMBER ZRANGEBYLEX ZLEXCOUNT
 XADD XRANGE XREVRANGE
 SCAN HSCAN ZSCAN
 """
@@ -272,6 +272,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "inspect.fetch": [(n, inspect.fetch(MAIL, ["a"] * n)) for n in (1, 3)],
     "inspect.counts": [(0, inspect.counts(MAIL))],
     "inspect.upcoming": [(0, inspect.upcoming(MAIL, 0, 10))],
+    "inspect.minutes": [(0, inspect.minutes(MAIL, 59, 60))],
     "inspect.watch": [(0, inspect.watch(MAIL, "a", 1_000_000))],
     "inspect.listing": [(0, inspect.listing(MAIL, "waiting", 0, 10))],
     "registry.register": [(n, registry.register(GLOBALS, ["mail"] * n)) for n in (1, 3)],

@@ -33,6 +33,7 @@ from bide.task import import_task, signature_of, task_name
 @click.option("-p", "--priority", type=int, help="0 to 9; 9 runs first.  [default: 5]")
 @click.option("--retry", type=int, help="Retries after an error.  [default: 0]")
 @click.option("--timeout", metavar="DURATION", help="How long it may run.  [default: 5m]")
+@click.option("--expires", metavar="DURATION", help="Cancel it if it has not begun so long after.")
 @click.option("--retention", metavar="DURATION", help="How long the finished job is kept.")
 @click.option(
     "--durability",
@@ -58,6 +59,7 @@ def enqueue(
     priority: int | None,
     retry: int | None,
     timeout: str | None,
+    expires: str | None,
     retention: str | None,
     durability: Durability | None,
     on_crash: Literal["rerun", "fail"] | None,
@@ -95,6 +97,7 @@ def enqueue(
         job_id=job_id,
         timeout=timeout,
         retry=retry,
+        expires=expires,
         retention=retention,
         durability=durability,
         on_crash=on_crash,

@@ -8,6 +8,7 @@
 -- @key   expiring  removes, adds what is freed
 -- @key   blocked   removes what is freed, or cancelled
 -- @key   edges     tells who waits for jobs that have ended
+-- @key   minutes   counts how late jobs begin
 -- @key   active    adds what is taken, removes what has expired
 -- @key   failed    adds poison jobs, trims
 -- @key   completed trims
@@ -29,8 +30,8 @@
 -- @arg   arm       integer  2 to wait with free slots, 1 to wait if nothing was taken, 0 not to
 -- @reply ok now until deadline more alone drain post, then per job: id body token tries due
 -- @reply stale     the worker has since sent a later claim
--- @include clock record hint wait retain sweep noting ended event reclaim recall weigh find term expire
--- @include when depend depending
+-- @include clock record hint wait retain sweep noting ended event reclaim recall weigh find term
+-- @include expire minute when depend depending
 
 -- post: 1 where something is to be told to, or asked of, another queue
 -- tries: the attempt; of a job that was claimed before, what `record.tries` says
@@ -122,7 +123,7 @@ end
 local paused = set[1]
 local reply = {'ok', now, 0, 0, 0, 0, 0, 0}
 local alone = 0
-local taken = {}
+local taken, counted = {}, {}
 local room = weigh.room()
 
 local function take(level, picked)
@@ -160,6 +161,7 @@ local function take(level, picked)
       leases[#leases + 1] = lease_end
       leases[#leases + 1] = id
       taken[#taken + 1] = id
+      minute.count(counted, 'l', now - tonumber(at))
       if book then
         event.add(book, 'active', 'claim', id, worker, f and f.attempt or 1, tonumber(at), '')
       end
@@ -233,6 +235,7 @@ if has_terms then
   by(tonumber(redis.call('ZRANGE', expiring, 0, 0, 'WITHSCORES')[2]))
 end
 recall.note(claims, worker, now, seq, taken)
+minute.write(minutes, now, counted)
 if book then
   if #given_up > 0 then event.drained(book, 'reclaim', active, due) end
   event.write(meta, events, book)

@@ -6,6 +6,7 @@
 -- @key   results    looks at its type
 -- @key   notes      looks at its type
 -- @key   terms      looks at its type
+-- @key   minutes    looks at its type
 -- @key   expiring   looks at its type
 -- @key   active     looks at its type
 -- @key   completed  looks at its type
@@ -67,7 +68,7 @@ local function check_type(where, wanted)
   end
 end
 
-local hashes = {meta, jobs, run, results, notes, terms, claims}
+local hashes = {meta, jobs, run, results, notes, terms, minutes, claims}
 local zsets = {active, completed, failed, cancelled, asked, waiters, keep, park, listeners, expiring}
 for i = 1, #due do zsets[#zsets + 1] = due[i] end
 for i = 1, #trash do zsets[#zsets + 1] = trash[i] end

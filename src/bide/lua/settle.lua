@@ -9,6 +9,7 @@
 -- @key   expiring   adds what is freed
 -- @key   blocked    removes what is freed, or cancelled
 -- @key   edges      tells who waits for jobs that have ended
+-- @key   minutes    counts how long attempts ran
 -- @key   active     removes
 -- @key   completed  adds, trims
 -- @key   failed     adds, trims
@@ -20,7 +21,7 @@
 -- @key   events     tells listeners
 -- @rest  id token outcome when data
 -- @reply ok now, then per job: ok | lost | gone
--- @include clock when record hint retain noting ended event term depend
+-- @include clock when record hint retain noting ended event minute term depend
 
 -- outcome: complete (when: how long to keep it, or nothing; data: result)
 --        | retry (when; data: error) | fail (when: how long to keep it, or nothing; data: error)
@@ -34,6 +35,7 @@ local STAMP = {complete = 'C', retry = 'R', fail = 'F', snooze = 'S', release = 
 local AGAIN = {retry = true, snooze = true, release = true, crash = true}
 local KIND = {complete = 'completed', retry = 'retried', fail = 'failed', snooze = 'rescheduled',
   release = 'rescheduled', cancel = 'cancelled', crash = 'reclaimed'}
+local RAN = {complete = true, retry = true, fail = true, cancel = true} -- a token is when it began
 local CRASHES, TELL = 3, 100
 
 local ids, n = {}, 0
@@ -57,7 +59,7 @@ local book = event.open(limits.listened, now)
 local reply = {'ok', now}
 local gone_active, records, results_add, notes_add = {}, {}, {}, {}
 local completed_add, failed_add, cancelled_add, due_add = {}, {}, {}, {}
-local settled, finished = {}, {}
+local settled, finished, counted = {}, {}, {}
 local earliest, owns
 local counts = {complete = 0, retry = 0, fail = 0, snooze = 0, release = 0, cancel = 0,
   crash = 0}
@@ -162,6 +164,7 @@ for k = 1, n do
     settled[id] = token .. outcome
     local effect = asks and asks[k] and AGAIN[outcome] and 'cancel' or outcome
     apply(k, STAMP[outcome], effect, ARGV[i + 3], ARGV[i + 4])
+    if RAN[outcome] then minute.count(counted, 'r', math.max(0, now - tonumber(token))) end
     word = 'ok'
   end
   reply[k + 2] = word
@@ -213,6 +216,7 @@ if counts.cancel > 0 then
   retain.trim(meta, cancelled, stores, now, limits, 3, limit, held)
 end
 ended.tell(waiters, now, finished)
+minute.write(minutes, now, counted)
 if book then
   event.drained(book, 'settle', active, due)
   event.write(meta, events, book)

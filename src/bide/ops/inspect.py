@@ -13,6 +13,7 @@ from bide.job import RunRecord, Snapshot
 from bide.keys import Keys
 from bide.ops.manage import DATA
 from bide.ops.reply import groups, number, pairs, raw, text, words
+from bide.punctuality import Minute
 from bide.retention import Retention
 from bide.states import LISTABLE, State
 from bide.terms import Terms
@@ -25,6 +26,7 @@ MAX_PAGE: Final = 1_000
 """Jobs per page at most: bounds the time one call may take on the server."""
 
 MAX_UPCOMING: Final = 500
+MOST_MINUTES: Final = 1_500
 """The same of what is due next, for which as many of each priority are read."""
 
 
@@ -125,6 +127,21 @@ def upcoming(keys: Keys, within_us: int, count: int) -> Command[list[tuple[str, 
         return sorted(found, key=lambda job: (job[1], job[0]))[:count]
 
     return command("upcoming", keys, (within_us, count), parse)
+
+
+def minutes(keys: Keys, first: int, count: int = 1) -> Command[list[Minute]]:
+    """How late jobs began and how long attempts ran, minute by minute.
+
+    Args:
+        keys: of the queue.
+        first: how many minutes ago the first began; 0 for the one that is under way.
+        count: how many, from the first on; `MOST_MINUTES` at most.
+    """
+
+    def parse(reply: list[Any]) -> list[Minute]:
+        return [Minute.read(reply[2] + i, line) for i, line in enumerate(reply[3:])]
+
+    return command("minutes", keys, (first, count), parse)
 
 
 def watch(keys: Keys, id: str, for_us: int) -> Command[str]:

@@ -275,8 +275,8 @@ class Placing:
         if not self._data:
             return unknown_parent(parent)
         return UsageError(
-            f"{self._data!r} is a delay queue: its items are data, and no job can wait for them, so "
-            "nothing was added; wait for a job."
+            f"{self._data!r} is a delay queue: its items are data, and no job can wait for "
+            "them, so nothing was added; wait for a job."
         )
 
     def _link(self, told: list[tuple[str, str]], is_last: bool) -> Command[Any]:

@@ -86,7 +86,8 @@ def terms_of(options: Options, defaults: TaskOptions, parents: Sequence[str]) ->
     Raises:
         UsageError: an option cannot be meant.
     """
-    expires = options.get("expires") or defaults.get("expires")
+    expires = options.get("expires")
+    expires = defaults.get("expires") if expires is None else expires
     if not parents and options.get("depends_on") is not None:
         return write_terms(expires)  # an empty list: whatever else is said of what it waits for
     return write_terms(

@@ -142,6 +142,8 @@ def full(seen: Seen) -> dict[str, Any]:
         return _full_item(seen)
     return brief(seen) | {
         "now": moment_json(from_us(seen.snapshot.now_us)),
+        "expires": job.expires and moment_json(job.expires),
+        "expired": job.expired,
         "args": read("args"),
         "kwargs": read("kwargs"),
         "meta": read("meta"),

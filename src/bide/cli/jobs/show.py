@@ -105,6 +105,8 @@ def _facts(seen: Seen) -> Iterator[tuple[str, str | Cell]]:
         yield "arguments", _arguments(seen)
     yield "priority", "" if job.priority is None else str(job.priority)
     yield "due", _at(job.due, now)
+    if job.expires:
+        yield "expired" if job.expired else "expires", _at(job.expires, now)
     if job.started:
         late = "" if job.lateness is None else f", {describe(job.lateness)} after it was due"
         yield "taken" if is_item else "started", f"{_at(job.started, now)}{late}"

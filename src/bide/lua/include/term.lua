@@ -13,7 +13,8 @@ local term = {}
 
 local ASKED = {x = '^[+@]%d+$', d = '^[-fca]+$'}
 local NOTED = {e = '^%d+$', w = '^[+=]%d+$', p = '^%d$', c = '^%S+$'}
-local LONGEST, VALUE, REFERENCE = 1000, 17, 300
+local LONGEST, VALUE = 1000, 17 -- sixteen digits, and what stands before them
+local REFERENCE = 300
 
 local function read(line, is_known)
   local count = 0

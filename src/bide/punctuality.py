@@ -1,0 +1,76 @@
+"""How late jobs began and how long they ran, minute by minute (`lua/include/minute.lua`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from bide.clock import from_us
+
+FINEST: Final = 250e-6
+"""Seconds under which nothing is told apart; each bucket reaches twice as far as the one before."""
+
+LAST: Final = 24
+"""The last bucket: seventy minutes, and all that took longer."""
+
+WEEK: Final = 10_080
+"""Minutes that are kept."""
+
+MINUTE_US: Final = 60_000_000
+
+_WORD: Final = re.compile(rb"([lr])(\d{1,2})=(\d{1,15})(?![^ ])")
+
+
+class Histogram(NamedTuple):
+    """How many took how long."""
+
+    counts: Mapping[int, int]
+    """Bucket -> how many: in bucket n those below `FINEST * 2**n`, and not below half of that."""
+
+    @property
+    def total(self) -> int:
+        """How many there are."""
+        return sum(self.counts.values())
+
+    def percentile(self, share: float) -> float | None:
+        """Seconds within which this share (0 to 1) of them was, to about a factor of 1.4.
+
+        Inside a bucket they are taken to lie evenly. None where there are none.
+        """
+        left = share * float(self.total)
+        for bucket in sorted(self.counts):
+            count = self.counts[bucket]
+            if count and left <= count:
+                high = FINEST * float(2**bucket)
+                low = high / 2 if bucket else 0.0
+                return low + (high - low) * left / count
+            left -= count
+        return None
+
+    def __add__(self, other: object) -> Histogram:
+        """Both together."""
+        if not isinstance(other, Histogram):
+            return NotImplemented
+        buckets = {*self.counts, *other.counts}
+        return Histogram({b: self.counts.get(b, 0) + other.counts.get(b, 0) for b in buckets})
+
+
+class Minute(NamedTuple):
+    """What happened in one minute, on the server's clock."""
+
+    at: datetime
+    late: Histogram
+    """Of the jobs that began: how long after they were due, in seconds."""
+    ran: Histogram
+    """Of the attempts that ended: how long they took, in seconds."""
+
+    @classmethod
+    def read(cls, number: int, line: bytes | None) -> Minute:
+        """Read a stored line; what cannot be read is left out."""
+        found: dict[bytes, dict[int, int]] = {b"l": {}, b"r": {}}
+        for kind, bucket, count in _WORD.findall(line or b""):
+            if int(bucket) <= LAST:
+                found[kind][int(bucket)] = int(count)
+        return cls(from_us(number * MINUTE_US), Histogram(found[b"l"]), Histogram(found[b"r"]))

@@ -1,0 +1,79 @@
+"""What is counted minute by minute: how late jobs began, and how long attempts ran."""
+
+from __future__ import annotations
+
+from bide.ops import inspect
+from bide.punctuality import FINEST, Minute
+from tests.conformance.probe import SECOND, Probe
+
+MINUTE = 60
+
+
+def minutes(q: Probe, first: int = 0, count: int = 1) -> list[Minute]:
+    return q.run(inspect.minutes(q.keys, first, count))
+
+
+def to_next_minute(q: Probe) -> None:
+    q.move(MINUTE - q.now / SECOND % MINUTE + 1)
+
+
+def bounds(minute: Minute) -> tuple[list[tuple[float, int]], list[tuple[float, int]]]:
+    """Upper bounds of the buckets in which something is, and how many."""
+    return tuple(  # type: ignore[return-value]
+        sorted((FINEST * 2**bucket, n) for bucket, n in histogram.counts.items())
+        for histogram in (minute.late, minute.ran)
+    )
+
+
+def test_how_late_jobs_began_and_how_long_they_ran(q: Probe) -> None:
+    to_next_minute(q)
+    q.add("a", "b", "c")
+    q.move(3)
+    jobs = q.claim().jobs
+    q.add("d")
+    jobs += q.claim().jobs
+    q.move(0.9)
+    for job in jobs:
+        q.settle(job, "complete")
+    (seen,) = minutes(q)
+    late, ran = bounds(seen)
+    assert (late[-1], seen.late.total) == ((4.096, 3), 4)
+    assert ran == [(1.024, 4)]
+
+
+def test_what_did_not_run_is_not_counted_as_run(q: Probe) -> None:
+    to_next_minute(q)
+    q.settle(q.take("a"), "release")
+    (job,) = q.claim().jobs
+    q.settle(job, "snooze", "+0")
+    (job,) = q.claim().jobs
+    q.settle(job, "crash")
+    (seen,) = minutes(q)
+    assert (seen.late.total, seen.ran.total) == (3, 0)
+
+
+def test_minutes_stand_apart_and_one_without_anything_is_empty(q: Probe) -> None:
+    to_next_minute(q)
+    q.take("a")
+    q.leave("w1")
+    q.move(2 * MINUTE)
+    q.add("b")
+    q.taken("w2", 1)
+    assert [m.late.total for m in minutes(q, 2, 3)][::2] == [1, 1]
+
+
+def test_after_a_week_they_are_forgotten(q: Probe) -> None:
+    to_next_minute(q)
+    now = q.now // (MINUTE * SECOND)
+    q.raw.hset(q.keys["minutes"], mapping={str(now - 10_080 - i): "l1=1" for i in range(10)})
+    q.raw.hset(q.keys["minutes"], str(now - 10_079), "l1=1")
+    q.take("a")
+    kept = {int(name) for name in q.raw.hkeys(q.keys["minutes"])}
+    assert kept == {now - 10_079, now}
+
+
+def test_a_line_of_another_program_costs_no_job(q: Probe) -> None:
+    q.raw.set(q.keys["minutes"], "x")
+    q.legal = False
+    q.settle(q.take("a"), "complete")
+    assert q.where("a") == "completed"
