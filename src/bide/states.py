@@ -53,7 +53,7 @@ TRANSITIONS: Final[dict[str, tuple[tuple[State, ...], tuple[State, ...]]]] = {
     "free": ((State.BLOCKED,), _DUE),
     "drop": ((State.BLOCKED,), (State.CANCELLED,)),
     "cancel": ((*_DUE, State.BLOCKED, State.ACTIVE), (State.CANCELLED,)),
-    "reschedule": ((*_DUE, State.BLOCKED), (*_DUE, State.BLOCKED)),
+    "reschedule": (_DUE, _DUE),
     "promote": ((*_DUE, State.BLOCKED), (State.WAITING,)),
     "revive": ((State.COMPLETED, State.FAILED, State.CANCELLED), _DUE),
 }
@@ -61,7 +61,8 @@ TRANSITIONS: Final[dict[str, tuple[tuple[State, ...], tuple[State, ...]]]] = {
 
 `retry` is what a worker settles an attempt with. What a person asks of a job that has ended, the
 script `retry` and `job.retry()`, is called `revive` here: it leads elsewhere, from elsewhere.
-A job that waits for others is freed by their ends, or dropped where one did not end as it should.
+A job that waits for others is freed by their ends, or dropped where one did not end as it should;
+to reschedule it says when it is due then.
 What is popped is data, and completed by that; a job that is none has failed, and so have data that
 cannot be given out (`refuse`).
 """

@@ -300,7 +300,8 @@ def test_they_are_counted_and_listed(q: Probe) -> None:
     add(q, job("a"), job("b", "a"), job("c", "a"))
     counts = q.run(inspect.counts(q.keys))
     assert (counts.blocked, counts.waiting, counts.delayed) == (2, 1, 0)
-    assert sorted(q.run(inspect.listing(q.keys, "blocked", 0, 10))) == ["b", "c"]
+    listed: list[str] = q.run(inspect.listing(q.keys, "blocked", 0, 10))
+    assert sorted(listed) == ["b", "c"]
 
 
 def test_who_frees_wakes(q: Probe) -> None:

@@ -248,7 +248,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     ],
     "edges.link": [(n, edges.link(MAIL, "a", [("b", "-")] * n, True)) for n in (0, 3)],
     "edges.attend": [(n, edges.attend(MAIL, [("{other}a", "b")] * n)) for n in (1, 3)],
-    "edges.post": [(n, edges.post(MAIL, ["@{other}a b C"] * n)) for n in (0, 3)],
+    "edges.post": [(n, edges.post(MAIL, "-", ["@{other}a b C"] * n)) for n in (0, 3)],
     "edges.hear": [(n, edges.hear(MAIL, [("a", "{other}b", "C")] * n)) for n in (1, 3)],
     "consume.claim": [(0, consume.claim(MAIL, "w1", 1, 10, 1_000_000, 0))],
     "consume.pop": [(0, consume.pop(MAIL, "c1", 1, 10, 0))],

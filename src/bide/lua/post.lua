@@ -1,5 +1,6 @@
 -- post: take off what was told to other queues, or asked of them, and read what else is to be.
 -- @key   edges  removes, reads
+-- @arg   after  text     what was read last; - to begin
 -- @arg   count  integer  how much to read at most
 -- @rest  word
 -- @reply ok, then what is to be told (`@`) or asked (`?`), as `edges` has it
@@ -10,4 +11,5 @@ end
 for i = rest, #ARGV, 500 do
   redis.call('ZREM', edges, unpack(ARGV, i, math.min(i + 499, #ARGV)))
 end
-return {'ok', unpack(redis.call('ZRANGEBYLEX', edges, '[?', '(A', 'LIMIT', 0, math.min(count, 500)))}
+local from = string.find(after, '^[@?]') and '(' .. after or '[?'
+return {'ok', unpack(redis.call('ZRANGEBYLEX', edges, from, '(A', 'LIMIT', 0, math.min(count, 500)))}

@@ -90,9 +90,15 @@ class Letter(NamedTuple):
     """How it has ended, where that is told."""
 
 
-def post(keys: Keys, done: Sequence[str]) -> Command[list[Letter]]:
-    """Take off what was told or asked, as it stands on the server; read what else is to be."""
-    args: list[Arg] = [MOST_POST, *map(raw, done)]
+def post(keys: Keys, after: str, done: Sequence[str]) -> Command[list[Letter]]:
+    """Take off what was told or asked, and read what else is to be.
+
+    Args:
+        keys: of the queue.
+        after: the last that was read, as it stands on the server; `-` to begin.
+        done: what was told or asked, as it stands on the server.
+    """
+    args: list[Arg] = [raw(after), MOST_POST, *map(raw, done)]
     return command("post", keys, args, lambda reply: [*map(_letter, words(reply, 1))])
 
 
