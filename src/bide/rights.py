@@ -28,7 +28,16 @@ _CHANGE: Final = (
 )
 _PRODUCE: Final = (*_CHANGE, "attend", "enqueue", "link", "place", "watch")
 _OPERATE: Final = (
-    *("fsck_jobs", "fsck_queue", "fsck_queues", "fsck_workers", "stop", "upgrade", "workers"),
+    *(
+        "fsck_edges",
+        "fsck_jobs",
+        "fsck_queue",
+        "fsck_queues",
+        "fsck_workers",
+        "stop",
+        "upgrade",
+        "workers",
+    ),
 )
 _WORK: Final = (
     *("begin", "claim", "extend", "hear", "heartbeat", "leave", "note", "pop", "post", "refuse"),

@@ -12,6 +12,8 @@ from bide.errors import UsageError
 _WORD: Final = re.compile(r"(\w)=(\S+)")
 _DIGITS: Final = 16
 
+Effect = Literal["met", "run", "cancel"]
+
 OnParentCancel = Literal["cancel", "run"]
 """What becomes of a job when one that it waits for is cancelled."""
 
@@ -29,6 +31,8 @@ class Terms(NamedTuple):
     """Of one that waits for others: when it is due, counted from when it is freed, or a moment."""
     priority: int | None = None
     """Of one that waits for others."""
+    dependence: str = ""
+    """Of one that waits for others: what their ends mean to it."""
     cause: str | None = None
     """It was cancelled because this job, that it waited for, did not end as it should have."""
 
@@ -43,8 +47,26 @@ class Terms(NamedTuple):
             _number(words.get("e", "")),
             words.get("w", ""),
             _number(words.get("p", "")),
+            words.get("d", ""),
             words.get("c"),
         )
+
+    def effect(self, outcome: str) -> Effect:
+        """What a parent's end means, as `effect` of `lua/include/depend.lua` has it.
+
+        Args:
+            outcome: `C` for completed, `F` for failed, `X` for cancelled.
+        """
+        if outcome == "C":
+            return "met"
+        is_alarm = "a" in self.dependence
+        if outcome == "X":
+            if "c" not in self.dependence:
+                return "cancel"
+            return "run" if is_alarm else "met"
+        if is_alarm:
+            return "run"
+        return "met" if "f" in self.dependence else "cancel"
 
     def due_us(self, now_us: int) -> int:
         """When a job that waits for others would be due if it were freed now."""

@@ -289,6 +289,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
         (len(META), fsck.look_beside(MAIL, "meta", "0", True)),
         (0, fsck.look_beside(MAIL, "keys", "0", True)),
     ],
+    "fsck.look_at_edges": [(0, fsck.look_at_edges(MAIL, "0", True))],
     "fsck.look_at_queues": [(0, fsck.look_at_queues(GLOBALS, "0", True))],
     "fsck.look_at_workers": [(0, fsck.look_at_workers(GLOBALS, "0", True))],
 }

@@ -14,11 +14,12 @@ from bide.cli.options import (
     read_value,
     server_options,
 )
-from bide.cli.screen import echo, echo_json, moment_exactly, moment_json
+from bide.cli.screen import count, echo, echo_json, moment_exactly, moment_json
 from bide.config import settings
 from bide.durability import Durability
 from bide.errors import UsageError
 from bide.queue import AsyncTask, Queue, Task
+from bide.states import State
 from bide.task import import_task, signature_of, task_name
 
 
@@ -45,6 +46,13 @@ from bide.task import import_task, signature_of, task_name
     type=click.Choice(["rerun", "fail"]),
     help="Run it again if its worker dies, or let it fail.  [default: rerun]",
 )
+@click.option(
+    "--after",
+    "depends_on",
+    multiple=True,
+    metavar="ID",
+    help="Wait until this job has completed; of another queue, {QUEUE}ID; again for more.",
+)
 @click.option("--id", "job_id", help="Your own id; one that exists changes nothing.")
 @click.option("--description", metavar="TEXT", help="A line for people.  [default: the call]")
 @click.option("--no-check", is_flag=True, help="Do not import the function to see that it exists.")
@@ -63,6 +71,7 @@ def enqueue(
     retention: str | None,
     durability: Durability | None,
     on_crash: Literal["rerun", "fail"] | None,
+    depends_on: tuple[str, ...],
     job_id: str | None,
     description: str | None,
     no_check: bool,
@@ -101,6 +110,7 @@ def enqueue(
         retention=retention,
         durability=durability,
         on_crash=on_crash,
+        depends_on=depends_on or None,
         description=description,
     )
     if as_json:
@@ -112,6 +122,8 @@ def enqueue(
             "confirmed": job.confirmed,
         }
         echo_json(report)
+    elif job.new and job.status == State.BLOCKED:
+        echo(f"{job.id} on {queue}: {name}, waits for {count(len(depends_on), 'job')}")
     elif job.new:
         echo(f"{job.id} on {queue}: {name}, due {moment_exactly(job.due)}")
     else:

@@ -8,6 +8,8 @@
 -- @key   terms      looks at its type
 -- @key   minutes    looks at its type
 -- @key   expiring   looks at its type
+-- @key   blocked    looks at its type
+-- @key   edges      looks at its type
 -- @key   active     looks at its type
 -- @key   completed  looks at its type
 -- @key   failed     looks at its type
@@ -69,7 +71,8 @@ local function check_type(where, wanted)
 end
 
 local hashes = {meta, jobs, run, results, notes, terms, minutes, claims}
-local zsets = {active, completed, failed, cancelled, asked, waiters, keep, park, listeners, expiring}
+local zsets = {active, completed, failed, cancelled, asked, waiters, keep, park, listeners, expiring,
+  blocked, edges}
 for i = 1, #due do zsets[#zsets + 1] = due[i] end
 for i = 1, #trash do zsets[#zsets + 1] = trash[i] end
 
@@ -83,7 +86,7 @@ end
 -- What each field of `meta` is without a value that can be read.
 local function mend(field)
   if field == 'paused' or field == 'own' or field == 'large' or field == 'terms'
-    or field == 'trash' then
+    or field == 'edges' or field == 'trash' then
     if tell('meta', field, 'does not say 1', 'says 1') then redis.call('HSET', meta, field, 1) end
   elseif field == 'retention' then
     if tell('meta', field, 'cannot be read', 'keeps all for a year: say again what to keep') then
@@ -117,6 +120,10 @@ local function check_meta()
   if redis.call('HEXISTS', meta, 'terms') == 0 and redis.call('EXISTS', terms) == 1
     and tell('meta', 'terms', 'is not set, and there are jobs with terms', 'is set') then
     redis.call('HSET', meta, 'terms', 1)
+  end
+  if redis.call('HEXISTS', meta, 'edges') == 0 and redis.call('EXISTS', edges) == 1
+    and tell('meta', 'edges', 'is not set, and jobs wait for others', 'is set') then
+    redis.call('HSET', meta, 'edges', 1)
   end
   if redis.call('HEXISTS', meta, 'trash') == 0 then
     for i = 1, #trash do

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from bide.command import Command, command
-from bide.keys import DUE_SETS, LAYOUT, META, Keys
+from bide.keys import LAYOUT, META, Keys
 from bide.ops.reply import groups, text
 
 STEP: Final = 100
@@ -25,10 +25,10 @@ BEGIN: Final = "0"
 JOBS: Final = tuple(
     (part, level)
     for part in (
-        *("jobs", "due", "active", "completed", "failed", "cancelled", "trash"),
+        *("jobs", "due", "blocked", "active", "completed", "failed", "cancelled", "trash"),
         *("run", "results", "notes", "terms", "asked", "waiters"),
     )
-    for level in (range(1, len(DUE_SETS) + 1) if LAYOUT[part].fan else (0,))
+    for level in (range(1, len(LAYOUT[part].fan) + 1) if LAYOUT[part].fan else (0,))
 )
 """The keys that name jobs, in the order in which they are looked at: name, and which of several."""
 
@@ -48,6 +48,7 @@ FORMS: Final = dict.fromkeys(META, _NUMBER) | {
     "own": _ONE,
     "large": _ONE,
     "terms": _ONE,
+    "edges": _ONE,
     "trash": _ONE,
     "gap_us": r"^-?%d+$",
     "retention": r"^%d+ %d+ %d+ %d+ %d+ %d+$",
@@ -87,6 +88,11 @@ def look_beside(keys: Keys, part: str, cursor: str, repair: bool) -> Command[Ste
     limit = SCAN if part == "keys" else STEP
     forms = [word for form in FORMS.items() for word in form] if part == "meta" else []
     return command("fsck_queue", keys, (part, cursor, limit, int(repair), *forms), _read)
+
+
+def look_at_edges(keys: Keys, cursor: str, repair: bool) -> Command[Step]:
+    """Look at a piece of what jobs wait for."""
+    return command("fsck_edges", keys, (cursor, STEP, int(repair)), _read)
 
 
 def look_at_queues(keys: Keys, cursor: str, repair: bool) -> Command[Step]:

@@ -102,7 +102,7 @@ class Shelf:
         words = []
         for id in ids:
             job = self.jobs.get(id)
-            if job is not None and job.state == State.DELAYED:
+            if job is not None and job.state in (State.DELAYED, State.BLOCKED):
                 now_us = self._now_us()
                 self.jobs[id] = job._replace(state=State.CANCELLED, since_us=now_us)
                 words.append("ok")

@@ -26,6 +26,7 @@ from bide.config import signing_keys
 from bide.errors import PayloadError
 from bide.keys import keys_of
 from bide.notes import Attempt
+from bide.ops.edges import GATE
 from bide.payload.signing import Kind, Seal, Verdict
 from bide.queue.view import call, not_found, written
 from bide.states import State
@@ -104,7 +105,9 @@ def _facts(seen: Seen) -> Iterator[tuple[str, str | Cell]]:
         yield "description", shortened(given_description(seen))
         yield "arguments", _arguments(seen)
     yield "priority", "" if job.priority is None else str(job.priority)
-    yield "due", _at(job.due, now)
+    yield "due", _at(job.due, now) if job.status != State.BLOCKED else _once_freed(seen)
+    yield "waits for", _awaited(seen)
+    yield "cancelled by", job.cancelled_by or ""
     if job.expires:
         yield "expired" if job.expired else "expires", _at(job.expires, now)
     if job.started:
@@ -124,6 +127,24 @@ def _facts(seen: Seen) -> Iterator[tuple[str, str | Cell]]:
         yield "error", Cell(error_line(job.error), "red")
     yield "result", _result(seen)
     yield "meta", _meta(seen)
+
+
+def _once_freed(seen: Seen) -> str:
+    """When a job that waits for others is due."""
+    when = seen.snapshot.terms.when
+    if when[:1] == "=":
+        return f"{moment_exactly(seen.job.due)}, if it does not wait any more by then"
+    seconds = int(when[1:] or 0) / 1e6
+    return f"{describe(seconds)} after that" if seconds else "as soon as it does not wait any more"
+
+
+def _awaited(seen: Seen) -> str:
+    """The first of the jobs for which it waits, and how many others."""
+    ids = [id for id in seen.snapshot.awaited if id != GATE]
+    more = seen.snapshot.awaits - len(seen.snapshot.awaited)
+    if GATE in seen.snapshot.awaited:
+        ids.append("others that its producer has yet to name")
+    return ", ".join(ids) + (f" and {more:,} more" if more else "")
 
 
 def _data(seen: Seen) -> str | Cell:
