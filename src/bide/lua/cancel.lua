@@ -47,7 +47,7 @@ for i = rest, #ARGV do
       local f = record.unclaimed(10 - level, now)
       redis.call('HSET', run, id, record.format(f.head, f))
     end
-    depend.forget(edges, id)
+    depend.leave({edges = edges, expiring = expiring}, {now = now}, id)
     done[#done + 1] = id
     word = 'ok'
   else

@@ -53,6 +53,7 @@ if limits.edges then
   local with = {now = now, book = book, event = event, record = record, when = when, term = term,
     dropped = {}}
   depend.removed(edges, done)
+  for _, id in ipairs(done) do depend.leave(sets, with, id) end
   depend.tell(sets, with, done, TELL)
   ended.tell(waiters, now, with.dropped)
   if with.earliest then hint.due(wake, keep, with.earliest, now) end

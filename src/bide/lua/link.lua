@@ -25,13 +25,13 @@
 -- @reply busy       what jobs of these names have left is being seen to: come again
 -- @include clock when hint event term record depend placing ended retain
 
--- outcome: - of a parent of this queue, to be looked up; of another queue's: C | F | X, as `edges` has
--- it, or U for one that there is not
+-- outcome: - of one that may not have ended: of this queue, that is looked up; of another queue's that
+-- has: C | F | X, as `edges` has it, or U for one that there is not
 local parents, known, words, unknown = {}, {}, {}, nil
 for i = rest, #ARGV, 2 do
   local parent, outcome = ARGV[i], ARGV[i + 1]
   if not placing.is_valid(parent) or not string.find(parent, '%S') or not string.find(outcome, '^[-CFXU]$')
-    or (outcome == '-') == depend.is_remote(parent) then
+    or (outcome ~= '-' and not depend.is_remote(parent)) then
     return redis.error_reply('BADARG link rest')
   end
   placing.add_local(depend, parent, parents, known)
@@ -67,6 +67,7 @@ if unknown then
   redis.call('ZREM', expiring, child)
   retain.forget({jobs, terms}, {child})
   depend.removed(edges, {child})
+  depend.leave(sets, with, child)
   hint.push(wake, '-')
   return {'unknown', unknown}
 end
@@ -87,7 +88,7 @@ if word == 'cancel' then
   depend.drop(sets, with, child, line, cause)
 elseif word == 'run' then
   depend.free(sets, with, child, line)
-  depend.forget(edges, child)
+  depend.leave(sets, with, child)
 elseif is_last == 1 and not depend.waits(edges, child) then
   depend.all_met(sets, with, child, line)
 else

@@ -26,13 +26,14 @@
 -- @include clock when hint sweep event weigh durable arrive term record depend placing ended
 
 -- open: it exists, and all that it waits for is not known yet (`link`)
--- `enqueue` is the same for jobs without terms, and quicker. This, too, adds first.
+-- `enqueue` is the same for jobs without terms, and quicker; those that come with jobs that wait for
+-- them come this way, too. This, too, adds first.
 local WIDTH = 6
 if not arrive.valid(when, ARGV, rest, WIDTH) then return redis.error_reply('BADARG place rest') end
 local children, parents, known = {}, {}, {}
 for i = rest, #ARGV, WIDTH do
   local line, waits_for = ARGV[i + 4], ARGV[i + 5]
-  if not term.valid(line) or not placing.is_valid(waits_for)
+  if (line ~= '' and not term.valid(line)) or not placing.is_valid(waits_for)
     or (waits_for ~= '') ~= (term.value(line, 'd') ~= nil) then
     return redis.error_reply('BADARG place rest')
   end
@@ -114,7 +115,7 @@ for i = rest, #ARGV, WIDTH do
     reply[#reply + 1] = wait_for(i, ARGV[i + 5])
   elseif is_new[i] then
     local at = when.us(ARGV[i + 1], now)
-    redis.call('HSET', terms, id, line)
+    if line ~= '' then redis.call('HSET', terms, id, line) end
     local begins_by = term.begins_by(line, at)
     if begins_by then
       redis.call('ZADD', expiring, begins_by, id)

@@ -107,16 +107,19 @@ def prepare(
     )
 
 
-def enqueue(keys: Keys, jobs: Sequence[Prepared], kinds: Kinds = ()) -> Command[list[Receipt]]:
+def enqueue(
+    keys: Keys, jobs: Sequence[Prepared], kinds: Kinds = (), place: bool = False
+) -> Command[list[Receipt]]:
     """Add up to `CHUNK` jobs, all or (on a full server) none.
 
     Args:
         keys: of the queue.
         jobs: what to add: all with terms, or all without.
         kinds: what to wait for behind it. Without jobs, it is only asked whether that can be had.
+        place: some may have terms, and others not.
     """
     args: list[Arg] = []
-    have_terms = bool(jobs and jobs[0].terms)
+    have_terms = place or bool(jobs and jobs[0].terms)
     for job in jobs:
         args += job[:_SENT]
         if have_terms:
@@ -142,7 +145,7 @@ def enqueue(keys: Keys, jobs: Sequence[Prepared], kinds: Kinds = ()) -> Command[
 def _again_if_busy(
     keys: Keys, jobs: Sequence[Prepared], kinds: Kinds
 ) -> Callable[[list[Any]], Command[list[Receipt]] | None]:
-    return lambda reply: enqueue(keys, jobs, kinds) if reply[0] == b"busy" else None
+    return lambda reply: enqueue(keys, jobs, kinds, True) if reply[0] == b"busy" else None
 
 
 def confirmed(job: Prepared, kinds: Kinds) -> Durability:
@@ -169,12 +172,15 @@ def enqueue_many(
     """Add any number of jobs: round trips of several calls, each bounded by count and bytes."""
     trip: list[Command[list[Receipt]]] = []
     size, first, kind, awaited = 0, 0, 0, 0
+    # By one script: of calls that share a round trip, one whose script the server does not know is
+    # sent again behind the others, and what waits must not come before what it waits for.
+    is_flow = any(job.parents for job in jobs)
     for i, job in enumerate(jobs):
         full = size + len(job.body) > CHUNK_BYTES
-        new_kind = _kind(job) if job.terms else 0
+        new_kind = _kind(job) if job.terms or is_flow else 0
         many = i - first >= CHUNK or awaited + len(job.parents) > CHUNK
         if i > first and (full or many or new_kind != kind or kind == _IN_STEPS):
-            trip.append(_adding(keys, jobs[first:i], kinds))
+            trip.append(_adding(keys, jobs[first:i], kinds, kind))
             first, size, awaited = i, 0, 0
             if full or len(trip) == TRIP:
                 yield trip
@@ -183,7 +189,7 @@ def enqueue_many(
         kind = new_kind
         awaited += len(job.parents)
     if first < len(jobs):
-        trip.append(_adding(keys, jobs[first:], kinds))
+        trip.append(_adding(keys, jobs[first:], kinds, kind))
     if trip:
         yield trip
 
@@ -197,10 +203,12 @@ def _kind(job: Prepared) -> int:
     return _IN_STEPS if in_steps else 1
 
 
-def _adding(keys: Keys, jobs: Sequence[Prepared], kinds: Kinds) -> Command[list[Receipt]]:
-    if jobs[0].parents and _kind(jobs[0]) == _IN_STEPS:
+def _adding(
+    keys: Keys, jobs: Sequence[Prepared], kinds: Kinds, kind: int
+) -> Command[list[Receipt]]:
+    if kind == _IN_STEPS:
         return Placing(keys, jobs[0], kinds).begin()
-    return enqueue(keys, jobs, kinds)
+    return enqueue(keys, jobs, kinds, place=kind > 0)
 
 
 class Placing:

@@ -80,7 +80,11 @@ end
 
 -- Forgets what a job waits for, or the first of it; true if nothing is left.
 function depend.forget(edges, id)
-  local found = range(edges, '<', id, SOME)
+  local first = '[<' .. id .. ' {' -- those of other queues, of which none may ever be told
+  local found = redis.call('ZRANGEBYLEX', edges, first, '(<' .. id .. ' |', 'LIMIT', 0, SOME)
+  if #found < SOME then
+    for _, member in ipairs(range(edges, '<', id, SOME - #found)) do found[#found + 1] = member end
+  end
   if #found == 0 then return true end
   local members = found
   for i = 1, #found do
@@ -90,6 +94,11 @@ function depend.forget(edges, id)
   end
   redis.call('ZREM', edges, unpack(members))
   return #range(edges, '<', id, 1) == 0
+end
+
+-- The same of one that does not wait any more; a claim goes on with what is left.
+function depend.leave(sets, with, id)
+  if not depend.forget(sets.edges, id) then redis.call('ZADD', sets.expiring, with.now, id) end
 end
 
 -- Makes a job due that waits for nothing any more. `with`: what the script includes, now and book.
@@ -121,7 +130,7 @@ function depend.drop(sets, with, id, line, parent)
   if parent then redis.call('HSET', sets.terms, id, (line or 'd=-') .. ' c=' .. parent) end
   redis.pcall('HINCRBY', sets.meta, 'cancelled', 1)
   if with.book then with.event.add(with.book, 'cancelled', 'drop', id, '-', 0, 0, '') end
-  depend.forget(sets.edges, id)
+  depend.leave(sets, with, id)
   with.dropped[#with.dropped + 1] = id
 end
 
@@ -147,7 +156,7 @@ function depend.resolve(sets, with, id, parent, outcome)
     depend.drop(sets, with, id, line, parent)
   elseif effect == 'run' then
     depend.free(sets, with, id, line)
-    depend.forget(sets.edges, id)
+    depend.leave(sets, with, id)
   elseif not depend.waits(sets.edges, id) then
     depend.all_met(sets, with, id, line)
   end

@@ -1,0 +1,79 @@
+"""Ten thousand that wait for one, and one that waits for ten thousand: no script takes long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+from bide.ops import edges, inspect, manage, produce
+from bide.ops.produce import Prepared
+from bide.payload.codec import Body, encode_body
+from tests.faults.legal import assert_legal
+from tests.faults.look import members
+from tests.faults.test_bounded_scripts import KEYS, MOST_US, Full, hollow
+from tests.faults.verbs import enqueue_all
+
+__all__ = ["hollow"]
+WIDE = 10_000
+BODY = encode_body(Body("app:task"))
+
+
+def plain(*ids: str) -> list[Prepared]:
+    return [Prepared(id, "+0", 5, BODY) for id in ids]
+
+
+def after(id: str, *parents: str) -> Prepared:
+    return Prepared(id, "+0", 5, BODY, terms="d=-", parents=parents)
+
+
+def work(full: Full) -> int:
+    """Claim and complete until nothing is due; how many jobs ran."""
+    done = 0
+    while jobs := full.claim():
+        full.settle(jobs, "complete", "", b"1")
+        done += len(jobs)
+    return done
+
+
+def test_no_script_takes_long_however_many_wait(hollow: Full) -> None:
+    run, number = hollow.client.run, count()
+
+    def fan_in() -> None:
+        n = next(number)
+        parents = [f"p{n}-{i:05}" for i in range(WIDE)]
+        enqueue_all(hollow.client, KEYS, [*plain(*parents), after(f"z{n}", *parents)])
+        (seen,) = run(inspect.fetch(KEYS, [f"z{n}"]))
+        assert seen is not None
+        assert seen.awaits == WIDE
+        assert work(hollow) == WIDE + 1
+
+    def fan_out(end: Callable[[str], object]) -> None:
+        n = next(number)
+        children = [after(f"c{n}-{i:05}", f"a{n}") for i in range(WIDE)]
+        enqueue_all(hollow.client, KEYS, [*plain(f"a{n}"), *children])
+        end(f"a{n}")
+        while hollow.direct.zcard(KEYS["blocked"]):
+            hollow.settle(hollow.claim(), "complete")
+        work(hollow)
+
+    def remote() -> None:
+        n = next(number)
+        children = [(f"{{other}}c{i:05}", f"r{n}") for i in range(WIDE)]
+        run(produce.enqueue(KEYS, plain(f"r{n}")))
+        for i in range(0, WIDE, produce.CHUNK):
+            run(edges.attend(KEYS, children[i : i + produce.CHUNK]))
+        work(hollow)
+        done: list[str] = []
+        while letters := run(edges.post(KEYS, "-", done)):
+            done = [letter.stored for letter in letters]
+
+    hollow.time("fan-in", fan_in)
+    hollow.time("fan-out", lambda: fan_out(lambda id: work(hollow)))
+    hollow.time("cancelled", lambda: fan_out(lambda id: run(manage.cancel(KEYS, [id]))))
+    hollow.time("deleted", lambda: fan_out(lambda id: run(manage.delete(KEYS, [id]))))
+    hollow.time("elsewhere", remote)
+    for what, us in hollow.timings.items():
+        print(f"{what}: {us} us")
+    assert members(hollow.direct, KEYS["blocked"]) == []
+    assert_legal(hollow.direct, "mail")
+    assert max(hollow.timings.values()) < MOST_US, hollow.timings
