@@ -417,7 +417,7 @@ def _time_emptying(full: Full) -> None:
     def begin_again() -> None:
         """The first step; what it set aside is put back in its place."""
         run(manage.empty(KEYS, new_id()))
-        for due, trash in zip(KEYS.names["due"], KEYS.names["trash"], strict=True):
+        for due, trash in zip(KEYS.names["due"], KEYS.names["trash"], strict=False):
             if full.direct.exists(trash):
                 full.direct.rename(trash, due)
         full.direct.hdel(KEYS["meta"], "trash")

@@ -103,7 +103,7 @@ ABOUTS = [
 ]
 TERMS = [b"x=+300000000", b"x=@1795214038547684 e=1795214038547684"]
 ITEM = [
-    *(b"completed", NOW, 5, BODIES[0], RECORDS[0], RESULTS[0], NOTES[0], None, TERMS[0]),
+    *(b"completed", NOW, 5, BODIES[0], RECORDS[0], RESULTS[0], NOTES[0], None, TERMS[0], None),
 ]
 
 
@@ -154,7 +154,8 @@ def a_job(mutator: Mutator, corpus: list[bytes]) -> None:
     field = mutator.random.choice((3, 3, 4, 5, 6, 6, 8))
     corpora = {3: BODIES + ITEMS, 4: RECORDS, 5: RESULTS, 6: NOTES, 8: TERMS}
     item[field] = mutator.bytes(corpora[field])
-    item[0] = mutator.random.choice((b"completed", b"active", b"failed", b"waiting"))
+    item[0] = mutator.random.choice((b"completed", b"active", b"failed", b"waiting", b"blocked"))
+    item[9] = [2, b"b", b"{other}c"] if item[0] == b"blocked" else None
     (snapshot,) = inspect.fetch(MAIL, ["a"]).parse([b"ok", NOW, item])
     assert snapshot is not None
     look_at(snapshot)
@@ -198,17 +199,17 @@ def a_meta(mutator: Mutator, corpus: list[bytes]) -> None:
     meta = [b"completed", b"3", b"retention", b"10000 1 10000 2 10000 3", b"gap_us", b"5"]
     i = mutator.random.randrange(len(meta))
     meta[i] = mutator.bytes([meta[i]])
-    found = inspect.counts(MAIL).parse([b"ok", NOW, 1, 2, 3, 4, 5, 6, NOW, 7, meta])
+    found = inspect.counts(MAIL).parse([b"ok", NOW, 1, 2, 3, 4, 5, 6, 7, NOW, 7, meta])
     assert (found.delayed, found.cancelled) == (1, 6)
 
 
 _SAMPLES: list[tuple[Command[Any], Any]] = [
     (produce.enqueue(MAIL, [Prepared("a", "+0", 5, b"{}")]), [b"ok", NOW, b"new", NOW]),
-    (consume.claim(MAIL, "w", 1, 1, 1, 0), [b"ok", NOW, NOW, 0, 0, 0, 0, b"a", b"{}", 7, 1, NOW]),
+    (consume.claim(MAIL, "w", 1, 1, 1, 0), [b"ok", NOW, NOW, 0, 0, 0, 0, 0, b"a", b"{}", 7, 1, NOW]),
     (consume.pop(MAIL, "w", 1, 1, 0), [b"ok", NOW, 0, 0, 0, b"a", ITEMS[0]]),
     (consume.settle(MAIL, []), [b"ok", NOW, b"ok", b"lost"]),
     (inspect.fetch(MAIL, ["a"]), [b"ok", NOW, ITEM]),
-    (inspect.counts(MAIL), [b"ok", NOW, 1, 2, 3, 4, 5, 6, NOW, 7, [b"completed", b"3"]]),
+    (inspect.counts(MAIL), [b"ok", NOW, 1, 2, 3, 4, 5, 6, 7, NOW, 7, [b"completed", b"3"]]),
     (inspect.upcoming(MAIL, 0, 5), [b"ok", NOW, b"a", NOW, b"b", NOW]),
     (inspect.listing(MAIL, "failed", 0, 5), [b"ok", NOW, b"a", b"b"]),
     (manage.retry(MAIL, ["a"], "+0"), [b"ok", NOW, b"ok", NOW]),

@@ -222,7 +222,8 @@ def test_everything_is_in_json(home: Path, one_url: str, mail: Queue) -> None:
         "worker", "lateness", "cancelling", "error",
     }  # fmt: skip
     assert set(shown) == {*listed} | {
-        "now", "expires", "expired", "args", "kwargs", "meta", "result", "unreadable", "attempts",
+        "now", "expires", "expired", "parents", "waits_for", "waits_for_count",
+        "cancelled_by", "args", "kwargs", "meta", "result", "unreadable", "attempts",
         "progress", "logs",
         "signature",
     }  # fmt: skip
