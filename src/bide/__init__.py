@@ -36,11 +36,12 @@ from bide.errors import (
 )
 from bide.events import Event
 from bide.flows import chain, fan_in
+from bide.limits import Limits
 from bide.middleware import Middleware, use
 from bide.notes import Attempt, LogLine, Progress
 from bide.ops.inspect import Counts
 from bide.ops.registry import WorkerSeen
-from bide.options import Options, TaskOptions
+from bide.options import Options, QueueSettings, TaskOptions
 from bide.outcomes import Fail, RetryLater, Snooze
 from bide.payload.codec import Body, ErrorInfo
 from bide.queue import AsyncJob, AsyncQueue, AsyncTask, Job, Queue, Task
@@ -49,6 +50,7 @@ from bide.retention import Retention
 from bide.retry import Retry
 from bide.states import State
 from bide.version import VERSION as __version__
+from bide.why import Reason
 from bide.worker import Worker
 
 __all__ = [
@@ -81,6 +83,7 @@ __all__ = [
     "JobNotFound",
     "JobStateError",
     "JobTimeout",
+    "Limits",
     "LogLine",
     "Middleware",
     "Options",
@@ -89,6 +92,8 @@ __all__ = [
     "Progress",
     "Pushed",
     "Queue",
+    "QueueSettings",
+    "Reason",
     "Resource",
     "Retention",
     "Retry",

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, TypedDict
 from bide.clock import Duration
 from bide.durability import Durability
 from bide.errors import UsageError
+from bide.retention import Retention
 from bide.retry import Retry
 from bide.terms import OnParentCancel
 
@@ -75,6 +76,21 @@ class Options(TaskOptions, total=False):
     the default) or `"run"` (that does not keep it from running)."""
     meta: Mapping[str, Any] | None
     """Your own notes on the job: plain values, stored with it, never passed to the function."""
+
+
+class QueueSettings(TypedDict, total=False):
+    """What `queue.configure` may say; what is left out stays as it is."""
+
+    retention: Retention
+    """What the queue keeps of finished jobs."""
+    rate: str | None
+    """How many jobs may begin in which time, by the server's clock: `"100/s"`, `"5/10m"`; None for
+    no limit."""
+    burst: int | None
+    """How many of these may begin at once after a quiet time; by default what comes in 10 ms at the
+    rate, and one at least."""
+    max_active: int | None
+    """How many jobs may run at once, over all workers; None for no limit."""
 
 
 def check_names(options: Iterable[str], kind: type = Options) -> None:

@@ -12,21 +12,29 @@ class RetryLater(BideError):
     """Raised in a job: end this attempt, and run the job again later.
 
     It uses an attempt, so the job's `retry` policy bounds it; a job that has no policy is retried
-    three times, as `Retry()` says.
+    three times, as `Retry()` says. With `queue=True` it is not this job that is to wait but all of
+    its queue, because a service has said "not now" to whoever asks: no attempt is used, as with
+    `Snooze`, and no job of the queue begins until then.
     """
 
-    def __init__(self, message: str = "", *, delay: Duration | None = None) -> None:
+    def __init__(
+        self, delay: Duration | None = None, message: str = "", *, queue: bool = False
+    ) -> None:
         """Say when.
 
         Args:
-            message: why, for the job's errors.
             delay: from now; None leaves it to the job's retry policy.
+            message: why, for the job's errors.
+            queue: whether to hold the whole queue for so long.
 
         Raises:
-            UsageError: the delay is not a duration.
+            UsageError: the delay is not a duration, or a queue is to be held and none is given.
         """
         super().__init__(message or "The job asked to be run again later.")
+        if queue and delay is None:
+            raise UsageError("Say for how long to hold the queue: RetryLater('30s', queue=True).")
         self.delay_us = None if delay is None else to_us(delay)
+        self.queue = queue
 
 
 class Snooze(BideError):

@@ -23,7 +23,8 @@ ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 _LOOK: Final = ("counts", "fetch", "list", "minutes", "queues", "upcoming", "workers")
 _CHANGE: Final = (
-    *("cancel", "configure", "counts", "delete", "empty", "fetch", "list", "listen", "minutes"),
+    *("cancel", "configure", "counts", "delete", "empty", "fetch", "limit", "list", "listen"),
+    "minutes",
     *("pause", "promote", "queues", "register", "reschedule", "resume", "retry", "upcoming"),
 )
 _PRODUCE: Final = (*_CHANGE, "attend", "enqueue", "link", "place", "watch")

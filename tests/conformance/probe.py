@@ -13,6 +13,7 @@ from bide.command import Command
 from bide.events import Event, read_event
 from bide.job import Claimed, RunRecord, Snapshot
 from bide.keys import keys_of
+from bide.limits import Limits
 from bide.notes import Notes, read_notes
 from bide.ops import consume, inspect, listen, manage, produce
 from bide.ops.consume import Claim, Outcome, Popped, Renewal, Said, Settle, Verdict
@@ -21,6 +22,7 @@ from bide.ops.manage import Moved
 from bide.ops.produce import Prepared, Receipt
 from bide.payload.codec import Body, encode_body
 from bide.payload.items import decode_item, encode_item
+from bide.queue.settings import settings_calls
 from bide.retention import Retention
 from bide.script import TEST_CLOCK
 from tests.faults.legal import Holding, assert_legal, hold
@@ -192,6 +194,15 @@ class Probe:
 
     def configure(self, **retention: Any) -> None:
         self.run(manage.configure(self.keys, Retention(**retention)))
+
+    def limit(self, **settings: Any) -> None:
+        """Set limits, as `queue.configure` does."""
+        for command in settings_calls(self.keys, settings):  # type: ignore[arg-type]
+            self.run(command)
+
+    @property
+    def limits(self) -> Limits:
+        return self.run(inspect.counts(self.keys)).limits
 
     def extend(self, *jobs: Claimed, lease: float = LEASE) -> list[Renewal]:
         held = [(job.id, job.token) for job in jobs]

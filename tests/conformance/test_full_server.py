@@ -157,6 +157,13 @@ def test_less_can_be_kept_so_that_there_is_room(q: Probe, memory: Memory) -> Non
     assert q.run(inspect.counts(q.keys)).retention.count == 5
 
 
+def test_limits_can_be_set_on_a_full_server(q: Probe, memory: Memory) -> None:
+    memory.fill()
+    q.limit(rate="1/s", max_active=1)
+    memory.free()
+    assert q.limits.rate == "1/s"
+
+
 def test_others_in_the_same_round_trip_are_not_refused(q: Probe, memory: Memory) -> None:
     job = q.take("a")
     memory.fill()

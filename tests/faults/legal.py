@@ -40,9 +40,9 @@ return reply
 _OUTCOMES = {
     "completed": "C",
     "failed": "FK-",
-    "cancelled": "XRSLK-CF",
+    "cancelled": "XRSHLK-CF",
     "active": "-",
-    "due": "RSLK-CFX",
+    "due": "RSHLK-CFX",
 }
 """State -> how the latest claim of a job in it may have been settled (`-`: not at all)."""
 

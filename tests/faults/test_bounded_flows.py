@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
-from bide.ops import edges, inspect, manage, produce
+from bide.ops import edges, fsck, inspect, manage, produce
 from bide.ops.produce import Prepared
 from bide.payload.codec import Body, encode_body
 from tests.faults.legal import assert_legal
 from tests.faults.look import members
-from tests.faults.test_bounded_scripts import KEYS, MOST_US, Full, hollow
+from tests.faults.test_bounded_scripts import KEYS, MOST_US, OF_FLOWS, Full, hollow
 from tests.faults.verbs import enqueue_all
 
 __all__ = ["hollow"]
@@ -67,13 +67,30 @@ def test_no_script_takes_long_however_many_wait(hollow: Full) -> None:
         while letters := run(edges.post(KEYS, "-", done)):
             done = [letter.stored for letter in letters]
 
+    def hear() -> None:
+        n = next(number)
+        ids = [f"h{n}-{i:05}" for i in range(WIDE // 10)]
+        waits = [after(id, "{other}far", "{other}near") for id in ids]
+        for i in range(0, len(ids), edges.MOST_POST):
+            run(produce.enqueue(KEYS, waits[i : i + edges.MOST_POST]))
+        cursor = fsck.BEGIN
+        while (step := run(fsck.look_at_edges(KEYS, cursor, False))).cursor != fsck.BEGIN:
+            cursor = step.cursor
+        for parent in ("{other}far", "{other}near"):
+            for i in range(0, len(ids), edges.MOST_POST):
+                some = ids[i : i + edges.MOST_POST]
+                run(edges.hear(KEYS, [(id, parent, "C") for id in some]))
+        assert work(hollow) == len(ids)
+
     hollow.time("fan-in", fan_in)
     hollow.time("fan-out", lambda: fan_out(lambda id: work(hollow)))
     hollow.time("cancelled", lambda: fan_out(lambda id: run(manage.cancel(KEYS, [id]))))
     hollow.time("deleted", lambda: fan_out(lambda id: run(manage.delete(KEYS, [id]))))
     hollow.time("elsewhere", remote)
+    hollow.time("heard", hear)
     for what, us in hollow.timings.items():
         print(f"{what}: {us} us")
+    assert {what.partition(": ")[2] for what in hollow.timings} >= OF_FLOWS
     assert members(hollow.direct, KEYS["blocked"]) == []
     assert_legal(hollow.direct, "mail")
     assert max(hollow.timings.values()) < MOST_US, hollow.timings

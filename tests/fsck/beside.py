@@ -91,6 +91,13 @@ BESIDE = [
         case(f"meta {field} at no time", ("HSET", "@meta", field, 10**16), finds=("meta", field))
         for field in ("calm_until", "clock", "rewound_until")
     ),
+    case("limits without mark", ("HSET", "@meta", "max_active", 5), finds=("meta", "limited")),
+    case("a rate without mark", ("HSET", "@meta", "rate", "1 9 1"), finds=("meta", "limited")),
+    case(
+        "a rate of nothing",
+        ("HSET", "@meta", "limited", 1, "rate", "0 9 1"),
+        finds=("meta", "rate"),
+    ),
     case("a schema that is none", ("HSET", "@meta", "schema", ""), finds=("meta", "schema")),
     case("a newer schema", ("HSET", "@meta", "schema", "99"), finds=("schema", "")),
     case("meta that nobody knows", ("HSET", "@meta", "colour", "red"), finds=("unknown", "colour")),

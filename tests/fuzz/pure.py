@@ -24,6 +24,7 @@ from bide.errors import BadSignature, BideError, PayloadError
 from bide.events import read_event
 from bide.job import Claimed, RunRecord, Snapshot
 from bide.keys import keys_of
+from bide.limits import Limits
 from bide.logs import printable
 from bide.notes import read_notes
 from bide.ops import consume, inspect, listen, manage, produce, registry
@@ -40,8 +41,10 @@ from bide.payload.codec import (
 from bide.payload.items import decode_item, encode_item
 from bide.payload.signing import Keyring, Seal, unsigned
 from bide.queue.view import JobView
+from bide.retention import Retention
 from bide.retry import Retry
 from bide.task import Served
+from bide.why import Read, why
 from bide.worker.calling import prepare
 from bide.worker.lifespan import Lifespan
 from bide.worker.order import read_order
@@ -55,6 +58,23 @@ MAIL = keys_of("mail")
 ONE, TWO = f"one:{'1' * 32}", f"two:{'2' * 32}"
 SEAL = Seal(Keyring(ONE), MAIL)
 NOW = 1_795_214_038_547_684
+_COUNTS = inspect.Counts(
+    now_us=1_795_000_000_000_000,
+    delayed=1,
+    waiting=1,
+    active=1,
+    completed=1,
+    failed=1,
+    cancelled=1,
+    blocked=1,
+    next_due_us=0,
+    idle_workers=0,
+    paused=True,
+    totals={},
+    gap_us=0,
+    retention=Retention(),
+    limits=Limits("1/s", 1, 1),
+)
 _served = Served([tasks.__name__])
 
 BODIES = [
@@ -101,7 +121,10 @@ ABOUTS = [
     b'"started_us":1795214038547684,"version":"0","busy":1,"doing":[["mail","a","t:f",1]],"skew":1}',
     b"1795214038547684",
 ]
-TERMS = [b"x=+300000000", b"x=@1795214038547684 e=1795214038547684"]
+TERMS = [
+    *(b"x=+300000000", b"x=@1795214038547684 e=1795214038547684"),
+    b"x=+5 d=-fc w=+30000000 p=9 c={other}a",
+]
 ITEM = [
     *(b"completed", NOW, 5, BODIES[0], RECORDS[0], RESULTS[0], NOTES[0], None, TERMS[0], None),
 ]
@@ -175,7 +198,7 @@ def look_at(snapshot: Snapshot) -> None:
                 getattr(view, name)
     seen = look.Seen("mail", snapshot)
     with contextlib.redirect_stdout(io.StringIO()) as out:
-        _print(seen, "")
+        _print(seen, why(Read("mail", snapshot, _COUNTS, [])), "")
         echo_json(look.full(seen))
         look.remark(seen), look.when(seen)
     check_harmless(out.getvalue())
@@ -205,7 +228,10 @@ def a_meta(mutator: Mutator, corpus: list[bytes]) -> None:
 
 _SAMPLES: list[tuple[Command[Any], Any]] = [
     (produce.enqueue(MAIL, [Prepared("a", "+0", 5, b"{}")]), [b"ok", NOW, b"new", NOW]),
-    (consume.claim(MAIL, "w", 1, 1, 1, 0), [b"ok", NOW, NOW, 0, 0, 0, 0, 0, b"a", b"{}", 7, 1, NOW]),
+    (
+        consume.claim(MAIL, "w", 1, 1, 1, 0),
+        [b"ok", NOW, NOW, 0, 0, 0, 0, 0, b"a", b"{}", 7, 1, NOW],
+    ),
     (consume.pop(MAIL, "w", 1, 1, 0), [b"ok", NOW, 0, 0, 0, b"a", ITEMS[0]]),
     (consume.settle(MAIL, []), [b"ok", NOW, b"ok", b"lost"]),
     (inspect.fetch(MAIL, ["a"]), [b"ok", NOW, ITEM]),

@@ -133,7 +133,7 @@ def say_nonsense(fraction: Any) -> None:
 
 def ask_for_later(delay: float | None = None) -> None:
     note(current_job().attempt)
-    raise RetryLater("not yet", delay=delay)
+    raise RetryLater(delay, "not yet")
 
 
 async def ask_for_later_async(delay: float | None = None) -> None:
@@ -147,6 +147,32 @@ def snooze_once(delay: float) -> str:
         gate.set()
         raise Snooze(delay)
     return "awake"
+
+
+def hold_once(delay: float) -> float:
+    """Hold the queue; by the second run it has been moved. When that was due."""
+    job = current_job()
+    if job.due == job.first_due:
+        raise RetryLater(delay, "429", queue=True)
+    return job.due.timestamp()
+
+
+async def hold_once_async(delay: float) -> float:
+    return hold_once(delay)
+
+
+async def hang_once_begun() -> None:
+    current_job().log("begun")
+    await asyncio.sleep(60)
+
+
+def started() -> float:
+    """When it was claimed, by the server's clock."""
+    return current_job().token / 1e6
+
+
+async def started_async() -> float:
+    return started()
 
 
 async def snooze_until(iso: str) -> None:

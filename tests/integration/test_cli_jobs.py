@@ -224,7 +224,7 @@ def test_everything_is_in_json(home: Path, one_url: str, mail: Queue) -> None:
     assert set(shown) == {*listed} | {
         "now", "expires", "expired", "parents", "waits_for", "waits_for_count",
         "cancelled_by", "args", "kwargs", "meta", "result", "unreadable", "attempts",
-        "progress", "logs",
+        "progress", "logs", "why",
         "signature",
     }  # fmt: skip
     assert shown["args"] == [HOSTILE]

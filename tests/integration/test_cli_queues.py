@@ -13,8 +13,9 @@ from bide import Queue, sync
 from bide.embedded import Server
 from bide.keys import keys_of
 from bide.ops.registry import About, Doing, heartbeat
+from tests.integration import surface
 from tests.integration.console import at_terminal, bide, error_of, said
-from tests.integration.workers import at_work, eventually
+from tests.integration.workers import at_work, burst, eventually
 
 HOSTILE = "x\x1b[2Jy"
 
@@ -47,7 +48,7 @@ def test_queues_are_listed_with_their_jobs(home: Path, one_url: str, mail: Queue
     assert list(only["queues"]) == ["mail"]
     assert set(only["queues"]["mail"]) == {
         "blocked", "delayed", "waiting", "active", "completed", "failed", "cancelled",
-        "paused", "next_due_in", "totals",
+        "paused", "next_due_in", "totals", "limits",
     }  # fmt: skip
 
 
@@ -57,6 +58,50 @@ def test_a_queue_is_paused_and_resumed(home: Path, one_url: str, mail: Queue) ->
     assert "paused" in said(bide(home, "queues", "ls", url=one_url))
     said(bide(home, "queues", "resume", "mail", url=one_url))
     assert not mail.counts().paused
+
+
+def test_limits_are_set_shown_and_removed(home: Path, one_url: str, mail: Queue) -> None:
+    def limit(*args: str) -> str:
+        return said(bide(home, "queues", "limit", "mail", *args, url=one_url))
+
+    assert limit() == "mail: no limits\n"
+    assert limit("--rate", "100/s", "--max-active", "5") == "mail: 100/s, 5 at once\n"
+    assert limit("--rate", "2/m", "--burst", "3") == "mail: 2/m in bursts of 3, 5 at once\n"
+    assert "2/m in bursts of 3, 5 at once" in said(bide(home, "info", url=one_url))
+    report = json.loads(limit("--json"))["queues"]["mail"]
+    assert report == {
+        "rate": "2/m", "burst": 3, "max_active": 5, "held_until": None, "limited_until": None,
+    }  # fmt: skip
+    assert limit("--rate", "none", "--max-active", "none") == "mail: no limits\n"
+
+
+def test_limits_that_cannot_be_meant_are_refused(home: Path, one_url: str, mail: Queue) -> None:
+    for args, says in (
+        (("--rate", "fast"), "rate must be how many in which time"),
+        (("--max-active", "many"), "--max-active 'many' is no number"),
+        (("--max-active", "0"), "max_active must be a whole number"),
+        (("--burst", "3"), "give it along with rate="),
+    ):
+        done = bide(home, "queues", "limit", "mail", *args, url=one_url)
+        assert says in error_of(done, 2)
+    assert "There is no queue" in error_of(bide(home, "queues", "limit", "post", url=one_url), 3)
+
+
+def test_a_hold_is_shown_and_ended(home: Path, one_url: str) -> None:
+    queue = Queue("mail", url=one_url)
+    job = queue.enqueue(surface.hold_once, 3600)
+    burst(queue, max_jobs=1, max_idle=0.1)
+    assert "held for" in said(bide(home, "queues", "ls", url=one_url))
+    shown = said(bide(home, "jobs", "show", job.id, url=one_url))
+    assert "not yet" in shown
+    assert "a job holds the queue until" in shown
+    (why, held, _) = json.loads(said(bide(home, "jobs", "show", job.id, "--json", url=one_url)))[
+        "jobs"
+    ][0]["why"]
+    assert (why["kind"], held["kind"]) == ("not due", "held")
+    assert held["until"] is not None
+    said(bide(home, "queues", "resume", "mail", url=one_url))
+    assert "held for" not in said(bide(home, "queues", "ls", url=one_url))
 
 
 def test_emptying_says_first_what_it_would_remove(home: Path, one_url: str, mail: Queue) -> None:

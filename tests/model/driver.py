@@ -137,8 +137,10 @@ class Driver:
         for pick, outcome, when, has_data in picks:
             id, token = self.held(pick)
             result = b"42" if outcome == "complete" else ERROR
+            begun = outcome == "release" and has_data
             data = result if has_data and outcome in HAVE_DATA else b""
             none = outcome in ("complete", "fail") and (when == "+0" or when[0] == "@")
+            none = none or (outcome == "release" and not begun)
             if none or outcome == "crash":
                 self._settled.append(Settle(id, token, outcome, "", data))
             else:
@@ -229,6 +231,10 @@ class Driver:
     def configure(self, keep: Retention) -> None:
         command = manage.configure(KEYS, keep)
         assert self.server.reply(command) == self.model.configure(keep.stored())
+
+    def limit(self, rate: str, max_active: str) -> None:
+        reply = self.server.reply(manage.limit(KEYS, rate, max_active))
+        assert reply == self.model.limit(reply[1], rate, max_active)
 
     def delete(self, ids: list[str]) -> None:
         assert self.server.reply(manage.delete(KEYS, ids)) == self.model.delete(ids)

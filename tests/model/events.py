@@ -85,3 +85,5 @@ class Fold:
         self.expired += event.verb == "expire"
         if event.verb != "revive":
             self.totals[event.kind] += 1
+        if (event.kind, event.verb) == ("failed", "crash"):  # one event says both
+            self.totals["reclaimed"] += 1

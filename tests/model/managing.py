@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+from tests.model.gate import Bucket
 from tests.model.store import FINISHED, Job, Run, Store
 
 Reply = list[Any]
@@ -32,9 +34,11 @@ class Managed(Store):
                 self.expiring[id] = by
                 earliest = min(earliest, max(by, now))
         if earliest is not None:
-            self.wake_for(earliest, now)
             if terms:
                 self.meta["terms"] = 1
+            else:
+                earliest = self.may_begin(earliest, now)
+            self.wake_for(earliest, now)
         return reply
 
     def cancel(self, now: int, ids: Sequence[str], running: bool) -> Reply:
@@ -116,6 +120,22 @@ class Managed(Store):
         self.retention = retention
         return [b"ok", b"-"]
 
+    def limit(self, now: int, rate: str, max_active: str) -> Reply:
+        if rate == "none":
+            self.rate = self.spent = ""
+        elif rate not in ("keep", self.rate):
+            before = Bucket.read(self.rate, self.spent, now)
+            self.rate = rate
+            if before:
+                self.spent = f"{math.ceil(before.full_at)} 0 0"
+        if max_active == "none":
+            self.meta.pop("max_active", None)
+        elif max_active != "keep":
+            self.meta["max_active"] = int(max_active)
+        self.meta["limited"] = 1
+        self.push()
+        return [b"ok", now]
+
     def delete(self, ids: Sequence[str]) -> Reply:
         words = []
         for id in ids:
@@ -130,7 +150,8 @@ class Managed(Store):
         return [b"ok"]
 
     def resume(self) -> Reply:
-        if self.meta.pop("paused", 0):
+        paused, held = self.meta.pop("paused", 0), self.meta.pop("held_until", 0)
+        if paused or held:
             self.push()
         return [b"ok"]
 

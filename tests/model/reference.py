@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
-from tests.model.managing import Managed, Reply
-from tests.model.store import FINISHED, LEVELS, STAMPS, Job, Run, by_score
+from tests.model.gate import FOREVER, Gate
+from tests.model.managing import Reply
+from tests.model.settling import CRASHES, Settled
+from tests.model.store import FINISHED, LEVELS, Job, Run, by_score
 
 GRACE, HORIZON, ALONE, LONGEST = 50_000, 2_000_000, 5_000_000, 10_000_000
-RECLAIMS, CRASHES, MANY_STRIKES = 10, 3, 10
+RECLAIMS, MANY_STRIKES = 10, 10
 PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10_000_000, 60_000_000, 30_000_000
 SWEEP = TRIM = 100
 EXPIRIES = 20
@@ -25,8 +27,8 @@ REFUSAL = (
 )
 
 
-class Queue(Managed):
-    """One queue; here the worker's side."""
+class Queue(Settled):
+    """One queue; here what workers take."""
 
     def leave(self, worker: str) -> Reply:
         self.park.pop(worker, None)
@@ -61,82 +63,6 @@ class Queue(Managed):
                 job.note(f"{kind} {now} ".encode() + text)
             words.append(b"ok" if mine else b"lost")
         return [b"ok", now, *words]
-
-    def settle(self, now: int, settles: Sequence[tuple[str, int, str, int | None, bytes]]) -> Reply:
-        """Each settle is (id, token, outcome, due again or how long to keep, data)."""
-        words = []
-        earliest = None
-        ended: list[Job] = []
-        for id, token, outcome, at, data in settles:
-            job = self.jobs.get(id)
-            if job is None or job.run is None:
-                words.append(b"gone")
-                continue
-            if job.run.remembers(token, outcome):
-                words.append(b"ok")
-                continue
-            if job.place != "active" or (job.run.token, job.run.settled) != (token, "-"):
-                words.append(b"lost")
-                continue
-            words.append(b"ok")
-            self._end(job, outcome, at, data, now)
-            if outcome in ("complete", "retry", "fail", "cancel"):
-                self.note_minute(now, "r", max(0, now - token))
-            if job.place.startswith("due:"):
-                earliest = job.score if earliest is None else min(earliest, job.score)
-            else:
-                ended.append(job)
-        for place in {job.place for job in ended}:
-            self.retain(place, now, len(settles) + 64)
-        self.tell(now, [job.id for job in ended])
-        if earliest is not None:
-            self.wake_for(earliest, now)
-        return [b"ok", now, *words]
-
-    def _end(self, job: Job, outcome: str, at: int | None, data: bytes, now: int) -> None:
-        run = job.run
-        assert run
-        run.settled = STAMPS[outcome]
-        asked = self.asked.pop(job.id, None) is not None
-        if data and outcome != "complete" and not (outcome == "snooze" and run.missing):
-            job.note_attempt("E", now, data)
-        if outcome == "complete":
-            self.finish(job, "completed", now, at)
-            job.result = data or None
-        elif outcome == "fail":
-            self.finish(job, "failed", now, at)
-        elif outcome == "cancel" or asked:
-            self.finish(job, "cancelled", now)
-        elif outcome == "crash":
-            self._crash(job, now)
-        else:
-            self.count("retried", int(outcome == "retry"))
-            run.alone = 0
-            if outcome != "retry":
-                run.attempt -= 1
-            if outcome == "release":
-                job.again(min(run.due, now))
-                return
-            run.first = run.first or run.due
-            if outcome == "snooze" and data:
-                run.missing = run.missing or run.started
-            else:
-                run.strikes = run.crashes = run.missing = 0
-            assert at is not None
-            job.again(max(at, now))
-
-    def _crash(self, job: Job, now: int) -> None:
-        run = job.run
-        assert run
-        self.count("reclaimed")
-        run.alone = 0
-        run.attempt -= 1
-        run.crashes += 1
-        run.missing = 0
-        if run.crashes >= CRASHES:
-            self.finish(job, "failed", now)
-        else:
-            job.again(min(run.due, now))
 
     def claim(
         self,
@@ -177,6 +103,9 @@ class Queue(Managed):
                 self.retain(place, now, TRIM)
 
         paused = "paused" in self.meta
+        gate = self.gate(now)
+        room = gate.room if gate else FOREVER
+        overdue = held_back = False
         deadlines: list[int] = []
         taken: list[Job] = []
         alone = drain = False
@@ -184,6 +113,8 @@ class Queue(Managed):
         if suspect and not paused:
             if suspect.score > now:
                 deadlines += [suspect.score] if busy == 0 else []
+            elif room == 0:
+                overdue = True
             elif busy == 0 and count > 0:
                 taken, alone, count = [suspect], True, 1
             elif suspect.score < now - LONG_PATIENCE and count > 0:
@@ -191,17 +122,20 @@ class Queue(Managed):
             elif suspect.score < now - PATIENCE and now > drains_until:
                 self.meta["drain_until"] = now + DRAIN_EVERY
                 drain, count = True, 0
-        overdue = False
         if not paused:
             for level in LEVELS:
                 jobs = self.at(f"due:{level}")
                 ripe = [job for job in jobs if job.score <= now]
-                picked = ripe[: count - len(taken)]
+                picked = ripe[: max(0, min(count, room) - len(taken))]
                 taken += [job for job in picked if not self._expires(job, now, expired)]
-                overdue = len(picked) < len(ripe)
+                overdue = overdue or len(picked) < len(ripe)
                 if overdue:
                     break  # and is seen to before any deadline
                 deadlines += [job.score for job in jobs[len(ripe) :][:1]]
+            if gate:
+                was = overdue
+                overdue, deadlines = self._through(gate, len(taken), overdue, deadlines)
+                held_back = was and not overdue
         if terms:
             self.tell(now, [job.id for job in expired])
             deadlines += [at for at in sorted(self.expiring.values())[:1] if at > now]
@@ -224,7 +158,26 @@ class Queue(Managed):
         free = count > len(taken)
         stays = arm == 2 or (arm == 1 and not taken)
         until = self._wait(now, worker, free, stays, deadline, overdue or more)
-        return [b"ok", now, until, deadline or 0, int(more), int(alone), int(drain), *told]
+        left = 1 if more else 2 if held_back else 0
+        return [b"ok", now, until, deadline or 0, left, int(alone), int(drain), 0, *told]
+
+    def _through(
+        self, gate: Gate, taken: int, overdue: bool, deadlines: list[int]
+    ) -> tuple[bool, list[int]]:
+        """What is overdue, and what is due next, as the limits let it begin."""
+        shut = taken >= gate.room
+        if gate.bucket and (taken or gate.bucket.rewound):
+            gate.bucket.taken += taken
+            gate.bucket.last = gate.now if taken else gate.bucket.last
+            self.spent = gate.bucket.stored()
+        if not shut:
+            return overdue, deadlines
+        if taken >= gate.slots:
+            return False, []
+        opens = gate.opens()
+        if overdue:
+            return False, [opens]
+        return False, [max(opens, at) for at in deadlines]
 
     def _expires(self, job: Job, now: int, expired: list[Job]) -> bool:
         """Whether it has not begun in time; then it has ended."""
@@ -335,7 +288,7 @@ class Queue(Managed):
                 held.append(job)
         alone = int(any(job.run and job.run.alone for job in held))
         told = [field for job in held for field in self._told(job)]
-        return [b"ok", now, 0, 0, 1, alone, 0, *told]
+        return [b"ok", now, 0, 0, 1, alone, 0, 0, *told]
 
     def _told(self, job: Job, is_first: bool = False) -> Reply:
         run = job.run

@@ -108,6 +108,7 @@ def expected(model: Store) -> dict[str, Any]:
 
 def _meta(model: Store) -> dict[str, bytes]:
     texts = {"emptied": model.emptied, "retention": model.retention}
+    texts |= {"rate": model.rate, "spent": model.spent}
     return {
         **{name: b"%d" % value for name, value in model.meta.items()},
         **{name: text.encode() for name, text in texts.items() if text},

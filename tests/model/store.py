@@ -6,6 +6,8 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
+from tests.model.gate import FOREVER, Bucket, Gate
+
 STRIKES = 2
 BACK, FORWARD, MARK_EVERY, LONGEST_CALM = 2_000_000, 30_000_000, 1_000_000, 300_000_000
 SPARE = 15_000_000
@@ -20,6 +22,7 @@ STAMPS = {
     "retry": "R",
     "fail": "F",
     "snooze": "S",
+    "hold": "H",
     "release": "L",
     "cancel": "X",
     "crash": "K",
@@ -148,10 +151,38 @@ class Store:
     """Messages published and not yet heard: channel and id."""
     minutes: dict[int, Counter[str]] = field(default_factory=dict)
     retention: str = ""
+    rate: str = ""
+    spent: str = ""
+    """The rate of the queue, and what is used of it (`gate`)."""
     emptied: str = ""
     """Which emptying was the last, and of how many jobs."""
     hint: str = ""
     """Who pushed the wake hint that lies there, `-` for a job that is due."""
+
+    # -- limits
+
+    def gate(self, now: int) -> Gate | None:
+        """How the limits stand, if there may be any; forgets those that are over."""
+        if "limited" not in self.meta:
+            return None
+        most = self.meta.get("max_active")
+        slots = FOREVER if most is None else max(0, most - len(self.at("active")))
+        gate = Gate(Bucket.read(self.rate, self.spent, now), slots, 0, now)
+        gate.held_until = self.meta.get("held_until", 0)
+        if gate.held_until <= now:
+            self.meta.pop("held_until", None)
+            if not self.rate and most is None:
+                del self.meta["limited"]
+        return gate
+
+    def may_begin(self, due: int, now: int) -> int:
+        """When a job may begin, for all that the rate and a hold say."""
+        if "limited" not in self.meta:
+            return due
+        bucket = Bucket.read(self.rate, self.spent, now)
+        if bucket and not bucket.tokens(now):
+            due = max(due, bucket.refilled())
+        return max(due, self.meta.get("held_until", 0))
 
     # -- looking
 
@@ -206,7 +237,7 @@ class Store:
         self.meta.pop("trash", None)
         return False
 
-    def limit(self, place: str) -> tuple[int, int]:
+    def kept(self, place: str) -> tuple[int, int]:
         """How many jobs are kept that ended so, and for how many microseconds."""
         numbers = [int(number) for number in (self.retention or KEEP).split()]
         i = 2 * FINISHED.index(place)
@@ -217,7 +248,7 @@ class Store:
         job.place, job.score = place, now
         if keep is not None:
             assert job.run
-            job.score += max(keep, SPARE) - max(self.limit(place)[1], SPARE)
+            job.score += max(keep, SPARE) - max(self.kept(place)[1], SPARE)
             job.run.ended = now
             self.meta["own"] = 1
         self.count(place)
@@ -227,7 +258,7 @@ class Store:
 
         Few enough are kept here that the script looks at all that are to be kept for longer.
         """
-        count, age = self.limit(place)
+        count, age = self.kept(place)
         jobs = self.at(place)
         excess = len(jobs) - count
         found: list[Job] = []

@@ -38,12 +38,24 @@ JOBS = st.lists(st.tuples(IDS, WHENS, st.sampled_from([5, 5, 0, 9])), min_size=1
 SOME_IDS = st.lists(IDS, min_size=1, max_size=3)
 LEASES = st.sampled_from([LEASE, LEASE, 25_000_000])
 OUTCOMES = st.sampled_from(
-    ["complete", "complete", "retry", "fail", "snooze", "release", "cancel", "crash", "crash"]
+    [
+        "complete",
+        "complete",
+        "retry",
+        "fail",
+        "snooze",
+        "hold",
+        "release",
+        "cancel",
+        "crash",
+        "crash",
+    ]
 )
 PICKS = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 4, 5])
 KEEPS = st.sampled_from([Retention(), Retention(16, 16, 16, 1), Retention(0, 16, 70, 2)])
 """To keep everything, or so little that jobs are removed within an example."""
 
+RATES = st.sampled_from(["keep", "none", "none", "1 4000000 1", "3 10000000 2", "7 1000 2"])
 SAID = st.lists(st.tuples(PICKS, st.sampled_from("LLP"), st.booleans()), min_size=1, max_size=4)
 
 
@@ -152,6 +164,10 @@ class Machine(RuleBasedStateMachine):
     @rule(keep=KEEPS)
     def configure(self, keep: Retention) -> None:
         self.queue.configure(keep)
+
+    @rule(rate=RATES, max_active=st.sampled_from(["keep", "none", "none", "1", "2"]))
+    def limit(self, rate: str, max_active: str) -> None:
+        self.queue.limit(rate, max_active)
 
     @rule(
         what=st.sampled_from(["pause", "resume", "resume", "resume", "empty", "sweep", "sweep"]),

@@ -265,6 +265,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "manage.pause": [(0, manage.pause(MAIL))],
     "manage.resume": [(0, manage.resume(MAIL))],
     "manage.configure": [(0, manage.configure(MAIL, Retention()))],
+    "manage.limit": [(0, manage.limit(MAIL, "1 1 1", "none"))],
     "manage.mark_data": [(0, manage.mark_data(MAIL, Retention(), True))],
     "manage.upgrade": [(0, manage.upgrade(MAIL, 1, "0"))],
     "manage.empty": [(0, manage.empty(MAIL, "this")), (0, manage.empty(MAIL, None))],

@@ -22,6 +22,7 @@ from bide.cli.group import Group, PipeClosed
 from bide.cli.health import health
 from bide.cli.info import info
 from bide.cli.jobs import jobs
+from bide.cli.limits import limit
 from bide.cli.options import server_options
 from bide.cli.queues import queues
 from bide.cli.rq_timer import rq_timer
@@ -78,6 +79,7 @@ for command in (
     completion,
 ):
     group.add_command(command)
+queues.add_command(limit)
 queues.add_command(upgrade)
 
 

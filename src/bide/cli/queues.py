@@ -1,4 +1,4 @@
-"""`bide queues`: list, pause, resume and empty queues."""
+"""`bide queues`: list, pause, resume, limit and empty queues."""
 
 from __future__ import annotations
 
@@ -10,8 +10,19 @@ import click
 from bide.cli.ask import confirmed
 from bide.cli.group import Group
 from bide.cli.options import complete_queues, json_option, queues_option, server_options
-from bide.cli.screen import STATE_STYLE, Cell, Column, count, echo, echo_json, relative, table
+from bide.cli.screen import (
+    STATE_STYLE,
+    Cell,
+    Column,
+    count,
+    echo,
+    echo_json,
+    moment_json,
+    relative,
+    table,
+)
 from bide.cli.site import Site
+from bide.clock import describe
 from bide.ops.inspect import Counts
 
 STATES = ("blocked", "delayed", "waiting", "active", "completed", "failed", "cancelled")
@@ -26,7 +37,7 @@ queue_names = click.argument(
 @click.group(cls=Group)
 @server_options
 def queues(url: str | None, prefix: str | None) -> None:
-    """List, pause, resume and empty queues."""
+    """List, pause, resume, limit and empty queues."""
 
 
 @queues.command("ls")
@@ -58,7 +69,10 @@ def pause(names: tuple[str, ...], url: str | None, prefix: str | None) -> None:
 @queue_names
 @server_options
 def resume(names: tuple[str, ...], url: str | None, prefix: str | None) -> None:
-    """Let jobs of a queue be claimed again."""
+    """Let jobs of a queue be claimed again.
+
+    Also where one of its jobs holds it.
+    """
     site = Site(url, prefix)
     for name in site.known(names):
         site.queue(name).resume()
@@ -93,6 +107,7 @@ def queues_report(counts: dict[str, Counts]) -> dict[str, Any]:
     return {
         name: {state: getattr(each, state) for state in STATES}
         | {"paused": each.paused, "next_due_in": next_due(each), "totals": each.totals}
+        | {"limits": limits_report(each)}
         for name, each in counts.items()
     }
 
@@ -123,8 +138,41 @@ def _row(name: str, counts: Counts, shown: Sequence[str]) -> list[str | Cell]:
         name,
         *(Cell(f"{n:,}", STATE_STYLE.get(state, "") if n else "dim") for state, n in numbers),
         "" if due is None else relative(due) if due > 0 else "now",
-        Cell("paused", "yellow") if counts.paused else "",
+        _remark(counts),
     ]
+
+
+def _remark(counts: Counts) -> Cell:
+    line = limits_line(counts)
+    if counts.paused:
+        return Cell(", ".join(filter(None, ("paused", line))), "yellow")
+    return Cell(line, "yellow" if counts.limits.held_until else "dim")
+
+
+def limits_line(counts: Counts) -> str:
+    """What limits a queue, as in `100/s, 10 at once, held for 20s`."""
+    limits, parts = counts.limits, []
+    if limits.rate:
+        burst = f" in bursts of {limits.burst}" if limits.burst != 1 else ""
+        parts.append(f"{limits.rate}{burst}")
+    if limits.max_active:
+        parts.append(f"{limits.max_active} at once")
+    if limits.held_until:
+        ahead = (limits.held_until - counts.now).total_seconds()
+        parts.append(f"held for {describe(ahead)}")
+    return ", ".join(parts)
+
+
+def limits_report(counts: Counts) -> dict[str, Any]:
+    """The same as JSON has it."""
+    limits = counts.limits
+    return {
+        "rate": limits.rate,
+        "burst": limits.burst,
+        "max_active": limits.max_active,
+        "held_until": moment_json(limits.held_until),
+        "limited_until": moment_json(limits.limited_until),
+    }
 
 
 def next_due(counts: Counts) -> float | None:

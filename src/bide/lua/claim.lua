@@ -31,8 +31,9 @@
 -- @reply ok now until deadline more alone drain post, then per job: id body token tries due
 -- @reply stale     the worker has since sent a later claim
 -- @include clock record hint wait retain sweep noting ended event reclaim recall weigh find term
--- @include expire minute when depend depending
+-- @include expire minute gate when depend depending
 
+-- more: 1 where there is, 2 where a limit holds back what is due
 -- post: 1 where something is to be told to, or asked of, another queue
 -- tries: the attempt; of a job that was claimed before, what `record.tries` says
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
@@ -48,8 +49,8 @@ redis.call('ZREM', park, worker)
 local now = clock.now(meta)
 local lease_end = now + lease_us
 local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
-  'trash', 'drain_until', 'calm_from', 'listened', 'large', 'terms', 'edges')
-local has_terms, has_edges = set[11], set[12]
+  'trash', 'drain_until', 'calm_from', 'listened', 'large', 'terms', 'limited', 'edges')
+local has_terms, has_edges = set[11], set[13]
 local book = event.open(set[9], now)
 local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now,
   lease_us)
@@ -125,6 +126,8 @@ local reply = {'ok', now, 0, 0, 0, 0, 0, 0}
 local alone = 0
 local taken, counted = {}, {}
 local room = weigh.room()
+local limited = set[12] and gate.open(meta, active, now)
+local overdue, held_back = false, false
 
 local function take(level, picked)
   local ids = {}
@@ -189,6 +192,8 @@ local suspect_at = tonumber(suspect[2])
 if suspect_at and not paused then
   if suspect_at > now then
     if busy == 0 then by(suspect_at) end
+  elseif limited and limited.room < 1 then
+    overdue = true
   elseif busy == 0 and count > 0 then
     alone = 1
     take(ALONE, suspect)
@@ -202,10 +207,10 @@ if suspect_at and not paused then
   end
 end
 
-local overdue = false
 if not paused then
+  local most = limited and math.min(count, limited.room) or count
   for level = 1, LEVELS do
-    local wanted = count - #taken
+    local wanted = most - #taken
     local head = redis.call('ZRANGE', due[level], 0, 0, 'WITHSCORES')
     if head[2] and tonumber(head[2]) <= now then
       if wanted > 0 then
@@ -218,6 +223,9 @@ if not paused then
     end
     by(tonumber(head[2]))
     if overdue then break end
+  end
+  if limited then
+    overdue, deadline, held_back = gate.close(limited, meta, now, #taken, overdue, deadline)
   end
 end
 
@@ -261,6 +269,6 @@ elseif wait.lacks(keep, park, due_by) then
   hint.push(wake, worker)
 end
 reply[4] = deadline or 0
-if more then reply[5] = 1 end
+if more then reply[5] = 1 elseif held_back then reply[5] = 2 end
 reply[6] = alone
 return reply

@@ -1,5 +1,5 @@
 -- enqueue: add jobs, each due at its own time; an id that exists changes nothing.
--- @key   meta    reads whether a trash is left, and whether someone listens; marks large bodies
+-- @key   meta    reads whether a trash is left, who listens, and the limits; marks large bodies
 -- @key   due     adds
 -- @key   jobs    adds the bodies
 -- @key   run     removes what a trashed namesake left
@@ -13,7 +13,7 @@
 -- @last  wanted  what the caller will wait for behind this: replica | fsync | replica,fsync
 -- @reply ok now, then per job: new due | exists 0
 -- @reply cannot    what the server lacks for what is wanted; nothing was added
--- @include clock when hint sweep event weigh durable arrive
+-- @include clock when hint sweep event weigh durable arrive gate
 
 -- Adds first, so that a full server refuses the whole call and nothing of it.
 if not arrive.valid(when, ARGV, rest, 4) then return redis.error_reply('BADARG enqueue rest') end
@@ -23,7 +23,8 @@ if lack then return {'cannot', lack} end
 
 local now = clock.now(meta)
 local is_new = arrive.store(meta, jobs, trash, {run, notes, terms}, weigh, sweep, ARGV, rest, 4)
-local book = event.book(meta, now)
+local set = redis.call('HMGET', meta, 'listened', 'limited')
+local book = event.open(set[1], now)
 local reply = {'ok', now}
 local earliest
 local adds = {}
@@ -56,5 +57,6 @@ for set, add in pairs(adds) do
   redis.call('ZADD', set, unpack(add))
 end
 if book then event.write(meta, events, book) end
+if earliest and set[2] then earliest = gate.earliest(meta, earliest, now) end
 if earliest then hint.due(wake, keep, earliest, now) end
 return reply

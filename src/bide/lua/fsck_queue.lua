@@ -35,7 +35,7 @@
 -- field, form: what `meta` may hold, and the pattern of its value
 local DAY = 86400000000
 local AHEAD = {calm_until = 300000000, drain_until = 30000000, listened = 7 * DAY,
-  clock = 36600 * DAY, rewound_until = 36600 * DAY}
+  clock = 36600 * DAY, rewound_until = 36600 * DAY, held_until = 36600 * DAY, spent = 36600 * DAY}
 local SLACK, FAR = 60000000, 100000000000000000
 -- Enough that nothing is removed before somebody says again what is to be kept.
 local KEEP_ALL = '1000000 31536000000000 1000000 31536000000000 1000000 31536000000000'
@@ -86,11 +86,15 @@ end
 -- What each field of `meta` is without a value that can be read.
 local function mend(field)
   if field == 'paused' or field == 'own' or field == 'large' or field == 'terms'
-    or field == 'edges' or field == 'trash' then
+    or field == 'edges' or field == 'trash' or field == 'limited' then
     if tell('meta', field, 'does not say 1', 'says 1') then redis.call('HSET', meta, field, 1) end
   elseif field == 'retention' then
     if tell('meta', field, 'cannot be read', 'keeps all for a year: say again what to keep') then
       redis.call('HSET', meta, field, KEEP_ALL)
+    end
+  elseif field == 'rate' or field == 'max_active' then
+    if tell('meta', field, 'cannot be read', 'is removed: say again what the limit is') then
+      redis.call('HDEL', meta, field)
     end
   elseif tell('meta', field, 'cannot be read', 'is removed') then
     redis.call('HDEL', meta, field)
@@ -115,6 +119,17 @@ local function check_meta()
       if tell('meta', field, 'lies too far ahead: ' .. value, 'is removed') then
         redis.call('HDEL', meta, field)
       end
+    end
+  end
+  if redis.call('HEXISTS', meta, 'limited') == 0 then
+    local has_limits = false
+    for _, field in ipairs({'rate', 'max_active', 'held_until'}) do
+      local value = redis.call('HGET', meta, field)
+      has_limits = has_limits or (value and string.find(value, forms[field])
+        and #value < 51 and tonumber(string.match(value, '^%d+')) <= FAR)
+    end
+    if has_limits and tell('meta', 'limited', 'is not set, and there are limits', 'is set') then
+      redis.call('HSET', meta, 'limited', 1)
     end
   end
   if redis.call('HEXISTS', meta, 'terms') == 0 and redis.call('EXISTS', terms) == 1

@@ -1,8 +1,8 @@
--- resume: let the queue's jobs be claimed again.
+-- resume: let the queue's jobs be claimed again, also where one of them has held it.
 -- @key   meta  clears
 -- @key   wake  hints
 -- @reply ok
 -- @include hint
 
-if redis.call('HDEL', meta, 'paused') == 1 then hint.push(wake, '-') end
+if redis.call('HDEL', meta, 'paused', 'held_until') > 0 then hint.push(wake, '-') end
 return {'ok'}

@@ -1,5 +1,5 @@
 -- settle: say how claimed jobs ended; refused where the token is no longer the job's.
--- @key   meta       counts, reads the retention
+-- @key   meta       counts, reads the retention and the limits, holds the queue
 -- @key   due        adds what is to run again
 -- @key   jobs       trims
 -- @key   run        remembers token and outcome
@@ -16,23 +16,24 @@
 -- @key   cancelled  adds, trims
 -- @key   asked      forgets; a job whose end was asked for is not run again
 -- @key   waiters    tells and forgets those who wait for a job's end
--- @key   wake       hints when a job is to run again before any promise
+-- @key   wake       hints when a job is to run again before any promise, or one more may begin
 -- @key   keep       reads the earliest promise
 -- @key   events     tells listeners
 -- @rest  id token outcome when data
 -- @reply ok now, then per job: ok | lost | gone
--- @include clock when record hint retain noting ended event minute term depend
+-- @include clock when record hint retain noting ended event minute gate term depend
 
 -- outcome: complete (when: how long to keep it, or nothing; data: result)
 --        | retry (when; data: error) | fail (when: how long to keep it, or nothing; data: error)
 --        | snooze (when; data: why it was not run: no worker serves it, or nothing; uses no attempt)
---        | release (given back unbegun; uses no attempt)
+--        | hold (when; as snooze, and no job of the queue is claimed before then)
+--        | release (given back; when: anything if it had begun; uses no attempt)
 --        | cancel (it was asked to end, and did)
 --        | crash (its process died under it, and under no other job; when: how long to keep it if it
 --          has failed by that, or nothing; data: error; uses no attempt)
-local STAMP = {complete = 'C', retry = 'R', fail = 'F', snooze = 'S', release = 'L', cancel = 'X',
-  crash = 'K'}
-local AGAIN = {retry = true, snooze = true, release = true, crash = true}
+local STAMP = {complete = 'C', retry = 'R', fail = 'F', snooze = 'S', hold = 'H', release = 'L',
+  cancel = 'X', crash = 'K'}
+local AGAIN = {retry = true, snooze = true, hold = true, release = true, crash = true}
 local KIND = {complete = 'completed', retry = 'retried', fail = 'failed', snooze = 'rescheduled',
   release = 'rescheduled', cancel = 'cancelled', crash = 'reclaimed'}
 local RAN = {complete = true, retry = true, fail = true, cancel = true} -- a token is when it began
@@ -42,7 +43,7 @@ local ids, n = {}, 0
 for i = rest, #ARGV, 5 do
   local outcome, at = ARGV[i + 2], ARGV[i + 3]
   if not STAMP[outcome] or #ARGV[i + 1] ~= 16
-    or ((at ~= '' or outcome == 'retry' or outcome == 'snooze') and not when.valid(at)) then
+    or ((at ~= '' or outcome == 'retry' or outcome == 'snooze' or outcome == 'hold') and not when.valid(at)) then
     return redis.error_reply('BADARG settle rest')
   end
   n = n + 1
@@ -61,6 +62,7 @@ local gone_active, records, results_add, notes_add = {}, {}, {}, {}
 local completed_add, failed_add, cancelled_add, due_add = {}, {}, {}, {}
 local settled, finished, counted = {}, {}, {}
 local earliest, owns
+local held_until, unbegun = 0, {}
 local counts = {complete = 0, retry = 0, fail = 0, snooze = 0, release = 0, cancel = 0,
   crash = 0}
 
@@ -108,11 +110,13 @@ local function apply(k, stamp, outcome, at, data)
     f.alone = 0
     if outcome ~= 'retry' then f.attempt = f.attempt - 1 end
     if outcome == 'release' then
+      if at == '' then unbegun[#unbegun + 1] = f.started end
       due_us = math.min(f.due, now)
     else
       f.first = f.first or f.due
       if outcome == 'snooze' and data ~= '' then -- it has not run: what crashed with it, still did
         f.missing = f.missing or f.started
+        unbegun[#unbegun + 1] = f.started
       else
         f.strikes, f.crashes, f.missing = 0, 0, nil
       end
@@ -163,6 +167,8 @@ for k = 1, n do
   elseif not settled[id] and leases[k] and record.stamp(line) == token .. '-' then
     settled[id] = token .. outcome
     local effect = asks and asks[k] and AGAIN[outcome] and 'cancel' or outcome
+    if outcome == 'hold' then held_until = math.max(held_until, when.us(ARGV[i + 3], now)) end
+    if effect == 'hold' then effect = 'snooze' end
     apply(k, STAMP[outcome], effect, ARGV[i + 3], ARGV[i + 4])
     if RAN[outcome] then minute.count(counted, 'r', math.max(0, now - tonumber(token))) end
     word = 'ok'
@@ -220,6 +226,10 @@ minute.write(minutes, now, counted)
 if book then
   event.drained(book, 'settle', active, due)
   event.write(meta, events, book)
+end
+if held_until > now then gate.hold(meta, held_until) end
+if limits.limited and gate.settled(meta, active, now, #gone_active, unbegun) then
+  hint.push(wake, '-')
 end
 if earliest then hint.due(wake, keep, earliest, now) end
 return reply

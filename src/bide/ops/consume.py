@@ -28,7 +28,11 @@ MAX_SETTLE_BYTES: Final = 4_000_000
 MAX_NOTED: Final = 12
 """Jobs to whose notes one call adds at most: they may take 90 KB each, and are read and written."""
 
-Outcome = Literal["complete", "retry", "fail", "snooze", "release", "cancel", "crash"]
+_MORE: Final = 1
+_LIMITED: Final = 2
+"""How a claim says what is left."""
+
+Outcome = Literal["complete", "retry", "fail", "snooze", "hold", "release", "cancel", "crash"]
 Verdict = Literal["ok", "lost", "gone"]
 Renewal = Literal["ok", "asked", "lost", "gone"]
 
@@ -53,6 +57,8 @@ class Claim(NamedTuple):
     """The server has seen a later claim of this worker."""
     post: bool = False
     """Something is to be told to, or asked of, another queue."""
+    limited: bool = False
+    """More is due, and a limit of the queue holds it back: until the deadline, or a job's end."""
 
 
 class Popped(NamedTuple):
@@ -80,7 +86,8 @@ class Settle(NamedTuple):
     token: int
     outcome: Outcome
     when: str = ""
-    """When it is due again; of one that has ended, how long to keep it if not as the queue does."""
+    """When it is due again; of one that has ended, how long to keep it if not as the queue does; of
+    one that is given back, anything if it had begun."""
     data: bytes = b""
     """Its result, or its error; of one that is snoozed unrun, because nobody serves it, that."""
 
@@ -181,8 +188,10 @@ def _read_claim(reply: list[Any]) -> Claim:
         return Claim(0, 0, 0, True, False, False, [], stale=True)
     jobs = [_read_claimed(*fields) for fields in groups(reply, 8, 5)]
     now_us, until_us, deadline_us, more, alone, drain, post = reply[1:8]
-    flags = (bool(more), bool(alone), bool(drain))
-    return Claim(now_us, until_us, deadline_us, *flags, jobs, post=bool(post))
+    flags = (more == _MORE, bool(alone), bool(drain))
+    return Claim(
+        now_us, until_us, deadline_us, *flags, jobs, post=bool(post), limited=more == _LIMITED
+    )
 
 
 def _read_popped(reply: list[Any]) -> Popped:

@@ -11,6 +11,7 @@ from bide.command import Command, command
 from bide.errors import UsageError
 from bide.job import RunRecord, Snapshot
 from bide.keys import Keys
+from bide.limits import Limits
 from bide.ops.manage import DATA
 from bide.ops.reply import groups, number, pairs, raw, text, words
 from bide.punctuality import Minute
@@ -56,6 +57,8 @@ class Counts(NamedTuple):
     """Whether it is a delay queue: it holds data, and no worker serves it."""
     schema: int = 1
     """What a program must know to touch it."""
+    limits: Limits = Limits()
+    """How many jobs may begin and run, and whether that holds any back now."""
 
     @property
     def now(self) -> datetime:
@@ -223,4 +226,5 @@ def _read_counts(reply: list[Any]) -> Counts:
         retention=Retention.read(meta.get("retention")),
         is_data=meta.get("kind") == DATA.encode(),
         schema=number(meta.get("schema")) or 1,
+        limits=Limits.read(meta, reply[1]),
     )

@@ -99,6 +99,11 @@ def configure(keys: Keys, retention: Retention) -> Command[None]:
     return command("configure", keys, (retention.stored(), "-"), lambda reply: None)
 
 
+def limit(keys: Keys, rate: str, max_active: str) -> Command[None]:
+    """Set how many jobs may begin in a time, and run at once; both as `bide.limits` writes them."""
+    return command("limit", keys, (rate, max_active), lambda reply: None)
+
+
 def mark_data(keys: Keys, retention: Retention, pushes: bool) -> Command[bool]:
     """Mark a queue as one of data, with its retention; whether it is one.
 

@@ -15,16 +15,15 @@ from bide.errors import BideError
 from bide.events import Event
 from bide.ids import new_id
 from bide.loops import PerLoop
-from bide.ops import inspect, manage, produce, registry
+from bide.ops import inspect, manage, produce
 from bide.ops.inspect import Counts
 from bide.ops.manage import Moved
 from bide.ops.produce import Prepared, Receipt
-from bide.ops.registry import WorkerSeen
-from bide.options import OnCrash, Options, Parents, TaskOptions
+from bide.options import OnCrash, Options, Parents, QueueSettings, TaskOptions
 from bide.payload.serializers import Codec
-from bide.queue.awaited_awaiting import AsyncAwaiting
 from bide.queue.awaited_events import AsyncEvents, AsyncListening, stop_all
 from bide.queue.awaited_job import AsyncJob
+from bide.queue.awaited_reading import AsyncReading
 from bide.queue.core import (
     QueueCore,
     checked_callback,
@@ -35,10 +34,10 @@ from bide.queue.core import (
     read_cancel,
 )
 from bide.queue.place import StandIn
+from bide.queue.settings import settings_calls
 from bide.queue.tasks import AsyncTask, AsyncTaskDecorator
 from bide.queue.together import Together
 from bide.queue.view import not_found
-from bide.retention import Retention
 from bide.retry import Retry
 from bide.task import Function
 from bide.terms import OnParentCancel
@@ -48,7 +47,7 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 
-class AsyncQueue(QueueCore[aio.Client], AsyncAwaiting):
+class AsyncQueue(QueueCore[aio.Client], AsyncReading):
     """A queue, for code on an event loop; safe to share by loops, in one thread or in several."""
 
     def __init__(
@@ -246,11 +245,6 @@ class AsyncQueue(QueueCore[aio.Client], AsyncAwaiting):
         """How many jobs are in each state."""
         return await self._client.run(inspect.counts(self.keys))
 
-    async def workers(self) -> list[WorkerSeen]:
-        """The workers that serve this queue and were heard of lately."""
-        seen = await self._client.run(registry.workers(self._here.everywhere))
-        return [worker for worker in seen if self.name in worker.about.queues]
-
     async def cancel(self, id: str, running: bool = True) -> bool:
         """Take a job back before it runs; one that runs is asked to end, unless `running=False`.
 
@@ -310,13 +304,13 @@ class AsyncQueue(QueueCore[aio.Client], AsyncAwaiting):
             step = await self._client.run(manage.empty(self.keys, None))
         return removed
 
-    async def configure(self, *, retention: Retention) -> None:
-        """Set what the queue keeps of finished jobs, for all its workers, from now on.
+    async def configure(self, **settings: Unpack[QueueSettings]) -> None:
+        """Change settings (`bide.QueueSettings`) for all workers; what is left out stays as it is.
 
         Raises:
-            UsageError: an age or the count cannot be meant.
+            UsageError: one cannot be meant, or none is given.
         """
-        await self._client.run(manage.configure(self.keys, retention))
+        await self._client.run_many(settings_calls(self.keys, settings))
 
     def events(
         self,

@@ -14,16 +14,15 @@ from bide.durability import Durability
 from bide.errors import BideError
 from bide.events import Event
 from bide.ids import new_id
-from bide.ops import inspect, manage, produce, registry
+from bide.ops import inspect, manage, produce
 from bide.ops.inspect import Counts
 from bide.ops.manage import Moved
 from bide.ops.produce import Prepared, Receipt
-from bide.ops.registry import WorkerSeen
-from bide.options import OnCrash, Options, Parents, TaskOptions
+from bide.options import OnCrash, Options, Parents, QueueSettings, TaskOptions
 from bide.payload.serializers import Codec
-from bide.queue.blocking_awaiting import Awaiting
 from bide.queue.blocking_events import Events, Listening, stop_all
 from bide.queue.blocking_job import Job
+from bide.queue.blocking_reading import Reading
 from bide.queue.core import (
     QueueCore,
     checked_callback,
@@ -35,9 +34,9 @@ from bide.queue.core import (
     read_cancel,
 )
 from bide.queue.place import StandIn
+from bide.queue.settings import settings_calls
 from bide.queue.tasks import Task, TaskDecorator
 from bide.queue.view import not_found
-from bide.retention import Retention
 from bide.retry import Retry
 from bide.task import Function
 from bide.terms import OnParentCancel
@@ -47,7 +46,7 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 
-class Queue(QueueCore[sync.Client], Awaiting):
+class Queue(QueueCore[sync.Client], Reading):
     """A queue, for code that blocks; safe to share by threads."""
 
     def __init__(
@@ -245,11 +244,6 @@ class Queue(QueueCore[sync.Client], Awaiting):
         """How many jobs are in each state."""
         return self._client.run(inspect.counts(self.keys))
 
-    def workers(self) -> list[WorkerSeen]:
-        """The workers that serve this queue and were heard of lately."""
-        seen = self._client.run(registry.workers(self._here.everywhere))
-        return [worker for worker in seen if self.name in worker.about.queues]
-
     def cancel(self, id: str, running: bool = True) -> bool:
         """Take a job back before it runs; one that runs is asked to end, unless `running=False`.
 
@@ -309,13 +303,13 @@ class Queue(QueueCore[sync.Client], Awaiting):
             step = self._client.run(manage.empty(self.keys, None))
         return removed
 
-    def configure(self, *, retention: Retention) -> None:
-        """Set what the queue keeps of finished jobs, for all its workers, from now on.
+    def configure(self, **settings: Unpack[QueueSettings]) -> None:
+        """Change settings (`bide.QueueSettings`) for all workers; what is left out stays as it is.
 
         Raises:
-            UsageError: an age or the count cannot be meant.
+            UsageError: one cannot be meant, or none is given.
         """
-        self._client.run(manage.configure(self.keys, retention))
+        self._client.run_many(settings_calls(self.keys, settings))
 
     def events(
         self,

@@ -10,7 +10,9 @@ from bide.clock import Duration, to_us
 from bide.job import Snapshot
 from bide.ops import inspect, manage, produce
 from bide.ops.produce import Receipt
+from bide.queue.reasons import told, why_calls
 from bide.queue.view import ANNOUNCE_US, LOOK_EVERY, PENDING, JobView, not_found
+from bide.why import Reason, why
 
 if TYPE_CHECKING:
     from bide.queue.blocking import Queue
@@ -66,6 +68,15 @@ class Job(JobView[R]):
                         return self._outcome()
                     raise self._late(seconds or 0)
         raise not_found(self.id)
+
+    def why(self) -> list[Reason]:
+        """Why it has not run: what holds it back now, the nearest first; empty once it has begun.
+
+        Raises:
+            JobNotFound: it is no more.
+        """
+        results = self.queue._client.run_many(why_calls(self.queue, self.id))
+        return why(told(self.queue, self, results))
 
     def cancel(self, running: bool = True) -> bool:
         """Take the job back before it runs; one that runs is asked to end; as `Queue.cancel`."""

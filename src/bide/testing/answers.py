@@ -35,6 +35,7 @@ class Shelf:
             "counts": self._counts,
             "delete": self._delete,
             "empty": lambda *_: Emptied(0, False),
+            "limit": lambda *_: None,
             "fetch": lambda *ids: [self.jobs.get(id) for id in ids],
             "list": self._list,
             "register": lambda *_: None,
@@ -81,7 +82,13 @@ class Shelf:
         many = {state: len(self._in(state)) for state in State}
         return Counts(
             now_us=self._now_us(),
-            **{state.value: many[state] for state in State},
+            delayed=many[State.DELAYED],
+            waiting=many[State.WAITING],
+            active=many[State.ACTIVE],
+            completed=many[State.COMPLETED],
+            failed=many[State.FAILED],
+            cancelled=many[State.CANCELLED],
+            blocked=many[State.BLOCKED],
             next_due_us=min((job.since_us for job in self._in(State.DELAYED)), default=0),
             idle_workers=0,
             paused=False,

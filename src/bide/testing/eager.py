@@ -41,6 +41,7 @@ _STATES: Final = {
     "cancel": State.CANCELLED,
     "retry": State.DELAYED,
     "snooze": State.DELAYED,
+    "hold": State.DELAYED,
 }
 _OUTCOMES: Final = {State.COMPLETED: "C", State.FAILED: "F", State.CANCELLED: "X"}
 _LEASE_US: Final = 1_000_000

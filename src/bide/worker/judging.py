@@ -98,6 +98,9 @@ def _raised(run: Run, error: BaseException, served: Served) -> Judged:
     if isinstance(error, Snooze):
         log.info("%s was snoozed", what)
         return Judged(("snooze", check_when(error.when), b""), None, None)
+    if isinstance(error, RetryLater) and error.queue:
+        log.info("%s holds queue %s: %s", what, run.station.queue, error)
+        return Judged(("hold", check_when(f"+{error.delay_us}"), b""), None, None)
     if _is_cancelled(run, error):
         log.info("%s was cancelled while it ran", what)
         return Judged(("cancel", "", b""), None, None)

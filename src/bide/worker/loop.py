@@ -155,7 +155,9 @@ class Loop:
             return self.aborted
         if self._burst and self._postman.busy:  # what it tells may free jobs of these queues
             return self.stopping
-        return self.stopping or (self._burst and not any(s.check for s in self._stations))
+        return self.stopping or (
+            self._burst and not any(s.check or s.limited for s in self._stations)
+        )
 
     def _plan(self) -> list[_Part]:
         """What there is to send; empty if there is nothing."""
@@ -211,9 +213,9 @@ class Loop:
 
     def _listen(self) -> None:
         """Listen for hints of those queues that a claim has shown to be empty."""
-        wanted = not self.stopping and (not self._burst or len(self._stations) > 1)
         for ear, station in zip(self._ears, self._stations, strict=True):
-            ear.listen(wanted and not station.check)
+            waits = not self._burst or len(self._stations) > 1 or station.limited
+            ear.listen(waits and not self.stopping and not station.check)
 
     async def _exchange(self, parts: Sequence[_Part]) -> None:
         """One round trip: what jobs said, the gathered outcomes, claims."""

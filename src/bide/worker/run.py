@@ -20,6 +20,15 @@ from bide.worker.station import Station
 Ended = tuple[Outcome, str, bytes]
 """Outcome, when, data: as `ops.consume.Settle` has them."""
 
+UNBEGUN: Final[Ended] = ("release", "", b"")
+"""A job is given back that has not begun: what it took of its queue's rate goes back, too."""
+
+BEGUN: Final[Ended] = ("release", "+0", b"")
+"""A job is given back that has begun, or may have."""
+
+UNCOUNTED: Final = ("release", "snooze", "hold")
+"""Outcomes after which a worker has not executed a job more."""
+
 _DEFAULT: Final = Policy()
 
 

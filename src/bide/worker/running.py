@@ -41,7 +41,7 @@ from bide.worker.lifespan import Lifespan
 from bide.worker.pace import STALE, Pace
 from bide.worker.processes.kin import rss
 from bide.worker.reading import current, read
-from bide.worker.run import Ended, Run
+from bide.worker.run import BEGUN, UNBEGUN, UNCOUNTED, Ended, Run
 from bide.worker.station import Station
 from bide.worker.threads import Threads
 from bide.worker.unserved import Unserved
@@ -200,7 +200,7 @@ class Running:
         self._pace.takes(now - min(began, default=now))
         if now - self._moved_at > STALE:
             for run in self._line:
-                self._end(run, ("cancel" if run.asked else "release", "", b""))
+                self._end(run, ("cancel", "", b"") if run.asked else UNBEGUN)
             self._line.clear()
         self._fill_slots()
 
@@ -250,7 +250,7 @@ class Running:
         self._collect()
         self._line.clear()
         for run in list(self._held.values()):
-            run.decide(("release", "", b""))
+            run.decide(BEGUN if run.begun_at else UNBEGUN)
             self._end(run, run.decided)
             if run.task is not None:
                 run.task.cancel()
@@ -381,7 +381,7 @@ class Running:
             self._pace.took(self._moved_at - run.begun_at)
             self._fill_slots_soon()
         outcome, when, data = ended
-        if outcome not in ("release", "snooze"):
+        if outcome not in UNCOUNTED:
             self.executed += 1
             log.debug("%s (job %s): %s", run.task_name, run.claimed.id, outcome)
         settle = Settle(run.claimed.id, run.claimed.token, outcome, when, data)

@@ -35,6 +35,8 @@ class Station:
         """What running jobs have said of themselves; any thread adds."""
         self.check = True
         """Whether to claim as soon as there is a free slot."""
+        self.limited = False
+        """Something is due that a limit of the queue holds back."""
         self.hinted = False
         """A hint came that nobody has acted upon yet."""
         self.unanswered = False
@@ -99,6 +101,7 @@ class Station:
         """Note the reply to the latest claim, which was sent at `sent` (`time.monotonic()`)."""
         self._seq += 1
         self.unanswered = False
+        self.limited = reply.limited
         self.hinted = self._fresh  # what came meanwhile may not have been there for the claim
         if reply.stale:
             self.check = True

@@ -124,7 +124,7 @@ def pauses(attempt: int, error: BaseException) -> float | None:
 
 def later_once() -> str:
     if current_job().attempt == 1:
-        raise RetryLater("not yet", delay=0)
+        raise RetryLater(0, "not yet")
     return "done"
 
 

@@ -141,7 +141,7 @@ def unfit() -> object:
 
 @mail.task
 def later() -> None:
-    raise bide.RetryLater("not yet", delay="5m")
+    raise bide.RetryLater("5m", "not yet")
 
 
 @mail.task

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from bide.cli.screen import STATE_STYLE, Cell, moment_json, relative
@@ -13,6 +14,7 @@ from bide.notes import Attempt
 from bide.payload.codec import ErrorInfo
 from bide.queue.view import JobView, written
 from bide.states import FINISHED, State
+from bide.why import Reason
 
 _REMARK: Final = 200
 """Characters of an error that a list shows, even where lines have no end."""
@@ -163,6 +165,14 @@ def full(seen: Seen) -> dict[str, Any]:
         },
         "logs": [{"at": moment_json(line.at), "text": line.text} for line in job.logs],
     }
+
+
+def why_report(reasons: Sequence[Reason]) -> list[dict[str, Any]]:
+    """Why it has not run, as JSON has it."""
+    return [
+        {"kind": reason.kind, "text": reason.text, "until": moment_json(reason.until)}
+        for reason in reasons
+    ]
 
 
 def _full_item(seen: Seen) -> dict[str, Any]:

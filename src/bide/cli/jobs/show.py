@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 import click
 
 from bide.cli.jobs.find import locate, read_ids
-from bide.cli.jobs.look import Seen, error_line, full, given_description, state_cell
+from bide.cli.jobs.look import (
+    Seen,
+    error_line,
+    full,
+    given_description,
+    state_cell,
+    why_report,
+)
 from bide.cli.options import json_option, queues_option, server_options
 from bide.cli.screen import (
     Cell,
@@ -26,10 +33,10 @@ from bide.config import signing_keys
 from bide.errors import PayloadError
 from bide.keys import keys_of
 from bide.notes import Attempt
-from bide.ops.edges import GATE
 from bide.payload.signing import Kind, Seal, Verdict
 from bide.queue.view import call, not_found, written
 from bide.states import State
+from bide.why import Read, Reason, why
 
 
 @click.command()
@@ -56,13 +63,21 @@ def show(
         kind: Kind = "item" if seen.snapshot.is_item else "job"
         return seal.verdict(kind, seen.id, seen.snapshot.raw_body)
 
+    reasons = _reasons(site, found)
     if as_json:
-        echo_json({"jobs": [full(seen) | {"signature": signature(seen)} for seen in found]})
+        echo_json(
+            {
+                "jobs": [
+                    full(seen) | {"why": why_report(why), "signature": signature(seen)}
+                    for seen, why in zip(found, reasons, strict=True)
+                ]
+            }
+        )
     else:
         for i, seen in enumerate(found):
             if i:
                 echo()
-            _print(seen, _SIGNATURES[signature(seen)] if keyring else "")
+            _print(seen, reasons[i], _SIGNATURES[signature(seen)] if keyring else "")
     if missing:
         raise not_found(missing[0])
 
@@ -75,8 +90,25 @@ _SIGNATURES: Final[dict[Verdict, str | Cell]] = {
 }
 
 
-def _print(seen: Seen, signature: str | Cell) -> None:
-    known = [*_facts(seen), ("signature", signature)]
+_UNBEGUN: Final = (State.BLOCKED, State.DELAYED, State.WAITING)
+
+
+def _reasons(site: Site, found: Sequence[Seen]) -> list[list[Reason]]:
+    """Why each has not run; read once for all of them, if there are such."""
+    pending = {s.queue for s in found if s.state in _UNBEGUN}
+    if not pending:
+        return [[] for _ in found]
+    counts, workers = site.counts(sorted(pending)), site.workers()
+    return [
+        why(Read(s.queue, s.snapshot, counts[s.queue], workers))
+        if s.queue in pending and not s.snapshot.is_item
+        else []
+        for s in found
+    ]
+
+
+def _print(seen: Seen, reasons: Sequence[Reason], signature: str | Cell) -> None:
+    known = [*_facts(seen, reasons), ("signature", signature)]
     facts((name, value) for name, value in known if value not in ("", Cell("")))
     job = seen.job
     if job.attempts:
@@ -91,7 +123,7 @@ def _print(seen: Seen, signature: str | Cell) -> None:
             echo(f"  {moment_exactly(line.at)}  {line.text}")
 
 
-def _facts(seen: Seen) -> Iterator[tuple[str, str | Cell]]:
+def _facts(seen: Seen, reasons: Sequence[Reason]) -> Iterator[tuple[str, str | Cell]]:
     job, now = seen.job, from_us(seen.snapshot.now_us)
     is_item = seen.snapshot.is_item
     yield "item" if is_item else "job", job.id
@@ -106,10 +138,10 @@ def _facts(seen: Seen) -> Iterator[tuple[str, str | Cell]]:
         yield "arguments", _arguments(seen)
     yield "priority", "" if job.priority is None else str(job.priority)
     yield "due", _at(job.due, now) if job.status != State.BLOCKED else _once_freed(seen)
-    yield "waits for", _awaited(seen)
     yield "cancelled by", job.cancelled_by or ""
     if job.expires:
         yield "expired" if job.expired else "expires", _at(job.expires, now)
+    yield "not yet", "; ".join(reason.text for reason in reasons)
     if job.started:
         late = "" if job.lateness is None else f", {describe(job.lateness)} after it was due"
         yield "taken" if is_item else "started", f"{_at(job.started, now)}{late}"
@@ -134,17 +166,8 @@ def _once_freed(seen: Seen) -> str:
     when = seen.snapshot.terms.when
     if when[:1] == "=":
         return f"{moment_exactly(seen.job.due)}, if it does not wait any more by then"
-    seconds = int(when[1:] or 0) / 1e6
+    seconds = (seen.snapshot.due_us - seen.snapshot.now_us) / 1e6
     return f"{describe(seconds)} after that" if seconds else "as soon as it does not wait any more"
-
-
-def _awaited(seen: Seen) -> str:
-    """The first of the jobs for which it waits, and how many others."""
-    ids = [id for id in seen.snapshot.awaited if id != GATE]
-    more = seen.snapshot.awaits - len(seen.snapshot.awaited)
-    if GATE in seen.snapshot.awaited:
-        ids.append("others that its producer has yet to name")
-    return ", ".join(ids) + (f" and {more:,} more" if more else "")
 
 
 def _data(seen: Seen) -> str | Cell:

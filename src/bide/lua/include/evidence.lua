@@ -1,7 +1,7 @@
 -- What a job's run record tells of it, where that is doubted: for checks and repairs.
 local evidence = {}
 
-local STAMPS = '[CRFSLXK-]'
+local STAMPS = '[CRFSHLXK-]'
 local HEAD = '^' .. string.rep('%d', 16) .. STAMPS .. string.rep('%d', 16) .. STAMPS .. ' '
 local LAST = 9000000000000000 -- tokens and times end before: 16 digits would not hold the next
 local MOST = 1000000000

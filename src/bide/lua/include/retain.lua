@@ -12,10 +12,10 @@ local DEFAULT = '10000 86400000000 10000 2592000000000 10000 86400000000'
 
 -- Count and age of completed, failed and cancelled jobs: six numbers; whether any job of the queue
 -- was ever kept for a time of its own; and, because who asks needs it too, who listens (`event`), and
--- whether a job ever had terms, or waited for others.
+-- whether a job ever had terms, whether it has limits (`gate`), and whether a job ever waited for others.
 function retain.limits(meta)
-  local set = redis.call('HMGET', meta, 'retention', 'own', 'listened', 'terms', 'edges')
-  local limits = {own = set[2], listened = set[3], terms = set[4], edges = set[5]}
+  local set = redis.call('HMGET', meta, 'retention', 'own', 'listened', 'terms', 'limited', 'edges')
+  local limits = {own = set[2], listened = set[3], terms = set[4], limited = set[5], edges = set[6]}
   local stored = set[1]
   if not stored or not string.find(stored, SIX) then stored = DEFAULT end
   for number in string.gmatch(stored, '%d+') do limits[#limits + 1] = tonumber(number) end

@@ -59,7 +59,7 @@ from bide.worker.processes.wire import (
     encode,
 )
 from bide.worker.reading import current, identify, read
-from bide.worker.run import Run
+from bide.worker.run import UNBEGUN, Run
 from bide.worker.title import set_title
 
 log = Log("bide.worker")
@@ -240,7 +240,7 @@ class Child:
                 raise
             # Which is no fault of this job, and it has not begun.
             log.warning("a child runs no coroutines any more (%r), and is replaced", error)
-            return Judged(("release", "", b""), None, None)
+            return Judged(UNBEGUN, None, None)
 
     def _judge_dead(self, order: Order, run: Run) -> Judged:
         """Find out what becomes of a job that has killed another child."""

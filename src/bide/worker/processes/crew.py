@@ -37,7 +37,7 @@ from bide.worker.processes.wire import (
     decode_order,
     encode,
 )
-from bide.worker.run import Ended, Run
+from bide.worker.run import BEGUN, UNBEGUN, UNCOUNTED, Ended, Run
 from bide.worker.running import SAY_AFTER
 from bide.worker.station import Station
 from bide.worker.unserved import Unserved
@@ -183,11 +183,12 @@ class Crew:
         for slot in self._house.slots:
             if slot.row.job or astray:  # taken this very moment: there is no telling by which
                 slot.kill()
+        unbegun = set(self._unsent)
         self._unsent.clear()
         for number, run in list(self._held.items()):
             death = self._judging.get(number)
             if death is None or death.overran:
-                run.decide(("release", "", b""))
+                run.decide(UNBEGUN if number in unbegun else BEGUN)
             else:
                 run.decide(_crash(death.how))
             self._end(number)
@@ -338,7 +339,7 @@ class Crew:
             if number in self._judging:
                 self._unsent.append(number)
                 continue
-            run.decide(("cancel", "", b"") if run.asked else ("release", "", b""))
+            run.decide(("cancel", "", b"") if run.asked else UNBEGUN)
             self._end(number)
 
     def _find_astray(self, begun: set[int], now: float) -> None:
@@ -354,7 +355,7 @@ class Crew:
         for number in self._astray.find(missing, now):
             run = self._held[number]
             log.warning("job %s was lost with a child, and is given back", run.claimed.id)
-            run.decide(("release", "", b""))
+            run.decide(BEGUN)
             self._end(number)
         self._died_idle, self._house.has_lost = bool(self._astray), False
 
@@ -379,7 +380,7 @@ class Crew:
         assert run.decided is not None
         run.ended = True
         outcome, when, data = run.decided
-        if outcome not in ("release", "snooze"):
+        if outcome not in UNCOUNTED:
             self.executed += 1
         settle = Settle(run.claimed.id, run.claimed.token, outcome, when, data)
         self._unconfirmed[settle] = run

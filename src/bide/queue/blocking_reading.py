@@ -1,4 +1,4 @@
-"""What a queue reads of jobs that others wait for, for code that blocks."""
+"""What a queue reads of others than its own jobs, for code that blocks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bide.current import current_job
 from bide.keys import keys_of
-from bide.ops import inspect
+from bide.ops import inspect, registry
+from bide.ops.registry import WorkerSeen
 from bide.queue.blocking_job import Job
 from bide.queue.parents import by_queue, in_order
 
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
     from bide.queue.blocking import Queue
 
 
-class Awaiting:
-    """What a queue knows of jobs that wait for others."""
+class Reading:
+    """What a queue asks of other queues, and of workers."""
 
     def parents(self, id: str | None = None) -> list[Job[Any]]:
         """The jobs that a job waits for, or has waited for, in the order given.
@@ -40,6 +41,12 @@ class Awaiting:
             Job(queue._beside(name), snapshot.id, snapshot=snapshot)
             for name, snapshot in in_order(home, parents, read)
         ]
+
+    def workers(self) -> list[WorkerSeen]:
+        """The workers that serve this queue and were heard of lately."""
+        queue = cast("Queue", self)
+        seen = queue._client.run(registry.workers(queue._here.everywhere))
+        return [worker for worker in seen if queue.name in worker.about.queues]
 
     def _beside(self, name: str) -> Queue:
         """Another queue of the same server, by its name."""

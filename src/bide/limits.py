@@ -1,0 +1,126 @@
+"""What a queue lets begin: how many jobs in a time, how many at once; and what it says of that."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from bide.clock import LONGEST_US, SECOND_US, from_us, to_us
+from bide.errors import UsageError
+
+MOST: Final = 1_000_000
+"""Jobs of a rate or of a burst, and jobs at once, at most."""
+
+FINEST_US: Final = 10_000
+"""What a rate lets come in at once by default: as much as comes in so long, and one at least."""
+
+NONE: Final = "none"
+KEEP: Final = "keep"
+"""How a script is told that there is to be no limit, or that it is to stay as it is."""
+
+
+class Limits(NamedTuple):
+    """The limits of a queue, and whether one of them holds it back now."""
+
+    rate: str | None = None
+    """How many jobs may begin in which time, such as `"100/s"`; None for no limit."""
+    burst: int | None = None
+    """How many of them may begin at once, after a quiet time; None without a rate."""
+    max_active: int | None = None
+    """How many jobs may run at once, in the whole fleet; None for no limit."""
+    held_until: datetime | None = None
+    """Until when one of its jobs holds the queue (`RetryLater(..., queue=True)`); None if none."""
+    limited_until: datetime | None = None
+    """When the next job may begin, while the rate is used up; None while it is not."""
+
+    @classmethod
+    def read(cls, meta: Mapping[str, bytes], now_us: int) -> Limits:
+        """From the queue's settings; a limit that cannot be read is none."""
+        held_us, most = _number(meta.get("held_until")), _number(meta.get("max_active"))
+        held_until = from_us(held_us) if held_us > now_us else None
+        found = _NUMBERS.fullmatch(meta.get("rate", b""))
+        count, period_us, burst = map(int, found.groups()) if found else (0, 0, 0)
+        if not (count and period_us and burst):
+            return cls(None, None, most or None, held_until, None)
+        next_us = _refilled_us(count, period_us, burst, meta.get("spent", b""), now_us)
+        until = from_us(next_us) if next_us > now_us else None
+        return cls(f"{count}/{_written(period_us)}", burst, most or None, held_until, until)
+
+
+def stored_rate(rate: Any, burst: Any = None) -> str:
+    """A rate as the queue's settings hold it: how many, in how many µs, how many at once.
+
+    Raises:
+        UsageError: it cannot be meant; the message says how to write it.
+    """
+    if rate is None:
+        if burst is not None:
+            raise UsageError(
+                "burst= says how many of a rate come at once; give it along with rate=."
+            )
+        return NONE
+    found = _RATE.fullmatch(rate) if isinstance(rate, str) else None
+    if not found:
+        raise UsageError(
+            f"rate must be how many in which time, such as '100/s' or '5/10m', not {rate!r}."
+        )
+    count = _checked(int(found[1]), "The number of a rate")
+    unit = found[2]
+    period_us = to_us(unit if unit[0].isdecimal() else f"1{unit}", "The time of a rate")
+    if period_us < count:
+        raise UsageError(f"rate={rate!r} is over a million in a second; leave the limit out.")
+    if burst is None:
+        burst = max(1, count * FINEST_US // period_us)
+    burst = _checked(burst, "burst")
+    if burst * period_us > LONGEST_US * count:
+        raise UsageError(f"A burst of {burst:,} takes over a hundred years at {rate}; give less.")
+    return f"{count} {period_us} {burst}"
+
+
+def stored_active(max_active: Any) -> str:
+    """How many jobs may run at once, as the queue's settings hold it.
+
+    Raises:
+        UsageError: it cannot be meant.
+    """
+    return NONE if max_active is None else str(_checked(max_active, "max_active"))
+
+
+def _checked(number: Any, what: str) -> int:
+    whole = isinstance(number, int) and not isinstance(number, bool)
+    if not whole or not 1 <= number <= MOST:
+        raise UsageError(f"{what} must be a whole number from 1 to {MOST:,}, not {number!r}.")
+    return int(number)
+
+
+def _refilled_us(count: int, period_us: int, burst: int, spent: bytes, now_us: int) -> int:
+    """When the next job may begin, as `lua/include/gate.lua` has it; in the past: now."""
+    found = _NUMBERS.fullmatch(spent)
+    at_us, taken, _ = map(int, found.groups()) if found else (now_us, 0, 0)
+    next_us = at_us + math.ceil((taken + 1 - burst) * period_us / count)
+    return min(next_us, now_us + math.ceil(period_us / count))
+
+
+def _written(period_us: int) -> str:
+    for unit, size in _UNITS.items():
+        if period_us % size == 0:
+            return unit if period_us == size else f"{period_us // size}{unit}"
+    return f"{period_us}us"
+
+
+def _number(stored: bytes | None) -> int:
+    return int(stored) if stored and stored.isdigit() and len(stored) <= 16 else 0
+
+
+_NUMBERS: Final = re.compile(rb"([0-9]{1,16}) ([0-9]{1,16}) ([0-9]{1,16})")
+_RATE: Final = re.compile(r"\s*([0-9]{1,9})\s*/\s*((?:[0-9][^/]*)?(?:ms|us|[wdhms]))\s*")
+_UNITS: Final = {
+    "d": 86_400 * SECOND_US,
+    "h": 3_600 * SECOND_US,
+    "m": 60 * SECOND_US,
+    "s": SECOND_US,
+    "ms": 1_000,
+}

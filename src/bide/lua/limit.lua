@@ -1,0 +1,36 @@
+-- limit: set how many of the queue's jobs may begin in a time, and how many may run at once.
+-- @key   meta        sets
+-- @key   wake        hints, because what was held back may begin
+-- @arg   rate        text  count, period in µs, burst; `none`, or `keep` to leave it as it is
+-- @arg   max_active  text  a number; `none`, or `keep`
+-- @reply ok now
+-- @include clock gate hint
+
+local now = clock.now(meta)
+if rate ~= 'keep' and rate ~= 'none' and (#rate > 50 or not gate.bucket(rate, nil, now)) then
+  return redis.error_reply('BADARG limit rate')
+end
+if max_active ~= 'keep' and max_active ~= 'none'
+  and not string.find(max_active, '^[1-9]%d?%d?%d?%d?%d?%d?%d?%d?$') then
+  return redis.error_reply('BADARG limit max_active')
+end
+
+-- Removes first, because a full server refuses what adds before.
+redis.call('HDEL', meta, '')
+local set = redis.call('HMGET', meta, 'rate', 'spent')
+if rate == 'none' then
+  redis.call('HDEL', meta, 'rate', 'spent')
+elseif rate ~= 'keep' and rate ~= set[1] then
+  local before = gate.bucket(set[1], set[2], now)
+  redis.call('HSET', meta, 'rate', rate)
+  if before then redis.call('HSET', meta, 'spent', gate.carried(before)) end
+end
+if max_active == 'none' then
+  redis.call('HDEL', meta, 'max_active')
+elseif max_active ~= 'keep' then
+  redis.call('HSET', meta, 'max_active', max_active)
+end
+-- Who claims next takes it away again where there is nothing behind it.
+redis.call('HSET', meta, 'limited', 1)
+hint.push(wake, '-')
+return {'ok', now}

@@ -1,0 +1,90 @@
+"""Why a job has not run: from what was read to what is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bide.clock import from_us
+from bide.job import Snapshot
+from bide.limits import Limits
+from bide.ops.inspect import Counts
+from bide.ops.registry import About, WorkerSeen
+from bide.payload.codec import Body, encode_body
+from bide.retention import Retention
+from bide.states import State
+from bide.why import Read, why
+
+NOW = 1_795_000_000_000_000
+NO_LIMITS = Limits()
+LATER = from_us(NOW + 60_000_000)
+TASK = "app:send"
+
+
+def job(state: State = State.WAITING, since_us: int = NOW - 1) -> Snapshot:
+    body = encode_body(Body(TASK))
+    return Snapshot("a", state, NOW, since_us, 5, body, None, None, None, False)
+
+
+def counts(active: int = 0, paused: bool = False, limits: Limits = NO_LIMITS) -> Counts:
+    return Counts(NOW, 0, 3, active, 0, 0, 0, 0, 0, 0, paused, {}, 0, Retention(), limits=limits)
+
+
+def worker(*queues: str, busy: int = 0, unserved: list[str] | None = None) -> WorkerSeen:
+    about = About(queues=list(queues), concurrency=4, busy=busy, unserved=unserved or [])
+    return WorkerSeen("w1", 1.0, about)
+
+
+IDLE = worker("mail")
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "queue", "workers", "kinds"),
+    [
+        (job(), counts(), [IDLE], ["next"]),
+        (job(), counts(), [worker("mail", busy=4)], ["busy"]),
+        (job(), counts(), [worker("mail", busy=4), IDLE], ["next"]),
+        (job(), counts(), [], ["no worker"]),
+        (job(), counts(), [worker("other")], ["no worker"]),
+        (job(), counts(), [worker("mail", unserved=[TASK])], ["not served"]),
+        (job(), counts(), [worker("mail", unserved=[TASK]), IDLE], ["next"]),
+        (job(), counts(paused=True), [IDLE], ["paused"]),
+        (job(), counts(limits=Limits(held_until=LATER)), [IDLE], ["held"]),
+        (job(), counts(limits=Limits("1/h", 1, None, None, LATER)), [IDLE], ["limited"]),
+        (job(), counts(limits=Limits("1/h", 1)), [IDLE], ["next"]),
+        (job(), counts(2, limits=Limits(max_active=2)), [IDLE], ["max active"]),
+        (job(), counts(1, limits=Limits(max_active=2)), [IDLE], ["next"]),
+        (job(State.DELAYED, NOW + 9), counts(), [IDLE], ["not due"]),
+        (
+            job(State.DELAYED, NOW + 9),
+            counts(2, True, Limits("1/h", 1, 2, LATER, LATER)),
+            [],
+            ["not due", "paused", "held", "no worker"],
+        ),
+        (job(State.BLOCKED), counts(), [IDLE], ["blocked"]),
+        (job(State.ACTIVE), counts(paused=True), [], []),
+        (job(State.COMPLETED), counts(paused=True), [], []),
+    ],
+)
+def test_what_is_told(snapshot: Snapshot, queue: Counts, workers: Any, kinds: list[str]) -> None:
+    reasons = why(Read("mail", snapshot, queue, workers))
+    assert [reason.kind for reason in reasons] == kinds
+    assert all(reason.text for reason in reasons)
+
+
+def test_until_when_it_is_known() -> None:
+    limits = Limits("1/h", 1, None, LATER, LATER)
+    delayed = job(State.DELAYED, NOW + 60_000_000)
+    reasons = why(Read("mail", delayed, counts(limits=limits), [IDLE]))
+    assert [reason.until for reason in reasons] == [LATER, LATER]
+    assert reasons[0].text == "it is not due for another 60s"
+
+
+def test_one_that_is_blocked_says_by_which() -> None:
+    blocked = job(State.BLOCKED)._replace(awaits=5, awaited=("a", "{other}b"))
+    (reason,) = why(Read("mail", blocked, counts(), [IDLE]))
+    assert reason.text == "it waits for a, {other}b and 3 more"
+    placed = job(State.BLOCKED)._replace(awaits=2, awaited=("a", "{}"))
+    (reason,) = why(Read("mail", placed, counts(), [IDLE]))
+    assert reason.text == "it waits for a, others that its producer has yet to name"
