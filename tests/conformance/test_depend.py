@@ -419,3 +419,13 @@ def test_a_namesake_of_a_parent_is_another_job(q: Probe) -> None:
     assert list(q.zset("blocked")) == ["new"]
     end(q, "a")
     assert q.taken() == ["new"]
+
+
+def test_what_waits_no_more_leaves_nothing(q: Probe) -> None:
+    parents = [f"p{i:03}" for i in range(produce.CHUNK)]
+    add(q, *(job(id, when=f"+{1000 * SECOND}") for id in parents), job("z", *parents))
+    q.cancel("z")
+    for _ in range(3):
+        q.claim()
+    assert q.holding().edges == set()
+    assert q.zset("expiring") == {}

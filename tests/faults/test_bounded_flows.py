@@ -1,4 +1,4 @@
-"""Ten thousand that wait for one, and one that waits for ten thousand: no script takes long."""
+"""Thousands that wait for one, and one that waits for thousands: no script takes long."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.faults.test_bounded_scripts import KEYS, MOST_US, OF_FLOWS, Full, hol
 from tests.faults.verbs import enqueue_all
 
 __all__ = ["hollow"]
-WIDE = 10_000
+WIDE, WIDEST = 2_000, 10_000
 BODY = encode_body(Body("app:task"))
 
 
@@ -37,6 +37,7 @@ def work(full: Full) -> int:
 
 def test_no_script_takes_long_however_many_wait(hollow: Full) -> None:
     run, number = hollow.client.run, count()
+    hollow.direct.config_set("slowlog-log-slower-than", 20)  # what scripts call is told, too
 
     def fan_in() -> None:
         n = next(number)
@@ -94,3 +95,13 @@ def test_no_script_takes_long_however_many_wait(hollow: Full) -> None:
     assert members(hollow.direct, KEYS["blocked"]) == []
     assert_legal(hollow.direct, "mail")
     assert max(hollow.timings.values()) < MOST_US, hollow.timings
+
+
+def test_ten_thousand_wait_for_one_and_one_waits_for_ten_thousand(hollow: Full) -> None:
+    ids = [f"m{i:05}" for i in range(WIDEST)]
+    middle = [after(id, "a") for id in ids]
+    enqueue_all(hollow.client, KEYS, [*plain("a"), *middle, after("z", *ids)])
+    assert work(hollow) == WIDEST + 2
+    holding = assert_legal(hollow.direct, "mail")
+    assert holding.sets["blocked"] == {}
+    assert {member for member in holding.edges if member[0] != "="} == set()

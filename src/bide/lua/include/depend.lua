@@ -16,7 +16,7 @@
 -- means nothing, and goes with its parents' ends.
 local depend = {}
 
-local OUTCOMES = {completed = 'C', failed = 'F', cancelled = 'X'}
+local OUTCOMES = {{'completed', 'C'}, {'failed', 'F'}, {'cancelled', 'X'}}
 local SOME, MOST_SHOWN = 100, 20
 depend.GATE = '{}'
 depend.GATE_US = 30000000 -- a caller that places a job in steps gives up before
@@ -57,7 +57,7 @@ function depend.states(sets, ids)
       if scores[i] then found[ids[i]] = word end
     end
   end
-  for state, outcome in pairs(OUTCOMES) do look(sets[state], outcome) end
+  for _, pair in ipairs(OUTCOMES) do look(sets[pair[1]], pair[2]) end
   for i = 1, #sets.due do look(sets.due[i], 'live') end
   look(sets.active, 'live')
   look(sets.blocked, 'live')
@@ -150,6 +150,7 @@ end
 
 -- A blocked child has this one parent less to wait for.
 function depend.resolve(sets, with, id, parent, outcome)
+  if outcome == 'C' and depend.waits(sets.edges, id) then return true end -- as most do, of many
   local line = redis.call('HGET', sets.terms, id)
   local effect = depend.effect(with.term, line, outcome)
   if effect == 'cancel' then
@@ -167,8 +168,8 @@ end
 local function outcome_of(sets, id)
   local mark = range(sets.edges, '!', id, 1)[1]
   if mark then return string.sub(mark, -1), mark end
-  for state, outcome in pairs(OUTCOMES) do
-    if redis.call('ZSCORE', sets[state], id) then return outcome end
+  for _, pair in ipairs(OUTCOMES) do
+    if redis.call('ZSCORE', sets[pair[1]], id) then return pair[2] end
   end
   return 'X'
 end
@@ -182,12 +183,17 @@ function depend.tell(sets, with, ids, budget)
   local edges, at, seen = sets.edges, 1, #with.dropped
   while at <= #work and budget > 0 do
     local parent = work[at]
-    local found = range(edges, '>', parent, math.min(budget, SOME))
+    local most = math.min(budget, SOME)
+    local found = range(edges, '>', parent, most)
     if #found > 0 then
       local outcome, mark = outcome_of(sets, parent)
       budget = budget - #found
-      redis.call('ZREM', edges, unpack(found))
-      local adds = {}
+      local adds, gone = {}, {}
+      for i, member in ipairs(found) do
+        gone[2 * i - 1] = member
+        gone[2 * i] = '<' .. string.sub(member, #parent + 3) .. ' ' .. parent
+      end
+      redis.call('ZREM', edges, unpack(gone))
       for _, member in ipairs(found) do
         local child = string.sub(member, #parent + 3)
         if depend.is_remote(child) then
@@ -195,7 +201,6 @@ function depend.tell(sets, with, ids, budget)
           adds[#adds + 1] = '@' .. child .. ' ' .. parent .. ' ' .. outcome
           with.more = true
         else
-          redis.call('ZREM', edges, '<' .. child .. ' ' .. parent)
           if redis.call('ZSCORE', sets.blocked, child)
             and depend.resolve(sets, with, child, parent, outcome) then
             adds[#adds + 1] = 0
@@ -208,7 +213,7 @@ function depend.tell(sets, with, ids, budget)
         seen = seen + 1
         work[#work + 1] = with.dropped[seen]
       end
-      if #range(edges, '>', parent, 1) == 0 then
+      if #found < most then
         if mark then redis.call('ZREM', edges, mark) end
         at = at + 1
       end
