@@ -275,7 +275,7 @@ _CURES: Final = (
     ("WRONG_VERSION_NUMBER", "it speaks no TLS there: use redis:// instead of rediss://"),
     (
         "No such file",
-        "start it, or look at the path of its socket, or of a certificate, in the URL",
+        "start it, or look at the paths in the address that url= or $BIDE_URL gives",
     ),
     ("reset by peer", "start it again if it died; if it wants TLS, use rediss:// and not redis://"),
 )

@@ -222,6 +222,7 @@ def _time_reading(full: Full) -> None:
     ahead = [produce.prepare(Body("app:task"), 3600, priority=i % 10) for i in range(10 * most)]
     full.queue.enqueue_many(ahead)
     full.time("upcoming", lambda: full.queue.upcoming(inspect.MAX_UPCOMING))
+    full.time("minutes", lambda: full.client.run(inspect.minutes(KEYS, 1499, 1500)))
     full.time("watch", lambda: full.client.run(inspect.watch(KEYS, ahead[0].id, 1)))
     for state in ("waiting", "active", "completed"):
         full.time(f"a page of the {state}", partial(full.queue.jobs, state, count=most))
@@ -238,6 +239,7 @@ def _time_producing(full: Full) -> None:
     same = some()
     full.time("enqueue again", lambda: full.enqueue(same))
     full.time("enqueue_many", lambda: full.queue.enqueue_many(some(3 * produce.CHUNK)))
+    full.time("place", lambda: full.enqueue([job._replace(terms="x=+1") for job in some()]))
     everywhere = keys_of(None)
     full.time("register", lambda: full.client.run(registry.register(everywhere, ["mail"])))
 
