@@ -25,6 +25,7 @@ from bide.errors import (
     JobTimeout,
     PayloadError,
     PayloadTooNew,
+    ScheduleNotFound,
     ServerFull,
     ServerRefused,
     ServerUnavailable,
@@ -41,13 +42,23 @@ from bide.middleware import Middleware, use
 from bide.notes import Attempt, LogLine, Progress
 from bide.ops.inspect import Counts
 from bide.ops.registry import WorkerSeen
-from bide.options import Options, QueueSettings, TaskOptions
+from bide.options import Options, QueueSettings, ScheduleOptions, TaskOptions
 from bide.outcomes import Fail, RetryLater, Snooze
 from bide.payload.codec import Body, ErrorInfo
-from bide.queue import AsyncJob, AsyncQueue, AsyncTask, Job, Queue, Task
+from bide.queue import (
+    AsyncJob,
+    AsyncQueue,
+    AsyncSchedules,
+    AsyncTask,
+    Job,
+    Queue,
+    Schedules,
+    Task,
+)
 from bide.resource import Resource, resource
 from bide.retention import Retention
 from bide.retry import Retry
+from bide.schedule import Schedule
 from bide.states import State
 from bide.version import VERSION as __version__
 from bide.why import Reason
@@ -60,6 +71,7 @@ __all__ = [
     "AsyncItems",
     "AsyncJob",
     "AsyncQueue",
+    "AsyncSchedules",
     "AsyncTask",
     "Attempt",
     "BadSignature",
@@ -98,6 +110,10 @@ __all__ = [
     "Retention",
     "Retry",
     "RetryLater",
+    "Schedule",
+    "ScheduleNotFound",
+    "ScheduleOptions",
+    "Schedules",
     "ServerFull",
     "ServerRefused",
     "ServerUnavailable",

@@ -11,6 +11,7 @@ from bide.clock import from_us
 from bide.errors import JobCancelled, UsageError
 from bide.job import Claimed
 from bide.notes import LOG, PROGRESS, encode_log, encode_progress
+from bide.schedule import time_of
 
 
 class Voice(Protocol):
@@ -28,7 +29,9 @@ class Voice(Protocol):
 class CurrentJob:
     """What a running task may know of its own job, and say of it."""
 
-    __slots__ = ("_claimed", "_voice", "id", "meta", "parents", "queue", "task", "worker")
+    __slots__ = (
+        *("_claimed", "_voice", "id", "meta", "parents", "queue", "schedule", "task", "worker"),
+    )
 
     def __init__(
         self,
@@ -38,6 +41,7 @@ class CurrentJob:
         claimed: Claimed,
         voice: Voice,
         meta: Mapping[str, Any] | None = None,
+        schedule: str | None = None,
         parents: Sequence[str] = (),
     ) -> None:
         self.id: Final = claimed.id
@@ -50,6 +54,8 @@ class CurrentJob:
         self.parents: Final = tuple(parents)
         """The ids of the jobs that it has waited for, in the order given; of another queue's,
         `{queue}id`. `queue.parents()` reads them, with their results."""
+        self.schedule: Final = schedule
+        """The name of the schedule that made it; None of a job that was enqueued."""
         self._claimed = claimed
         self._voice = voice
 
@@ -80,6 +86,14 @@ class CurrentJob:
     def first_due(self) -> datetime:
         """When the job was first due, before any retry."""
         return from_us(self._claimed.first_us)
+
+    @property
+    def schedule_time(self) -> datetime | None:
+        """The time of its schedule that this job is for, without jitter, however late it is run.
+
+        None of a job that was enqueued, or that someone had run now.
+        """
+        return time_of(self.id, self.schedule)
 
     @property
     def cancelled(self) -> bool:

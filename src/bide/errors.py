@@ -94,6 +94,10 @@ class JobNotFound(BideError, LookupError):
     """No job has this id: it never existed, was deleted, or its retention has ended."""
 
 
+class ScheduleNotFound(BideError, LookupError):
+    """No schedule of the queue has this name: it was never set, or has been removed."""
+
+
 class JobStateError(BideError):
     """The verb does not apply to the state that the job is in; the message names the state."""
 

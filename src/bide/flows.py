@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from bide.errors import UsageError
 from bide.ops.produce import Prepared
-from bide.payload.codec import with_parents
+from bide.payload.recast import with_parents
 from bide.terms import OnParentCancel, write_terms
 
 Step = Prepared | Iterable[Prepared]

@@ -109,6 +109,11 @@ LAYOUT: Final[dict[str, Key]] = {
     "keep": Key(":keep", "zset", "worker → until when it promises to claim (µs)"),
     "park": Key(":park", "zset", "worker → until when it sleeps (µs)"),
     "claims": Key(":claims", "hash", "worker → number, time and job ids of its last claim"),
+    "schedules": Key(":schedules", "zset", "schedule → when it fires next (µs)"),
+    "schedule": Key(
+        ":schedule", "hash", "schedule → its record: when it fires, and where it stands"
+    ),
+    "scheduled": Key(":scheduled", "hash", "schedule → the body of the jobs that it makes"),
     "events": Key(
         ":events",
         "stream",
@@ -153,6 +158,7 @@ META: Final[dict[str, str]] = {
     "held_until": "no job begins before, because one of them has said so",
     "kind": "`data` in a delay queue, which no worker serves",
     "large": "1 once a body was so large that bodies are weighed before they are read",
+    "scheduled": "1 while there are schedules",
     "terms": "1 once a job had terms",
     "edges": "1 once a job waited for others, or others for it",
     "repeated": "when jobs that existed were last enqueued again with a durability to confirm",

@@ -55,6 +55,21 @@ class TaskOptions(TypedDict, total=False):
     """Called with the current job and its error, in the worker, once it has failed for good."""
 
 
+class ScheduleOptions(TypedDict, total=False):
+    """What may be said of the jobs of a schedule; what each means is said at `Options`."""
+
+    priority: int | None
+    timeout: Duration | None
+    retry: Retry | int | None
+    retention: Duration | None
+    expires: Duration | datetime | None
+    on_crash: OnCrash | None
+    on_success: Callable[..., Any] | str | None
+    on_failure: Callable[..., Any] | str | None
+    description: str | None
+    meta: Mapping[str, Any] | None
+
+
 class Options(TaskOptions, total=False):
     """The options of `enqueue_call`, `prepare` and `Task.options`; all of them have a default."""
 

@@ -21,28 +21,23 @@ from bide.servers import Kind
 Role = Literal["worker", "producer", "operator", "viewer"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
-_LOOK: Final = ("counts", "fetch", "list", "minutes", "queues", "upcoming", "workers")
+_LOOK: Final = (
+    *("counts", "fetch", "list", "minutes", "queues", "schedule_list", "upcoming", "workers"),
+)
 _CHANGE: Final = (
     *("cancel", "configure", "counts", "delete", "empty", "fetch", "limit", "list", "listen"),
     "minutes",
     *("pause", "promote", "queues", "register", "reschedule", "resume", "retry", "upcoming"),
+    *("schedule_list", "schedule_pause", "schedule_remove", "schedule_run"),
 )
-_PRODUCE: Final = (*_CHANGE, "attend", "enqueue", "link", "place", "watch")
+_PRODUCE: Final = (*_CHANGE, "attend", "enqueue", "link", "place", "schedule_set", "watch")
 _OPERATE: Final = (
-    *(
-        "fsck_edges",
-        "fsck_jobs",
-        "fsck_queue",
-        "fsck_queues",
-        "fsck_workers",
-        "stop",
-        "upgrade",
-        "workers",
-    ),
+    *("fsck_edges", "fsck_jobs", "fsck_queue", "fsck_queues", "fsck_schedules", "fsck_workers"),
+    *("stop", "upgrade", "workers"),
 )
 _WORK: Final = (
     *("begin", "claim", "extend", "hear", "heartbeat", "leave", "note", "pop", "post", "refuse"),
-    "settle",
+    *("schedule_refill", "settle"),
 )
 
 SCRIPTS: Final[dict[Role, tuple[str, ...]]] = {

@@ -70,8 +70,9 @@ cannot be given out (`refuse`).
 
 EVENTS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "added": (
-        ("enqueue",),
-        "The job is there: delayed, waiting if it is due, or blocked if it waits for others.",
+        ("enqueue", "fire"),
+        "The job is there: delayed, waiting if it is due, or blocked if it waits for others. "
+        "Someone enqueued it, or its schedule fired.",
     ),
     "freed": (
         ("free",),

@@ -19,11 +19,12 @@ from bide.keys import DUE_SETS, LAYOUT, PREFIX, keys_of
 from bide.notes import read_notes
 from bide.payload.codec import decode_body, decode_result
 from bide.payload.items import decode_item, is_item
+from bide.schedule import Schedule
 from bide.terms import Terms
 
 _SETS = ("blocked", "active", "completed", "failed", "cancelled")
-_ASIDE = ("asked", "waiters", "expiring", "edges")
-_HASHES = ("jobs", "run", "results", "notes", "terms")
+_ASIDE = ("asked", "waiters", "expiring", "schedules", "edges")
+_HASHES = ("jobs", "run", "results", "notes", "terms", "schedule", "scheduled")
 _PICTURE = """
 local reply = {}
 for i, key in ipairs(KEYS) do
@@ -60,6 +61,9 @@ class Holding:
     hashes: dict[str, dict[str, bytes]]
     records: dict[str, RunRecord]
     meta: dict[str, str]
+    fires: dict[str, int] = field(default_factory=dict)
+    """Schedule -> when it fires next."""
+    schedules: dict[str, Schedule] = field(default_factory=dict)
     edges: set[str] = field(default_factory=set)
     """What waits for what, as `lua/include/depend.lua` has it."""
 
@@ -107,8 +111,13 @@ def hold(client: redis.Redis, queue: str, prefix: str = PREFIX) -> Holding:
         record = RunRecord.read(line)
         assert record is not None, f"{id} has the record {line!r}"
         records[id] = record
-    asked, waiters, _, edges = (sets.pop(name) for name in _ASIDE)
-    return Holding(sets, asked, waiters, hashes, records, meta, set(edges))
+    schedules = {}
+    for name, line in hashes.pop("schedule").items():
+        schedule = Schedule.read(name, line)
+        assert schedule is not None, f"{name} has the record {line!r}"
+        schedules[name] = schedule
+    asked, waiters, _, fires, edges = (sets.pop(name) for name in _ASIDE)
+    return Holding(sets, asked, waiters, hashes, records, meta, fires, schedules, set(edges))
 
 
 def assert_legal(
@@ -125,6 +134,7 @@ def assert_legal(
         _bodies_can_be_read(holding)
     _records_agree(holding)
     _edges_agree(holding)
+    _schedules_agree(holding)
     _no_other_key(client, queue, prefix)
     return holding
 
@@ -196,6 +206,18 @@ def _edges_agree(holding: Holding) -> None:
             is_live = holding.where(parent) in ("due", "blocked", "active", "trash")
             assert is_live or is_told, f"{id} waits for {parent}, for ever"
     assert not holding.edges or "edges" in holding.meta, "edges that nothing looks at"
+
+
+def _schedules_agree(holding: Holding) -> None:
+    bodies = holding.hashes["scheduled"].keys()
+    assert bodies == holding.schedules.keys(), "a schedule without a body, or a body without one"
+    assert "scheduled" in holding.meta or not holding.schedules
+    assert holding.fires.keys() <= holding.schedules.keys(), "no schedule fires"
+    for name, schedule in holding.schedules.items():
+        ends = schedule.paused or schedule.over
+        assert (name in holding.fires) == (not ends), schedule
+        if schedule.times and not ends:
+            assert holding.fires[name] == schedule.times[0] > schedule.seen_us, schedule
 
 
 def _notes_can_be_read(id: str, text: bytes) -> None:

@@ -37,6 +37,7 @@ from tests.faults import other_release
 from tests.faults.fill import fill
 from tests.faults.legal import assert_legal
 from tests.faults.look import members
+from tests.faults.many_schedules import time_schedules
 from tests.faults.verbs import settle_calls
 
 KEYS = keys_of("mail")
@@ -158,6 +159,7 @@ def test_what_fills_the_queue_is_legal(one_url: str, direct: redis.Redis) -> Non
 
 def test_no_script_takes_long(full: Full) -> None:
     _time_listening(full)
+    time_schedules(full)
     _time_reading(full)
     _time_producing(full)
     _time_consuming(full)

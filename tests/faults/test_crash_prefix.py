@@ -93,6 +93,8 @@ def test_every_prefix_of_the_log_is_the_state_between_two_scripts(
         "empty",
     }
     assert holdings[-1].total("reclaimed") > 0
+    assert holdings[-1].schedules["few"].over
+    assert holdings[-1].schedules["beat"].fired > 3
 
     cuts = sorted(set(inner_cuts(data, after, random.Random(seed))))
     assert len(cuts) > 80

@@ -13,10 +13,13 @@ from bide.command import Command
 from bide.ids import new_id
 from bide.job import Claimed
 from bide.keys import keys_of
-from bide.ops import consume, inspect, manage, produce, registry
+from bide.ops import consume, inspect, manage, produce, registry, schedules
 from bide.ops.consume import Outcome, Said, Settle
-from bide.payload.codec import Body
+from bide.ops.schedules import Draft
+from bide.payload.codec import Body, encode_body
+from bide.payload.recast import of_schedule
 from bide.retention import Retention
+from bide.schedule import Timing
 from bide.script import TEST_CLOCK
 
 LEASE_US = 5_000_000
@@ -29,6 +32,9 @@ OUTCOMES: tuple[Outcome, ...] = (
 )
 CHANGES = ("cancel", "delete", "promote", "reschedule", "revive", "watch")
 RARITIES = ("pause", "empty", "sweep", "leave", "heartbeat", "counts", "configure", "upcoming")
+SCHEDULES = {"beat": Timing(every_us=3_000_000), "few": Timing(every_us=1_000_000, limit=9)}
+"""Which claims fire along the way."""
+
 ERROR = b'{"type":"ValueError","message":"no"}'
 
 
@@ -46,6 +52,10 @@ class Workload:
         self._clock_us = 0
         self._paused = False
         self._run(manage.configure(self.keys, SHORT))
+        for name, timing in SCHEDULES.items():
+            body = of_schedule(encode_body(Body("app:task", (name,))), name)
+            draft = Draft(name, timing, "all", 0, 5, "app:task", body)
+            self._run(schedules.set_schedule(self.keys, draft))
 
     def close(self) -> None:
         self.client.close()

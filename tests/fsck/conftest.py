@@ -13,12 +13,15 @@ from bide import sync
 from bide.cli.fsck import Found, look
 from bide.cli.site import Site
 from bide.keys import DUE_SETS, GLOBAL, LAYOUT, keys_of
-from bide.ops import consume, inspect, listen, manage, produce, registry
+from bide.ops import consume, inspect, listen, manage, produce, registry, schedules
 from bide.ops.consume import Said, Settle
 from bide.ops.produce import Prepared
 from bide.ops.registry import About
+from bide.ops.schedules import Draft
 from bide.payload.codec import Body, encode_body
+from bide.payload.recast import of_schedule
 from bide.retention import Retention
+from bide.schedule import Timing
 from tests.faults.crew import Crew
 from tests.faults.legal import Holding, hold
 from tests.users import as_role
@@ -86,6 +89,12 @@ class Full:
         self.run(produce.enqueue(KEYS, [waiting, far]))
         self.run(inspect.watch(KEYS, "later", 60_000_000))
         self.run(inspect.watch(KEYS, "run-0", 60_000_000))
+        for name in ("nightly", "over", "paused"):
+            body = of_schedule(BODY, name)
+            timing = Timing(at_us=(1,)) if name == "over" else Timing(every_us=86_400_000_000)
+            draft = Draft(name, timing, "once", 0, 5, "app.tasks:send", body)
+            self.run(schedules.set_schedule(KEYS, draft))
+        self.run(schedules.pause_schedule(KEYS, "paused", True))
         self.run(registry.register(EVERYWHERE, ["mail"]))
         self.run(registry.heartbeat(EVERYWHERE, "w1", About("host")))
 

@@ -33,6 +33,11 @@ LEFT = {("type", key(name)) for name in GLOBAL}
 
 @pytest.mark.parametrize("each", CASES, ids=[each.name for each in CASES])
 def test_what_is_wrong_is_found_and_mended(each: Case, full: Full) -> None:
+    check(each, full)
+
+
+def check(each: Case, full: Full) -> None:
+    """What is said of it is found, and mended."""
     for command in each.do:
         full.do(*command)
     found = full.look()

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from bide.cli import cron as cron_cli
 from bide.cli.jobs import look
 from bide.cli.jobs.show import _print
 from bide.cli.options import read_address, read_at, read_value
 from bide.cli.screen import echo_json
 from bide.cli.workers import print_workers, workers_report
-from bide.clock import to_us
+from bide.clock import from_us, to_us
 from bide.command import Command
 from bide.config import to_bytes
 from bide.connection import hide_password, resolve_url
+from bide.cron import Cron, zone_of
 from bide.delay_queue import ItemSeen
 from bide.dialogue import Send, Situation, dialogue
-from bide.errors import BadSignature, BideError, PayloadError
+from bide.errors import BadSignature, BideError, PayloadError, UsageError
 from bide.events import read_event
 from bide.job import Claimed, RunRecord, Snapshot
 from bide.keys import keys_of
 from bide.limits import Limits
 from bide.logs import printable
 from bide.notes import read_notes
-from bide.ops import consume, inspect, listen, manage, produce, registry
+from bide.ops import consume, inspect, listen, manage, produce, registry, schedules
 from bide.ops.produce import Prepared
 from bide.payload.codec import (
     Body,
@@ -120,6 +123,17 @@ ABOUTS = [
     b'1795214038547684 {"host":"h","pid":1,"queues":["mail"],"executor":"auto","concurrency":4,'
     b'"started_us":1795214038547684,"version":"0","busy":1,"doing":[["mail","a","t:f",1]],"skew":1}',
     b"1795214038547684",
+]
+SCHEDULES = [
+    b"1795214038547684 cron 5 0 60000000 once 0 0 0 3 1795214038547684 0: 1795215600000000 "
+    b'1795302000000000\n{"cron":"0 9 * * 1-5","tz":"Europe/Paris"}\nshop:report',
+    b"1 every 0 90000000 0 all 10 1795914038547684 1 9 1795214038547684 1795214038547684: "
+    b'1795214128547684.\n{"every_us":90000000,"end_us":1795914038547684,"limit":10}\na:b',
+    b'1 at 9 0 0 skip 0 0 0 0 5 0: 7 8.\n{"at_us":[7,8]}\na:b',
+]
+EXPRESSIONS = [
+    *("0 9 * * 1-5", "*/5 0-6,22 1,15 JAN-MAR,7 MON#2", "0 0 L * *", "@daily", "15 2 LW * 5L"),
+    *("59 23 31 12 7", "*/7 */5 */3 */2 */2", "0 0 29 2 *"),
 ]
 TERMS = [
     *(b"x=+300000000", b"x=@1795214038547684 e=1795214038547684"),
@@ -217,12 +231,44 @@ def a_worker(mutator: Mutator, corpus: list[bytes]) -> None:
     check_harmless(out.getvalue())
 
 
+def a_schedule(mutator: Mutator, corpus: list[bytes]) -> None:
+    """Whatever a record says, it is shown or left out, and its times are bounded and in order."""
+    reply = [b"ok", NOW, b"0", b"good", corpus[0], mutator.bytes([b"odd"]), mutator.bytes(corpus)]
+    page = schedules.read_page(MAIL, "0").parse(reply)
+    assert "good" in {one.name for one in page.schedules}
+    for one in page.schedules:
+        for name in dir(one):
+            if not name.startswith("_"):
+                with contextlib.suppress(UsageError):
+                    getattr(one, name)
+        with contextlib.suppress(UsageError):
+            assert len(one.upcoming(5)) <= 5
+        with contextlib.suppress(UsageError):
+            times, _ = one.timing.ahead(one.seen_us, NOW, each=one.missed == "all")
+            assert not one.cron or times == sorted(set(times))
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        for one in page.schedules:
+            seen = cron_cli.Seen("mail", one, from_us(NOW))
+            print(*(str(cell) for cell in cron_cli._row(seen)[:1]))
+            echo_json(cron_cli._report(seen))
+    assert out.getvalue()
+
+
+def an_expression(mutator: Mutator, corpus: list[bytes]) -> None:
+    """It is meant, and then it fires in order, or it is refused in a sentence."""
+    with contextlib.suppress(UsageError):
+        cron = Cron(mutator.text(EXPRESSIONS), mutator.random.choice(("UTC", "Europe/Paris")))
+        found = list(itertools.islice(cron.after(NOW), 5))
+        assert found == sorted(set(found))
+        assert not found or found[0] > NOW
+
+
 def a_meta(mutator: Mutator, corpus: list[bytes]) -> None:
     """Odd settings of a queue hide none of its counts."""
     meta = [b"completed", b"3", b"retention", b"10000 1 10000 2 10000 3", b"gap_us", b"5"]
     i = mutator.random.randrange(len(meta))
     meta[i] = mutator.bytes([meta[i]])
-    found = inspect.counts(MAIL).parse([b"ok", NOW, 1, 2, 3, 4, 5, 6, 7, NOW, 7, meta])
+    found = inspect.counts(MAIL).parse([b"ok", NOW, 1, 2, 3, 4, 5, 6, 7, NOW, 7, meta, 2, NOW])
     assert (found.delayed, found.cancelled) == (1, 6)
 
 
@@ -230,17 +276,24 @@ _SAMPLES: list[tuple[Command[Any], Any]] = [
     (produce.enqueue(MAIL, [Prepared("a", "+0", 5, b"{}")]), [b"ok", NOW, b"new", NOW]),
     (
         consume.claim(MAIL, "w", 1, 1, 1, 0),
-        [b"ok", NOW, NOW, 0, 0, 0, 0, 0, b"a", b"{}", 7, 1, NOW],
+        [b"ok", NOW, NOW, 0, 0, 0, 0, b"x y", 0, b"a", b"{}", 7, 1, NOW],
     ),
     (consume.pop(MAIL, "w", 1, 1, 0), [b"ok", NOW, 0, 0, 0, b"a", ITEMS[0]]),
     (consume.settle(MAIL, []), [b"ok", NOW, b"ok", b"lost"]),
     (inspect.fetch(MAIL, ["a"]), [b"ok", NOW, ITEM]),
-    (inspect.counts(MAIL), [b"ok", NOW, 1, 2, 3, 4, 5, 6, 7, NOW, 7, [b"completed", b"3"]]),
+    (
+        inspect.counts(MAIL),
+        [b"ok", NOW, 1, 2, 3, 4, 5, 6, 7, NOW, 7, [b"completed", b"3"], 2, NOW],
+    ),
     (inspect.upcoming(MAIL, 0, 5), [b"ok", NOW, b"a", NOW, b"b", NOW]),
     (inspect.listing(MAIL, "failed", 0, 5), [b"ok", NOW, b"a", b"b"]),
     (manage.retry(MAIL, ["a"], "+0"), [b"ok", NOW, b"ok", NOW]),
     (manage.empty(MAIL, "x"), [b"ok", 5, 1]),
     (listen.listen(MAIL, "l", "-"), [b"ok", NOW, b"1-0", 0]),
+    (schedules.read_page(MAIL, "0"), [b"ok", NOW, b"0", b"nightly", SCHEDULES[0]]),
+    (schedules.pause_schedule(MAIL, "nightly", True), [b"ok", NOW, SCHEDULES[0]]),
+    (schedules.run_schedule(MAIL, "nightly", "nightly@1"), [b"ok", NOW, NOW]),
+    (schedules.remove_schedules(MAIL, ["a"]), [b"ok", b"ok"]),
     (registry.workers(keys_of(None)), [b"ok", NOW, [b"w", ABOUTS[0]]]),
     (registry.queues(keys_of(None)), [b"ok", [b"mail", b"low"]]),
     (registry.heartbeat(keys_of(None), "w", None), [b"ok", NOW, 0]),
@@ -272,7 +325,14 @@ WORDS = [
 ]
 _READERS: list[Callable[[str], object]] = [
     *(resolve_url, hide_password, to_us, read_order, read_address, read_value, read_at),
-    *(Keyring, keys_of, lambda text: to_bytes(text, "x"), lambda text: _served.find(text)),
+    *(
+        Cron,
+        zone_of,
+        Keyring,
+        keys_of,
+        lambda text: to_bytes(text, "x"),
+        lambda text: _served.find(text),
+    ),
 ]
 
 
@@ -295,6 +355,8 @@ TARGETS: dict[str, tuple[float, Callable[[Mutator, list[bytes]], None], list[byt
     "jobs shown": (0.12, a_job, []),
     "workers shown": (0.04, a_worker, ABOUTS),
     "settings shown": (0.03, a_meta, []),
+    "schedules shown": (0.04, a_schedule, SCHEDULES),
+    "expressions": (0.03, an_expression, []),
     "events": (0.05, refused_or_read(lambda data: read_event("1-1", data), ValueError), EVENTS),
     "replies": (0.07, a_reply, []),
     "words typed": (0.05, a_word, []),

@@ -48,7 +48,7 @@ def test_queues_are_listed_with_their_jobs(home: Path, one_url: str, mail: Queue
     assert list(only["queues"]) == ["mail"]
     assert set(only["queues"]["mail"]) == {
         "blocked", "delayed", "waiting", "active", "completed", "failed", "cancelled",
-        "paused", "next_due_in", "totals", "limits",
+        "paused", "next_due_in", "totals", "limits", "schedules",
     }  # fmt: skip
 
 

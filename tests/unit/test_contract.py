@@ -19,11 +19,23 @@ from bide import sync
 from bide.command import Command
 from bide.errors import ScriptBug
 from bide.keys import GLOBAL, LAYOUT, META, Keys, keys_of
-from bide.ops import consume, edges, fsck, inspect, listen, manage, produce, registry
+from bide.ops import (
+    consume,
+    edges,
+    fsck,
+    inspect,
+    listen,
+    manage,
+    produce,
+    registry,
+    schedules,
+)
 from bide.ops.consume import Said, Settle
 from bide.ops.produce import Prepared
 from bide.ops.registry import About
+from bide.ops.schedules import Draft
 from bide.retention import Retention
+from bide.schedule import Schedule, Timing
 from bide.script import SERVER_CLOCK, SHARED_CLOCK, TEST_CLOCK, Script, load, names
 from tests.unit.luasource import calls, declared, tokens, undeclared
 from tests.unit.luasource import names as names_in
@@ -238,6 +250,11 @@ MAIL = keys_of("mail")
 SETTLE = Settle("a", 1, "complete", "", b"1")
 SAID = Said("a", 1, "L", b'"said"')
 JOB = Prepared("a", "+0", 5, b"{}")
+DRAFT = Draft("nightly", Timing(cron="0 3 * * *", tz="UTC"), "once", 0, 5, "a:b", b"{}")
+SCHEDULE = Schedule.read(
+    "nightly", b"1 cron 5 0 0 once 0 0 0 0 1 0: 2\n" + DRAFT.timing.written().encode() + b"\na:b"
+)
+assert SCHEDULE
 
 OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "produce.enqueue": [
@@ -285,12 +302,27 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "registry.stop": [(n, registry.stop(GLOBALS, ["w1"] * n)) for n in (1, 3)],
     "registry.workers": [(0, registry.workers(GLOBALS))],
     "registry.queues": [(0, registry.queues(GLOBALS))],
+    "schedules.set_schedule": [
+        (0, schedules.set_schedule(MAIL, DRAFT)),
+        (0, schedules.set_schedule(MAIL, DRAFT, ([1, 2], False))),
+    ],
+    "schedules.read_page": [(0, schedules.read_page(MAIL, "0"))],
+    "schedules.read_schedules": [
+        (n, schedules.read_schedules(MAIL, ["nightly"] * n)) for n in (1, 3)
+    ],
+    "schedules.refill": [(0, schedules.refill(MAIL, SCHEDULE, [1, 2], False))],
+    "schedules.pause_schedule": [(0, schedules.pause_schedule(MAIL, "nightly", True))],
+    "schedules.remove_schedules": [
+        (n, schedules.remove_schedules(MAIL, ["nightly"] * n)) for n in (1, 3)
+    ],
+    "schedules.run_schedule": [(0, schedules.run_schedule(MAIL, "nightly", "nightly@1"))],
     "fsck.look_at_jobs": [(0, fsck.look_at_jobs(MAIL, "due", 1, "0", True))],
     "fsck.look_beside": [
         (len(META), fsck.look_beside(MAIL, "meta", "0", True)),
         (0, fsck.look_beside(MAIL, "keys", "0", True)),
     ],
     "fsck.look_at_edges": [(0, fsck.look_at_edges(MAIL, "0", True))],
+    "fsck.look_at_schedules": [(0, fsck.look_at_schedules(MAIL, "schedule", "0", True))],
     "fsck.look_at_queues": [(0, fsck.look_at_queues(GLOBALS, "0", True))],
     "fsck.look_at_workers": [(0, fsck.look_at_workers(GLOBALS, "0", True))],
 }
@@ -304,7 +336,17 @@ COMMANDS = [
 
 
 def test_every_operation_is_in_the_table_and_every_script_is_called_by_one() -> None:
-    modules: list[ModuleType] = [consume, edges, fsck, inspect, listen, manage, produce, registry]
+    modules: list[ModuleType] = [
+        consume,
+        edges,
+        fsck,
+        inspect,
+        listen,
+        manage,
+        produce,
+        registry,
+        schedules,
+    ]
     operations = {
         f"{module.__name__.rpartition('.')[2]}.{name}"
         for module in modules

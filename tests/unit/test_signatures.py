@@ -14,12 +14,14 @@ from bide import (
     AsyncItems,
     AsyncJob,
     AsyncQueue,
+    AsyncSchedules,
     AsyncTask,
     DelayQueue,
     Item,
     Items,
     Job,
     Queue,
+    Schedules,
     Task,
     aio,
     sync,
@@ -39,6 +41,7 @@ PAIRS = [
     (sync.Client, aio.Client),
     (Events, AsyncEvents),
     (Listening, AsyncListening),
+    (Schedules, AsyncSchedules),
 ]
 SMALL = {Events, Listening}
 """Of few methods that are not called by name."""
@@ -52,7 +55,7 @@ loop has ended, need of the asyncio side, and nobody of the other."""
 
 ASKS_NOBODY = {
     *("task", "later", "options", "__call__", "waiting_for", "listen", "abandon"),
-    *("take", "each", "hints", "events"),
+    *("take", "each", "hints", "events", "cron", "every"),
 }
 """Methods of both kinds that send nothing by themselves."""
 
@@ -84,7 +87,7 @@ def unawaited(parts: list[tuple[str, Any, Any, str]]) -> list[tuple[str, Any, An
             return None
         for name in (
             *("Job", "Queue", "Task", "DelayQueue", "Item", "Items", "Iterator", "Taking"),
-            *("Events", "Listening"),
+            *("Events", "Listening", "Schedules"),
         ):
             text = text.replace(f"Async{name}", name)
         return text.replace("AwaitedCall", "BlockingCall").replace("aio.Client", "sync.Client")

@@ -120,6 +120,8 @@ def _look_at_queue(site: Site, name: str, repair: bool) -> Iterator[Finding]:
         return  # nothing else can be looked at
     for part in ops.BESIDE:
         yield from _steps(site, lambda c: ops.look_beside(keys, part, c, repair))  # noqa: B023
+    for part in ops.SCHEDULES:
+        yield from _steps(site, lambda c: ops.look_at_schedules(keys, part, c, repair))  # noqa: B023
     for part, level in ops.JOBS:
         yield from _steps(
             site,

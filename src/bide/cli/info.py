@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from bide.cli.cron import print_summary
 from bide.cli.options import json_option, queues_option, server_options
 from bide.cli.queues import print_queues, queues_report
 from bide.cli.screen import echo, echo_json
@@ -25,6 +26,7 @@ def info(queues: tuple[str, ...], url: str | None, prefix: str | None, as_json: 
         return
     echo(site.where, "bold")
     print_queues(counts)
+    print_summary(counts)
     if counts:
         echo()
         print_workers(workers)

@@ -13,6 +13,7 @@ import click
 
 from bide.cli.acl import acl
 from bide.cli.completion import completion
+from bide.cli.cron import cron
 from bide.cli.demo import demo
 from bide.cli.doctor import doctor
 from bide.cli.enqueue import enqueue
@@ -32,7 +33,7 @@ from bide.cli.upcoming import upcoming
 from bide.cli.upgrade import upgrade
 from bide.cli.worker import worker
 from bide.cli.workers import workers
-from bide.errors import BideError, JobNotFound, UsageError
+from bide.errors import BideError, JobNotFound, ScheduleNotFound, UsageError
 from bide.logs import printable
 from bide.version import VERSION
 
@@ -69,6 +70,7 @@ for command in (
     upcoming,
     events,
     queues,
+    cron,
     workers,
     health,
     doctor,
@@ -107,7 +109,7 @@ def run(args: Sequence[str] | None = None) -> int:
         return _say(error.format_message(), error.exit_code)
     except UsageError as error:
         return _say(str(error), USAGE)
-    except (JobNotFound, NotFound) as error:
+    except (JobNotFound, ScheduleNotFound, NotFound) as error:
         return _say(str(error), NOT_FOUND)
     except BideError as error:
         return _say(str(error), FAILED)

@@ -89,7 +89,7 @@ def empty(
 ) -> None:
     """Remove all delayed and waiting jobs of a queue, for good.
 
-    Jobs that run, and those that have finished, stay.
+    Jobs that run, and those that have finished, stay; so do schedules (`bide cron rm`).
     """
     site = Site(url, prefix)
     known = site.known(names)
@@ -107,7 +107,7 @@ def queues_report(counts: dict[str, Counts]) -> dict[str, Any]:
     return {
         name: {state: getattr(each, state) for state in STATES}
         | {"paused": each.paused, "next_due_in": next_due(each), "totals": each.totals}
-        | {"limits": limits_report(each)}
+        | {"limits": limits_report(each), "schedules": each.schedules}
         for name, each in counts.items()
     }
 

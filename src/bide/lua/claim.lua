@@ -1,11 +1,11 @@
 -- claim: take what is due, oldest first, under a lease; and say when to come back.
 -- @key   meta      reads settings, marks the clock
--- @key   due       removes what is taken, adds what is reclaimed
--- @key   jobs      reads bodies
+-- @key   due       removes what is taken, adds what is reclaimed or fired
+-- @key   jobs      reads bodies, adds those of jobs that are fired
 -- @key   run       writes a record per job taken
 -- @key   notes     adds that an attempt crashed
--- @key   terms     reads, marks jobs that have expired, trims
--- @key   expiring  removes, adds what is freed
+-- @key   terms     reads, adds those of jobs that are fired, marks jobs that have expired, trims
+-- @key   expiring  removes, adds jobs that are fired, or freed
 -- @key   blocked   removes what is freed, or cancelled
 -- @key   edges     tells who waits for jobs that have ended
 -- @key   minutes   counts how late jobs begin
@@ -21,6 +21,9 @@
 -- @key   claims    remembers this claim
 -- @key   results   sweeps, trims
 -- @key   trash     sweeps
+-- @key   schedules fires what is due, sets when each is due next
+-- @key   schedule  sets where those stand
+-- @key   scheduled reads the bodies of their jobs
 -- @key   events    tells listeners
 -- @arg   worker    text     who claims
 -- @arg   seq       integer  number of this claim; a repeat carries the same
@@ -28,11 +31,12 @@
 -- @arg   lease_us  integer  how long they are held without being extended
 -- @arg   busy      integer  how many jobs the worker runs already
 -- @arg   arm       integer  2 to wait with free slots, 1 to wait if nothing was taken, 0 not to
--- @reply ok now until deadline more alone drain post, then per job: id body token tries due
+-- @reply ok now until deadline more alone drain thin post, then per job: id body token tries due
 -- @reply stale     the worker has since sent a later claim
 -- @include clock record hint wait retain sweep noting ended event reclaim recall weigh find term
--- @include expire minute gate when depend depending
+-- @include expire minute gate timetable fire when depend depending
 
+-- thin: the names of schedules that want to be sent more times, with spaces between them
 -- more: 1 where there is, 2 where a limit holds back what is due
 -- post: 1 where something is to be told to, or asked of, another queue
 -- tries: the attempt; of a job that was claimed before, what `record.tries` says
@@ -49,8 +53,8 @@ redis.call('ZREM', park, worker)
 local now = clock.now(meta)
 local lease_end = now + lease_us
 local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
-  'trash', 'drain_until', 'calm_from', 'listened', 'large', 'terms', 'limited', 'edges')
-local has_terms, has_edges = set[11], set[13]
+  'trash', 'drain_until', 'calm_from', 'listened', 'large', 'terms', 'limited', 'scheduled', 'edges')
+local has_terms, has_schedules, has_edges = set[11], set[13], set[14]
 local book = event.open(set[9], now)
 local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now,
   lease_us)
@@ -82,7 +86,7 @@ if last_seq then
     end
     -- A repeat takes nothing new, or a copy that arrives late would take jobs for nobody; and is
     -- not armed: the worker's next claim says when to come back.
-    return {'ok', now, 0, 0, 1, was_alone, 0, 0, unpack(reply)}
+    return {'ok', now, 0, 0, 1, was_alone, 0, '', 0, unpack(reply)}
   end
 else
   recall.forget_some(claims, now)
@@ -120,9 +124,17 @@ if marked then
   end
 end
 
--- Take.
+-- Fire. While the queue is paused, no schedule fires; what that misses is for each to say.
 local paused = set[1]
-local reply = {'ok', now, 0, 0, 0, 0, 0, 0}
+local fires_at, thin
+if has_schedules and not paused then
+  fires_at, thin = fire.some({schedules = schedules, schedule = schedule, scheduled = scheduled,
+    jobs = jobs, due = due, terms = terms, expiring = expiring}, timetable, event, term, book, now)
+  if fires_at and fires_at <= now then more = true end
+end
+
+-- Take.
+local reply = {'ok', now, 0, 0, 0, 0, 0, thin or '', 0}
 local alone = 0
 local taken, counted = {}, {}
 local room = weigh.room()
@@ -229,6 +241,7 @@ if not paused then
   end
 end
 
+by(fires_at)
 if has_terms then
   if has_edges then
     -- What was taken and had expired has ended only now.
@@ -237,7 +250,7 @@ if has_terms then
     by(with.earliest)
     if with.earliest and with.earliest <= now then more = true end
     if #depend.marked(edges, 1) > 0 then more = true end
-    if depend.has_post(edges) then reply[8] = 1 end
+    if depend.has_post(edges) then reply[9] = 1 end
   end
   ended.tell(waiters, now, expired)
   by(tonumber(redis.call('ZRANGE', expiring, 0, 0, 'WITHSCORES')[2]))

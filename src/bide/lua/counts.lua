@@ -8,7 +8,10 @@
 -- @key   blocked    counts
 -- @key   keep       counts
 -- @key   park       counts
--- @reply ok now delayed waiting active completed failed cancelled blocked next_due idle, then meta
+-- @key   schedules  reads when the first fires
+-- @key   schedule   counts
+-- @reply ok now delayed waiting active completed failed cancelled blocked next_due idle, then meta, then
+-- @reply schedules next_fire
 -- @include clock
 
 local now = clock.now(meta)
@@ -23,6 +26,8 @@ for i = 1, #due do
   end
 end
 local idle = redis.call('ZCOUNT', keep, now, '+inf') + redis.call('ZCOUNT', park, now, '+inf')
+local first = redis.call('ZRANGE', schedules, 0, 0, 'WITHSCORES')
 return {'ok', now, all - waiting, waiting, redis.call('ZCARD', active),
   redis.call('ZCARD', completed), redis.call('ZCARD', failed), redis.call('ZCARD', cancelled),
-  redis.call('ZCARD', blocked), next_due, idle, redis.call('HGETALL', meta)}
+  redis.call('ZCARD', blocked), next_due, idle, redis.call('HGETALL', meta),
+  redis.call('HLEN', schedule), tonumber(first[2]) or 0}

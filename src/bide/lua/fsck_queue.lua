@@ -20,6 +20,9 @@
 -- @key   keep       looks, removes
 -- @key   park       looks, removes
 -- @key   claims     looks, removes
+-- @key   schedules  looks at its type
+-- @key   schedule   looks at its type
+-- @key   scheduled  looks at its type
 -- @key   events     looks, removes
 -- @key   listeners  looks, removes
 -- @key   trash      looks
@@ -70,9 +73,9 @@ local function check_type(where, wanted)
   end
 end
 
-local hashes = {meta, jobs, run, results, notes, terms, minutes, claims}
+local hashes = {meta, jobs, run, results, notes, terms, minutes, claims, schedule, scheduled}
 local zsets = {active, completed, failed, cancelled, asked, waiters, keep, park, listeners, expiring,
-  blocked, edges}
+  blocked, edges, schedules}
 for i = 1, #due do zsets[#zsets + 1] = due[i] end
 for i = 1, #trash do zsets[#zsets + 1] = trash[i] end
 
@@ -86,7 +89,7 @@ end
 -- What each field of `meta` is without a value that can be read.
 local function mend(field)
   if field == 'paused' or field == 'own' or field == 'large' or field == 'terms'
-    or field == 'edges' or field == 'trash' or field == 'limited' then
+    or field == 'edges' or field == 'trash' or field == 'limited' or field == 'scheduled' then
     if tell('meta', field, 'does not say 1', 'says 1') then redis.call('HSET', meta, field, 1) end
   elseif field == 'retention' then
     if tell('meta', field, 'cannot be read', 'keeps all for a year: say again what to keep') then

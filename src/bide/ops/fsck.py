@@ -35,6 +35,9 @@ JOBS: Final = tuple(
 BESIDE: Final = ("meta", "hints", "events", "keep", "park", "listeners", "claims", "keys")
 """What else there is to look at in a queue, after `TYPES`."""
 
+SCHEDULES: Final = ("schedule", "schedules", "scheduled")
+"""What there is of schedules, in the order in which it is looked at."""
+
 TYPES: Final = "types"
 """Of a queue with keys of other types nothing else can be looked at before these are mended."""
 
@@ -50,6 +53,7 @@ FORMS: Final = dict.fromkeys(META, _NUMBER) | {
     "terms": _ONE,
     "edges": _ONE,
     "trash": _ONE,
+    "scheduled": _ONE,
     "limited": _ONE,
     "rate": r"^[1-9]%d* [1-9]%d* [1-9]%d*$",
     "spent": r"^%d+ %d+ %d+$",
@@ -97,6 +101,11 @@ def look_beside(keys: Keys, part: str, cursor: str, repair: bool) -> Command[Ste
 def look_at_edges(keys: Keys, cursor: str, repair: bool) -> Command[Step]:
     """Look at a piece of what jobs wait for."""
     return command("fsck_edges", keys, (cursor, STEP, int(repair)), _read)
+
+
+def look_at_schedules(keys: Keys, part: str, cursor: str, repair: bool) -> Command[Step]:
+    """Look at a piece of one of `SCHEDULES`."""
+    return command("fsck_schedules", keys, (part, cursor, STEP, int(repair)), _read)
 
 
 def look_at_queues(keys: Keys, cursor: str, repair: bool) -> Command[Step]:

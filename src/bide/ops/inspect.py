@@ -57,6 +57,10 @@ class Counts(NamedTuple):
     """Whether it is a delay queue: it holds data, and no worker serves it."""
     schema: int = 1
     """What a program must know to touch it."""
+    schedules: int = 0
+    """How many schedules it has."""
+    next_fire_us: int = 0
+    """When the first of them fires next; 0 where none will."""
     limits: Limits = Limits()
     """How many jobs may begin and run, and whether that holds any back now."""
 
@@ -226,5 +230,7 @@ def _read_counts(reply: list[Any]) -> Counts:
         retention=Retention.read(meta.get("retention")),
         is_data=meta.get("kind") == DATA.encode(),
         schema=number(meta.get("schema")) or 1,
+        schedules=reply[12],
+        next_fire_us=reply[13],
         limits=Limits.read(meta, reply[1]),
     )

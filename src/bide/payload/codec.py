@@ -85,6 +85,8 @@ class Body(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     """The name of a task."""
     codec: Codec = "json"
     """How the arguments, and later the result, are encoded."""
+    schedule: str | None = None
+    """The schedule that makes jobs of this body: its name, before the `@` in their ids."""
     needs: Annotated[int, msgspec.Meta(ge=1)] = 1
     """What a worker must understand to run it: more than 1 where a newer release has said so."""
 
@@ -147,22 +149,6 @@ def encode_body(body: Body, names: Sequence[str] = ()) -> bytes:
         raise PayloadError(_what_does_not_fit(body, names, error)) from None
     if len(data) > MAX_BODY:
         raise PayloadError(_too_large(f"The arguments of {body.task}", len(data)))
-    return data
-
-
-def with_parents(data: bytes, parents: Sequence[str]) -> bytes:
-    """A body that waits for these jobs, instead of those it waited for; nothing else is changed.
-
-    Raises:
-        PayloadError: it is over `MAX_BODY` bytes by this, or it is data and no job.
-    """
-    if is_item(data):
-        raise PayloadError("Data cannot wait for jobs; enqueue a job that pushes it.")
-    head, newline, packed = data.partition(b"\n")
-    fields: dict[str, Any] = _fields_decoder.decode(head)
-    data = _encoder.encode({**fields, "parents": list(parents)}) + newline + packed
-    if len(data) > MAX_BODY:
-        raise PayloadError(_too_large("A job that waits for so many others", len(data)))
     return data
 
 

@@ -11,7 +11,9 @@ options:
 
     bide-job-1\nbide\nmail\n0n7...\n{"task":"app.tasks:send","args":[42]}
 
-So a signature is good for no other job, and in no other queue. It is checked before anything is
+So a signature is good for no other job, and in no other queue. The jobs of a schedule share a body,
+which the server gives out under ids that nobody knew when it was signed: `nightly@1795...` is good
+where the body was signed as `bide-schedule-1` of `nightly`. It is checked before anything is
 decoded. Bytes that bear none are themselves: who has no keys reads both alike.
 """
 
@@ -24,7 +26,7 @@ from typing import Final, Literal, NamedTuple
 from bide.errors import BadSignature, UsageError
 from bide.keys import Keys
 
-Kind = Literal["job", "item", "result"]
+Kind = Literal["job", "item", "result", "schedule"]
 Verdict = Literal["good", "bad", "none", "unchecked"]
 
 VARIABLE: Final = "BIDE_SIGNING_KEYS"
@@ -123,8 +125,12 @@ class Seal(NamedTuple):
                 f"The {what} is signed with the key {key!r}, which is not here; add it to "
                 f"${VARIABLE}, and retry it."
             )
-        digest = hmac.digest(secret, self._text(kind, id) + data[: found.start()], "sha256")
-        if "\n" in id or not hmac.compare_digest(digest.hex().encode(), found[2]):
+        texts = [self._text(kind, id)]
+        if kind == "job" and "@" in id:
+            texts.append(self._text("schedule", id.rpartition("@")[0]))
+        if "\n" in id or not any(
+            _is(secret, text + data[: found.start()], found[2]) for text in texts
+        ):
             raise BadSignature(
                 f"The {what} has been changed since it was signed, or was signed as another one "
                 "or for another queue; delete it, and find out who can write to the server."
@@ -145,6 +151,10 @@ class Seal(NamedTuple):
     def _text(self, kind: Kind, id: str) -> bytes:
         head = f"bide-{kind}-1\n{self.keys.prefix}\n{self.keys.queue}\n{id}\n"
         return head.encode("utf-8", "surrogateescape")
+
+
+def _is(secret: bytes, text: bytes, digits: bytes) -> bool:
+    return hmac.compare_digest(hmac.digest(secret, text, "sha256").hex().encode(), digits)
 
 
 def is_signed(data: bytes) -> bool:

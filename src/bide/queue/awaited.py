@@ -24,6 +24,7 @@ from bide.payload.serializers import Codec
 from bide.queue.awaited_events import AsyncEvents, AsyncListening, stop_all
 from bide.queue.awaited_job import AsyncJob
 from bide.queue.awaited_reading import AsyncReading
+from bide.queue.awaited_schedules import AsyncScheduling
 from bide.queue.core import (
     QueueCore,
     checked_callback,
@@ -47,7 +48,7 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 
-class AsyncQueue(QueueCore[aio.Client], AsyncReading):
+class AsyncQueue(QueueCore[aio.Client], AsyncScheduling, AsyncReading):
     """A queue, for code on an event loop; safe to share by loops, in one thread or in several."""
 
     def __init__(

@@ -23,6 +23,7 @@ from bide.payload.serializers import Codec
 from bide.queue.blocking_events import Events, Listening, stop_all
 from bide.queue.blocking_job import Job
 from bide.queue.blocking_reading import Reading
+from bide.queue.blocking_schedules import Scheduling
 from bide.queue.core import (
     QueueCore,
     checked_callback,
@@ -46,7 +47,7 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 
-class Queue(QueueCore[sync.Client], Reading):
+class Queue(QueueCore[sync.Client], Scheduling, Reading):
     """A queue, for code that blocks; safe to share by threads."""
 
     def __init__(

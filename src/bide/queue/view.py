@@ -25,6 +25,7 @@ from bide.ops.manage import Moved
 from bide.ops.produce import Receipt
 from bide.payload.codec import Body, ErrorInfo, is_pickled
 from bide.payload.signing import Seal
+from bide.schedule import time_of
 from bide.states import FINISHED, State
 from bide.task import signature_of
 
@@ -124,6 +125,16 @@ class JobView(Generic[R]):
     def meta(self) -> dict[str, Any]:
         """What the producer noted with `meta=`."""
         return dict(self._seen().head.meta or {})
+
+    @property
+    def schedule(self) -> str | None:
+        """The name of the schedule that made it; None of a job that was enqueued."""
+        return self._seen().head.schedule
+
+    @property
+    def schedule_time(self) -> datetime | None:
+        """The time of its schedule that it is for; None of one that was enqueued, or run now."""
+        return time_of(self.id, self.schedule)
 
     @property
     def priority(self) -> int | None:

@@ -49,8 +49,8 @@ class Shelf:
         answer = self._answers.get(command.script)
         if answer is None:
             return UsageError(
-                f"Eager mode has no server, and only that could {command.script}; test it with "
-                "`with bide.testing.start():`."
+                "Eager mode has no server, and only that could "
+                f"{command.script.partition('_')[0]}; test it with `with bide.testing.start():`."
             )
         return answer(*command.args)
 

@@ -15,6 +15,7 @@ from bide.errors import UsageError
 from bide.keys import keys_of
 from bide.ops import inspect, registry
 from bide.ops.consume import Claim, Settle, leave
+from bide.ops.schedules import read_schedules, refills
 from bide.testing.perform import WORKER, Performed
 from bide.testing.seen import JobSeen
 from bide.testing.store import Store
@@ -69,6 +70,9 @@ class Work:
             sent = time.monotonic()
             claim: Claim = self._client.run(station.claim(1, 0))
             station.claimed(claim, sent)
+            if claim.thin:
+                page = self._client.run(read_schedules(station.keys, claim.thin))
+                self._client.run_many(refills(station.keys, page))
             for claimed in claim.jobs:
                 return Run(station, claimed, sent, lambda: None)
         if self._until_us is not None:
@@ -106,9 +110,10 @@ class Work:
         stations = list(self._stations.values())
         all_counts = self._client.run_many([inspect.counts(s.keys) for s in stations])
         found = [
-            (counts.now_us, counts.next_due_us, station)
+            (counts.now_us, at_us, station)
             for station, counts in zip(stations, all_counts, strict=True)
-            if counts.next_due_us and not counts.paused
+            for at_us in (counts.next_due_us, counts.next_fire_us)
+            if at_us and not counts.paused
         ]
         return min(found, key=lambda one: one[1], default=None)
 

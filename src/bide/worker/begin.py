@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from bide import aio
 from bide.errors import BideError, CannotSave, TooOld, UsageError
 from bide.keys import Keys
 from bide.logs import Log
 from bide.ops.registry import Beginning, begin, register
+from bide.payload.signing import Keyring
+from bide.worker.schedules import set_declared
 
 log = Log("bide.worker")
 
+SCRIPTS: Final = ("note", "settle", "claim", "extend", "leave")
+"""What a worker calls while it serves."""
+
 
 async def begin_with(
-    client: aio.Client, everywhere: Keys, queues: Sequence[Keys], allow_eviction: bool
+    client: aio.Client,
+    everywhere: Keys,
+    queues: Sequence[Keys],
+    allow_eviction: bool,
+    keyring: Keyring | None = None,
 ) -> None:
-    """Note that the queues are in use.
+    """Note that the queues are in use, and set the schedules that are declared for them.
 
     Raises:
         ServerUnavailable: the server could not be reached.
@@ -24,6 +34,10 @@ async def begin_with(
             memory is full, and that was not allowed.
         TooOld: one of them was laid out by a newer bide.
     """
+    # Of calls that share a round trip, one whose script the server does not know would be sent
+    # again, behind the others: notes and outcomes go ahead of claims. And what is read now need not
+    # be read when no file can be opened, or is another version's.
+    await client.load(SCRIPTS, [keys["meta"] for keys in queues])
     noting = register(everywhere, [str(keys.queue) for keys in queues])
     noted, *begun = await client.attempt_many([noting, *map(begin, queues)])
     for keys, found in zip(queues, begun, strict=True):
@@ -42,6 +56,7 @@ async def begin_with(
         log.warning("%s", noted)
     elif isinstance(noted, BideError):
         raise noted
+    await set_declared(client, queues, keyring)
 
 
 def _check_policy(where: str, policy: str | None) -> None:

@@ -34,6 +34,7 @@ from bide.worker.order import Order
 from bide.worker.postman import Postman
 from bide.worker.processes.crew import Crew
 from bide.worker.running import Running
+from bide.worker.schedules import Refills
 from bide.worker.station import Station
 
 log = Log("bide.worker")
@@ -80,6 +81,7 @@ class Loop:
         self._stations = stations
         self._order = order
         self._postman = Postman(client, self._post_told)
+        self._refills = Refills(client)
         self._no_shares = [0] * len(stations)
         self._burst = burst
         self._alone = False
@@ -132,7 +134,8 @@ class Loop:
                     await self._wait()
         finally:
             self._alarm.close()
-            await asyncio.gather(self._postman.close(), *(ear.close() for ear in self._ears))
+            closing = (self._refills.close(), self._postman.close())
+            await asyncio.gather(*closing, *(ear.close() for ear in self._ears))
 
     def _free(self) -> int:
         """Slots that may be filled now."""
@@ -270,6 +273,7 @@ class Loop:
         station.claimed(reply, sent)
         if reply.post:
             self._postman.deliver(station.keys)
+        self._refills.send(station.keys, reply.thin)
         self._alone = self._alone or reply.alone
         if reply.drain:
             self._drain_until = time.monotonic() + _DRAIN

@@ -205,12 +205,8 @@ class Worker:
         client = aio.Client(self._url, patience=0, clock=self._clock)
         try:
             with signals.heard(self._signalled):
-                # Of calls that share a round trip, one whose script the server does not know would
-                # be sent again, behind the others: notes and outcomes go ahead of claims. And what
-                # is read now need not be read when no file can be opened, or is another version's.
-                scripts = ["note", "settle", "claim", "extend", "leave"]
-                await client.load(scripts, [keys["meta"] for keys in self._keys])
-                await begin_with(client, self._global_keys, self._keys, self._allow_eviction)
+                allow = self._allow_eviction
+                await begin_with(client, self._global_keys, self._keys, allow, self._keyring)
                 return await self._run(client, burst)
         finally:
             self._stops = 0

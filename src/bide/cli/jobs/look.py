@@ -153,6 +153,8 @@ def full(seen: Seen) -> dict[str, Any]:
         "args": read("args"),
         "kwargs": read("kwargs"),
         "meta": read("meta"),
+        "schedule": read("schedule"),
+        "schedule_time": moment_json(read("schedule") and job.schedule_time),
         "result": read("result"),
         "unreadable": unread,
         "error": _error(job.error),

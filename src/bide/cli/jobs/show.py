@@ -136,6 +136,7 @@ def _facts(seen: Seen, reasons: Sequence[Reason]) -> Iterator[tuple[str, str | C
         yield "task", job.task
         yield "description", shortened(given_description(seen))
         yield "arguments", _arguments(seen)
+    yield "schedule", _schedule(seen, now)
     yield "priority", "" if job.priority is None else str(job.priority)
     yield "due", _at(job.due, now) if job.status != State.BLOCKED else _once_freed(seen)
     yield "cancelled by", job.cancelled_by or ""
@@ -168,6 +169,18 @@ def _once_freed(seen: Seen) -> str:
         return f"{moment_exactly(seen.job.due)}, if it does not wait any more by then"
     seconds = (seen.snapshot.due_us - seen.snapshot.now_us) / 1e6
     return f"{describe(seconds)} after that" if seconds else "as soon as it does not wait any more"
+
+
+def _schedule(seen: Seen, now: datetime) -> str:
+    """Which schedule has made it, and for which of its times."""
+    job = seen.job
+    try:
+        if seen.snapshot.is_item or job.schedule is None:
+            return ""
+    except PayloadError:
+        return ""
+    at = job.schedule_time
+    return f"{job.schedule}, {f'for {_at(at, now)}' if at else 'run by hand'}"
 
 
 def _data(seen: Seen) -> str | Cell:

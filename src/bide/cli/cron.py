@@ -1,0 +1,282 @@
+"""`bide cron`: schedules, when they fire next, and what can be done with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple, TypeVar
+
+import click
+
+from bide.cli.group import Group, did_you_mean
+from bide.cli.options import json_option, queues_option, server_options
+from bide.cli.screen import (
+    Cell,
+    Column,
+    aside,
+    count,
+    echo,
+    echo_json,
+    moment,
+    moment_json,
+    relative,
+    table,
+)
+from bide.cli.site import NotFound, Site
+from bide.clock import from_us
+from bide.errors import UsageError
+from bide.ops.inspect import Counts
+from bide.ops.schedules import read_page
+from bide.queue.schedules import by_name
+from bide.schedule import Schedule
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MOST: Final = 1_000
+
+
+class Seen(NamedTuple):
+    """A schedule, and where it was found."""
+
+    queue: str
+    schedule: Schedule
+    now: datetime
+
+    @property
+    def next_in(self) -> float | None:
+        """Seconds until it fires next, by the server's clock; None where it does not."""
+        at = _next_of(self.schedule)
+        return (at - self.now).total_seconds() if at else None
+
+
+@click.group(cls=Group)
+@server_options
+def cron(url: str | None, prefix: str | None) -> None:
+    """List schedules, run, pause, resume and remove them."""
+
+
+def _names(function: F) -> F:
+    function = queues_option("Look only in this queue; again for more.")(function)
+    return click.argument("names", nargs=-1, required=True, metavar="NAME...")(function)
+
+
+@cron.command("ls")
+@queues_option("Only of this queue; again for more.")
+@server_options
+@json_option
+def ls(queues: tuple[str, ...], url: str | None, prefix: str | None, as_json: bool) -> None:
+    """List schedules, with when each fires next."""
+    found = _all(Site(url, prefix), queues)
+    if as_json:
+        echo_json({"schedules": [_report(seen) for seen in found]})
+        return
+    if not found:
+        aside("There are no schedules; @queue.cron(...) declares one, queue.schedules sets one.")
+        return
+    columns = [
+        Column("name"),
+        Column("queue", cut="end"),
+        Column("when"),
+        Column("task", cut="start"),
+        Column("next", right=True),
+        Column("last"),
+        Column("fired", right=True),
+    ]
+    table(columns, [_row(seen) for seen in found])
+
+
+@cron.command("next")
+@click.argument("names", nargs=-1, metavar="[NAME...]")
+@queues_option("Only of this queue; again for more.")
+@click.option(
+    "-n",
+    "--limit",
+    metavar="N",
+    type=click.IntRange(1, _MOST),
+    default=10,
+    help="So many at most.  [default: 10]",
+)
+@server_options
+@json_option
+def next_(
+    names: tuple[str, ...],
+    queues: tuple[str, ...],
+    limit: int,
+    url: str | None,
+    prefix: str | None,
+    as_json: bool,
+) -> None:
+    """List when schedules fire next: those that are named, or all."""
+    site = Site(url, prefix)
+    found = _meant(site, names, queues) if names else _all(site, queues)
+    times = sorted(
+        (at, seen.schedule.name, seen.queue, seen.now)
+        for seen in found
+        for at in seen.schedule.upcoming(limit)
+    )[:limit]
+    if as_json:
+        listed = [
+            {"at": moment_json(at), "in": (at - now).total_seconds(), "name": name, "queue": queue}
+            for at, name, queue, now in times
+        ]
+        echo_json({"times": listed})
+        return
+    if not times:
+        aside("No schedule fires.")
+        return
+    columns = [Column("in", right=True), Column("at"), Column("name"), Column("queue", cut="end")]
+    rows = [
+        [relative((at - now).total_seconds()).removeprefix("in "), moment(at), name, queue]
+        for at, name, queue, now in times
+    ]
+    table(columns, rows)
+
+
+@cron.command()
+@_names
+@server_options
+def run(
+    names: tuple[str, ...], queues: tuple[str, ...], url: str | None, prefix: str | None
+) -> None:
+    """Make a job of each schedule now; when it fires next, stays."""
+    site = Site(url, prefix)
+    for seen in _meant(site, names, queues):
+        job = site.queue(seen.queue).schedules.run(seen.schedule.name)
+        echo(f"{job.id} on {seen.queue}: {seen.schedule.task}, due now")
+
+
+@cron.command()
+@_names
+@server_options
+def pause(
+    names: tuple[str, ...], queues: tuple[str, ...], url: str | None, prefix: str | None
+) -> None:
+    """Let schedules fire no more until they are resumed."""
+    site = Site(url, prefix)
+    for seen in _meant(site, names, queues):
+        name = site.queue(seen.queue).schedules.pause(seen.schedule.name).name
+        echo(f"{name} is paused; `bide cron resume {name}` lets it fire again.")
+
+
+@cron.command()
+@_names
+@server_options
+def resume(
+    names: tuple[str, ...], queues: tuple[str, ...], url: str | None, prefix: str | None
+) -> None:
+    """Let schedules fire again, from their next time on."""
+    site = Site(url, prefix)
+    for seen in _meant(site, names, queues):
+        at = _next_of(site.queue(seen.queue).schedules.resume(seen.schedule.name))
+        echo(f"{seen.schedule.name} is resumed{f', next at {moment(at)}' if at else ''}.")
+
+
+@cron.command("rm")
+@_names
+@server_options
+def remove(
+    names: tuple[str, ...], queues: tuple[str, ...], url: str | None, prefix: str | None
+) -> None:
+    """Remove schedules; jobs that they have made stay.
+
+    One that a module declares is set again by the next worker that starts with it.
+    """
+    site = Site(url, prefix)
+    for seen in _meant(site, names, queues):
+        site.queue(seen.queue).schedules.remove(seen.schedule.name)
+        echo(f"{seen.schedule.name} is removed.")
+
+
+def _all(site: Site, queues: Sequence[str]) -> list[Seen]:
+    """The schedules of these queues, or of all."""
+    found = []
+    for queue in site.known(queues):
+        keys = site.queue(queue).keys
+        pages = [site.client.run(read_page(keys, "0"))]
+        while pages[-1].cursor != "0":
+            pages.append(site.client.run(read_page(keys, pages[-1].cursor)))
+        now = from_us(pages[-1].now_us)
+        found += [Seen(queue, schedule, now) for schedule in by_name(pages)]
+    return found
+
+
+def _meant(site: Site, names: Sequence[str], queues: Sequence[str]) -> list[Seen]:
+    """The schedules of these names.
+
+    Raises:
+        NotFound: there is none of a name.
+        UsageError: several queues have one.
+    """
+    there = _all(site, queues)
+    meant = []
+    for name in dict.fromkeys(names):
+        found = [seen for seen in there if seen.schedule.name == name]
+        if not found:
+            near = did_you_mean(name, {seen.schedule.name for seen in there})
+            raise NotFound(f"There is no schedule {name!r}{near or '; `bide cron ls` lists them.'}")
+        if len(found) > 1:
+            where = ", ".join(seen.queue for seen in found)
+            raise UsageError(f"The queues {where} have a schedule {name!r} each; add --queue.")
+        meant += found
+    return meant
+
+
+def _next_of(schedule: Schedule) -> datetime | None:
+    """When it fires next; None also where this machine cannot tell."""
+    try:
+        return schedule.next
+    except UsageError:
+        return None
+
+
+def _row(seen: Seen) -> list[str | Cell]:
+    schedule, next_in = seen.schedule, seen.next_in
+    if schedule.paused:
+        next_cell = Cell("paused", "yellow")
+    elif schedule.over:
+        next_cell = Cell("over", "dim")
+    else:
+        next_cell = Cell("?" if next_in is None else relative(next_in))
+    return [
+        schedule.name,
+        seen.queue,
+        schedule.when,
+        schedule.task,
+        next_cell,
+        relative((schedule.last - seen.now).total_seconds()) if schedule.last else "",
+        f"{schedule.fired:,}{f' of {schedule.limit:,}' if schedule.limit else ''}",
+    ]
+
+
+def _report(seen: Seen) -> dict[str, Any]:
+    schedule = seen.schedule
+    return {
+        "name": schedule.name,
+        "queue": seen.queue,
+        "task": schedule.task,
+        "cron": schedule.cron,
+        "tz": schedule.tz,
+        "every": schedule.every,
+        "at": [moment_json(at) for at in schedule.at],
+        "start": moment_json(schedule.start),
+        "end": moment_json(schedule.end),
+        "limit": schedule.limit,
+        "missed": schedule.missed,
+        "jitter": schedule.jitter,
+        "priority": schedule.priority,
+        "paused": schedule.paused,
+        "over": schedule.over,
+        "fired": schedule.fired,
+        "last": moment_json(schedule.last),
+        "next": moment_json(_next_of(schedule)),
+    }
+
+
+def print_summary(counts: dict[str, Counts]) -> None:
+    """Which queues have schedules, and when the first of them fires; nothing where none has."""
+    for name, each in counts.items():
+        if each.schedules:
+            in_ = (each.next_fire_us - each.now_us) / 1e6
+            first = f", the next fires {relative(max(in_, 0))}" if each.next_fire_us else ""
+            what = count(each.schedules, "schedule")
+            echo(f"{name} has {what}{first}: `bide cron ls -q {name}`.", "dim")

@@ -1,0 +1,153 @@
+"""Schedules: setting, reading, pausing and removing them; sending them more of their times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+from bide.command import Command, command
+from bide.errors import UsageError
+from bide.keys import Keys
+from bide.ops.reply import groups, text, words
+from bide.schedule import Missed, Schedule, Timing
+
+PAGE: Final = 200
+"""Schedules read per call, about."""
+
+CHUNK: Final = 100
+"""Schedules named in a call, at most."""
+
+
+class Draft(NamedTuple):
+    """A schedule that is ready to be set. Setting it twice changes nothing."""
+
+    name: str
+    timing: Timing
+    missed: Missed
+    jitter_us: int
+    priority: int
+    task: str
+    body: bytes
+    """Of its jobs; signed for the schedule, where there is a key."""
+    terms: str = ""
+    """What is asked of its jobs beside their due times, as `bide.terms` writes it."""
+
+
+class Set(NamedTuple):
+    """What became of a schedule that was to be set."""
+
+    word: Literal["ok", "same", "times"]
+    now_us: int
+    after_us: int
+    """Of `times`: nothing was changed, and the times after this moment are to be sent along."""
+    schedule: Schedule | None
+    """As it is now."""
+
+
+class Page(NamedTuple):
+    """Some of a queue's schedules."""
+
+    cursor: str
+    """With which the next page is asked for; `0` at the end."""
+    now_us: int
+    schedules: list[Schedule]
+
+
+def set_schedule(
+    keys: Keys, draft: Draft, ahead: tuple[Sequence[int], bool] | None = None
+) -> Command[Set]:
+    """Set a schedule; one that fires when it did before keeps its next time.
+
+    Args:
+        keys: of the queue.
+        draft: the schedule.
+        ahead: its times, and whether these are all; None of an expression asks after when they
+            count, which only the server's clock can tell.
+    """
+    timing = draft.timing
+    if ahead is None:
+        ahead = (timing.at_us, True) if timing.kind == "at" else ((), False)
+    times, closed = ahead
+    args = (
+        *(draft.name, timing.kind, draft.priority, timing.every_us, draft.jitter_us, draft.missed),
+        *(timing.limit, timing.start_us, timing.end_us, _written(times), int(closed)),
+        *(timing.written(), draft.task, draft.terms, draft.body),
+    )
+
+    def parse(reply: list[Any]) -> Set:
+        word = reply[0].decode()
+        if word == "data":
+            raise UsageError(
+                f"Queue {keys.queue} is a delay queue: it holds data, which no worker can run; set "
+                "the schedule on another queue."
+            )
+        if word == "many":
+            raise UsageError(
+                f"Queue {keys.queue} has as many schedules as a queue may have; remove some that "
+                "are over."
+            )
+        if word == "times":
+            return Set(word, reply[1], reply[2], None)
+        return Set(word, reply[1], 0, Schedule.read(draft.name, reply[2]))
+
+    return command("schedule_set", keys, args, parse)
+
+
+def read_page(keys: Keys, cursor: str) -> Command[Page]:
+    """Read some of a queue's schedules; what cannot be read is left out (`bide fsck` says so)."""
+    return command("schedule_list", keys, (cursor, PAGE), _read_page)
+
+
+def read_schedules(keys: Keys, names: Sequence[str]) -> Command[Page]:
+    """Read schedules by their names, `CHUNK` at most; those that are not there are left out."""
+    return command("schedule_list", keys, ("0", PAGE, *names[:CHUNK]), _read_page)
+
+
+def refill(keys: Keys, schedule: Schedule, times: Sequence[int], closed: bool) -> Command[bool]:
+    """Send a schedule more of its times; whether they were taken."""
+    args = (schedule.name, str(schedule.version), _written(times), int(closed))
+    return command("schedule_refill", keys, args, lambda reply: reply[0] == b"ok")
+
+
+def refills(keys: Keys, page: Page) -> list[Command[bool]]:
+    """Send the schedules that were read more of their times.
+
+    Raises:
+        UsageError: an expression or its time zone cannot be read here.
+    """
+    return [
+        refill(keys, one, *one.timing.ahead(one.seen_us, page.now_us, each=one.missed == "all"))
+        for one in page.schedules
+    ]
+
+
+def pause_schedule(keys: Keys, name: str, paused: bool) -> Command[Schedule | None]:
+    """Let a schedule fire no more, or again; None where there is none."""
+
+    def parse(reply: list[Any]) -> Schedule | None:
+        return Schedule.read(name, reply[2]) if reply[0] == b"ok" else None
+
+    return command("schedule_pause", keys, (name, int(paused)), parse)
+
+
+def remove_schedules(keys: Keys, names: Sequence[str]) -> Command[list[str]]:
+    """Remove schedules, `CHUNK` at most; for each `ok` or `gone`."""
+    return command("schedule_remove", keys, names[:CHUNK], lambda reply: words(reply, 1))
+
+
+def run_schedule(keys: Keys, name: str, id: str) -> Command[int | None]:
+    """Make a job of a schedule, due now; when it is due (0 where the id exists), None for none."""
+
+    def parse(reply: list[Any]) -> int | None:
+        return None if reply[0] == b"gone" else reply[2]
+
+    return command("schedule_run", keys, (name, id), parse)
+
+
+def _written(times: Sequence[int]) -> str:
+    return " ".join(map(str, times))
+
+
+def _read_page(reply: list[Any]) -> Page:
+    read = [Schedule.read(text(name), record) for name, record in groups(reply, 3, 2)]
+    return Page(reply[2].decode(), reply[1], [one for one in read if one is not None])

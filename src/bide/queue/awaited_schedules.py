@@ -1,0 +1,200 @@
+"""The schedules of a queue, for code on an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Unpack, cast
+
+from bide.clock import Duration
+from bide.ids import new_id
+from bide.ops import registry
+from bide.ops import schedules as ops
+from bide.ops.produce import Receipt
+from bide.options import ScheduleOptions
+from bide.queue.awaited_job import AsyncJob
+from bide.queue.schedules import ahead, by_name, declare, found, plan
+from bide.queue.tasks import AsyncTask, AsyncTaskDecorator
+from bide.schedule import Missed, Schedule, check_schedule_name, id_of
+from bide.task import Function
+
+if TYPE_CHECKING:
+    from bide.queue.awaited import AsyncQueue
+
+
+class AsyncSchedules:
+    """The schedules of a queue, stored on its server; `queue.schedules`."""
+
+    def __init__(self, queue: AsyncQueue) -> None:
+        self._queue = queue
+
+    async def upsert(
+        self,
+        name: str,
+        task: Function | str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        at: Sequence[datetime] | None = None,
+        tz: str | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        limit: int | None = None,
+        missed: Missed = "once",
+        jitter: Duration | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> Schedule:
+        """Set a schedule; arguments and errors as for `Schedules.upsert`."""
+        here = self._queue._here
+        planned = plan(
+            self._queue,
+            name,
+            task,
+            args,
+            kwargs,
+            options,
+            cron=cron,
+            every=every,
+            at=at,
+            tz=tz,
+            start=start,
+            end=end,
+            limit=limit,
+            missed=missed,
+            jitter=jitter,
+        )
+        draft = planned.draft(here.keys, here.seal)
+        reply = await here.client.run(ops.set_schedule(here.keys, draft))
+        if reply.word == "times":
+            times = ahead(draft, reply)
+            reply = await here.client.run(ops.set_schedule(here.keys, draft, times))
+        if here.makes_known:
+            await here.client.run(registry.register(here.everywhere, [self._queue.name]))
+            here.made_known(True)
+        return found(reply.schedule, name, self._queue.name)
+
+    async def fetch(self, name: str) -> Schedule:
+        """The schedule of this name.
+
+        Raises:
+            ScheduleNotFound: there is none.
+        """
+        name = check_schedule_name(name)
+        page = await self._queue._run(ops.read_schedules(self._queue.keys, [name]))
+        return found(next(iter(page.schedules), None), name, self._queue.name)
+
+    async def all(self) -> list[Schedule]:
+        """All schedules of the queue, by their names."""
+        pages = [await self._queue._run(ops.read_page(self._queue.keys, "0"))]
+        while pages[-1].cursor != "0":
+            pages.append(await self._queue._run(ops.read_page(self._queue.keys, pages[-1].cursor)))
+        return by_name(pages)
+
+    async def next(self, name: str, count: int = 5) -> list[datetime]:
+        """The times that a schedule fires next, `count` at most; raises as `fetch` does."""
+        return (await self.fetch(name)).upcoming(count)
+
+    async def run(self, name: str) -> AsyncJob[Any]:
+        """Make a job of a schedule now, paused or not, beside those that it makes at its times.
+
+        Raises:
+            ScheduleNotFound: there is none of this name.
+        """
+        id = id_of(check_schedule_name(name), new_id())
+        due_us = await self._queue._run(ops.run_schedule(self._queue.keys, name, id))
+        if due_us is None:
+            found(None, name, self._queue.name)
+        receipt = Receipt(id, due_us, True) if due_us else None
+        return AsyncJob(self._queue, id, receipt=receipt)
+
+    async def pause(self, name: str) -> Schedule:
+        """Let a schedule fire no more until it is resumed; raises as `fetch` does."""
+        return await self._pause(name, True)
+
+    async def resume(self, name: str) -> Schedule:
+        """Let a schedule fire again, from its next time on; raises as `fetch` does."""
+        return await self._pause(name, False)
+
+    async def remove(self, name: str) -> bool:
+        """Remove a schedule; whether it was there. Jobs that it has made stay."""
+        name = check_schedule_name(name)
+        words = await self._queue._run(ops.remove_schedules(self._queue.keys, [name]))
+        return words == ["ok"]
+
+    async def _pause(self, name: str, paused: bool) -> Schedule:
+        name = check_schedule_name(name)
+        schedule = await self._queue._run(ops.pause_schedule(self._queue.keys, name, paused))
+        return found(schedule, name, self._queue.name)
+
+
+class AsyncScheduling:
+    """What a queue does with schedules."""
+
+    @property
+    def schedules(self) -> AsyncSchedules:
+        """The queue's schedules."""
+        return AsyncSchedules(cast("AsyncQueue", self))
+
+    def cron(
+        self,
+        expression: str,
+        *,
+        name: str | None = None,
+        tz: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        limit: int | None = None,
+        missed: Missed = "once",
+        jitter: Duration | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> AsyncTaskDecorator:
+        """Declare a schedule of a task; arguments and errors as for `Queue.cron`."""
+        when: dict[str, Any] = {
+            "cron": expression,
+            "tz": tz,
+            "start": start,
+            "end": end,
+            "limit": limit,
+        }
+        when |= {"missed": missed, "jitter": jitter}
+        return self._declaring(name, args, kwargs, options, when)
+
+    def every(
+        self,
+        interval: Duration,
+        *,
+        name: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        limit: int | None = None,
+        missed: Missed = "once",
+        jitter: Duration | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> AsyncTaskDecorator:
+        """Declare a schedule of a task with an interval, such as `"90s"`; see `Queue.cron`."""
+        when: dict[str, Any] = {"every": interval, "start": start, "end": end, "limit": limit}
+        when |= {"missed": missed, "jitter": jitter}
+        return self._declaring(name, args, kwargs, options, when)
+
+    def _declaring(
+        self,
+        name: str | None,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+        options: ScheduleOptions,
+        when: dict[str, Any],
+    ) -> AsyncTaskDecorator:
+        queue = cast("AsyncQueue", self)
+        plan(queue, "x", "x:x", (), None, options, **when)  # a mistake is to show where it is made
+
+        def scheduled(function: Any) -> Any:
+            task = function if isinstance(function, AsyncTask) else AsyncTask(function, queue, {})
+            return declare(queue, task, name, args, kwargs, options, **when)
+
+        return scheduled

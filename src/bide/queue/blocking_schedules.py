@@ -1,0 +1,249 @@
+"""The schedules of a queue, for code that blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Unpack, cast
+
+from bide.clock import Duration
+from bide.ids import new_id
+from bide.ops import registry
+from bide.ops import schedules as ops
+from bide.ops.produce import Receipt
+from bide.options import ScheduleOptions
+from bide.queue.blocking_job import Job
+from bide.queue.schedules import ahead, by_name, declare, found, plan
+from bide.queue.tasks import Task, TaskDecorator
+from bide.schedule import Missed, Schedule, check_schedule_name, id_of
+from bide.task import Function
+
+if TYPE_CHECKING:
+    from bide.queue.blocking import Queue
+
+
+class Schedules:
+    """The schedules of a queue, stored on its server; `queue.schedules`."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    def upsert(
+        self,
+        name: str,
+        task: Function | str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        at: Sequence[datetime] | None = None,
+        tz: str | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        limit: int | None = None,
+        missed: Missed = "once",
+        jitter: Duration | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> Schedule:
+        """Set a schedule: the one of this name, whether it is there or not.
+
+        One that fires when it did before keeps its next time, and how often it has fired, whatever
+        else is said of it now; so a program may set its schedules each time it starts. One that
+        fires at other times begins anew. Times that have passed by now are not made up for.
+
+        Args:
+            name: of the schedule, of 100 bytes at most.
+            task: what its jobs call, as for `enqueue_call`.
+            args: positional arguments.
+            kwargs: keyword arguments.
+            cron: an expression of five fields, such as `"0 9 * * 1-5"`.
+            every: an interval, of 10 ms or more; the first time is one from now, or `start`.
+            at: a list of moments, 100 at most.
+            tz: the time zone of `cron`, such as `"Europe/Paris"`; UTC by default.
+            start: before which it does not fire.
+            end: after which it does not fire.
+            limit: how often it fires at most.
+            missed: what becomes of times that pass while no worker looks: `"once"`: the last of
+                them is made up for; `"all"`: each is; `"skip"`: none that passed more than a minute
+                ago.
+            jitter: how much later than its time a job may be due at most; how much it is, follows
+                from the schedule's name and the time.
+            options: of its jobs, see `bide.ScheduleOptions`.
+
+        Raises:
+            UsageError: something cannot be meant: no or two of `cron`, `every` and `at`, an
+                expression that never fires, a delay queue.
+            PayloadError: the arguments do not fit the serializer, or take more than a megabyte.
+            ServerFull: the server takes no more; nothing was changed.
+        """
+        here = self._queue._here
+        planned = plan(
+            self._queue,
+            name,
+            task,
+            args,
+            kwargs,
+            options,
+            cron=cron,
+            every=every,
+            at=at,
+            tz=tz,
+            start=start,
+            end=end,
+            limit=limit,
+            missed=missed,
+            jitter=jitter,
+        )
+        draft = planned.draft(here.keys, here.seal)
+        reply = here.client.run(ops.set_schedule(here.keys, draft))
+        if reply.word == "times":
+            times = ahead(draft, reply)
+            reply = here.client.run(ops.set_schedule(here.keys, draft, times))
+        if here.makes_known:
+            here.client.run(registry.register(here.everywhere, [self._queue.name]))
+            here.made_known(True)
+        return found(reply.schedule, name, self._queue.name)
+
+    def fetch(self, name: str) -> Schedule:
+        """The schedule of this name.
+
+        Raises:
+            ScheduleNotFound: there is none.
+        """
+        name = check_schedule_name(name)
+        page = self._queue._run(ops.read_schedules(self._queue.keys, [name]))
+        return found(next(iter(page.schedules), None), name, self._queue.name)
+
+    def all(self) -> list[Schedule]:
+        """All schedules of the queue, by their names."""
+        pages = [self._queue._run(ops.read_page(self._queue.keys, "0"))]
+        while pages[-1].cursor != "0":
+            pages.append(self._queue._run(ops.read_page(self._queue.keys, pages[-1].cursor)))
+        return by_name(pages)
+
+    def next(self, name: str, count: int = 5) -> list[datetime]:
+        """The times that a schedule fires next, `count` at most; raises as `fetch` does."""
+        return self.fetch(name).upcoming(count)
+
+    def run(self, name: str) -> Job[Any]:
+        """Make a job of a schedule now, paused or not, beside those that it makes at its times.
+
+        Raises:
+            ScheduleNotFound: there is none of this name.
+        """
+        id = id_of(check_schedule_name(name), new_id())
+        due_us = self._queue._run(ops.run_schedule(self._queue.keys, name, id))
+        if due_us is None:
+            found(None, name, self._queue.name)
+        receipt = Receipt(id, due_us, True) if due_us else None
+        return Job(self._queue, id, receipt=receipt)
+
+    def pause(self, name: str) -> Schedule:
+        """Let a schedule fire no more until it is resumed; raises as `fetch` does."""
+        return self._pause(name, True)
+
+    def resume(self, name: str) -> Schedule:
+        """Let a schedule fire again, from its next time on; raises as `fetch` does."""
+        return self._pause(name, False)
+
+    def remove(self, name: str) -> bool:
+        """Remove a schedule; whether it was there. Jobs that it has made stay."""
+        name = check_schedule_name(name)
+        return self._queue._run(ops.remove_schedules(self._queue.keys, [name])) == ["ok"]
+
+    def _pause(self, name: str, paused: bool) -> Schedule:
+        name = check_schedule_name(name)
+        schedule = self._queue._run(ops.pause_schedule(self._queue.keys, name, paused))
+        return found(schedule, name, self._queue.name)
+
+
+class Scheduling:
+    """What a queue does with schedules."""
+
+    @property
+    def schedules(self) -> Schedules:
+        """The queue's schedules."""
+        return Schedules(cast("Queue", self))
+
+    def cron(
+        self,
+        expression: str,
+        *,
+        name: str | None = None,
+        tz: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        limit: int | None = None,
+        missed: Missed = "once",
+        jitter: Duration | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> TaskDecorator:
+        """Declare a schedule of a task; workers that serve the queue set it when they start.
+
+            @queue.cron("0 9 * * 1-5", tz="Europe/Paris")
+            def report() -> None: ...
+
+        Args:
+            expression: five fields, such as `"0 9 * * 1-5"`.
+            name: of the schedule; by default the task's.
+            tz: as for `Schedules.upsert`; so are all that follow.
+            args: positional arguments.
+            kwargs: keyword arguments.
+            start: before which it does not fire.
+            end: after which it does not fire.
+            limit: how often it fires at most.
+            missed: what becomes of times that pass while no worker looks.
+            jitter: how much later than its time a job may be due at most.
+            options: of its jobs.
+
+        Raises:
+            UsageError: something cannot be meant, or the queue has another schedule of this name.
+        """
+        when: dict[str, Any] = {
+            "cron": expression,
+            "tz": tz,
+            "start": start,
+            "end": end,
+            "limit": limit,
+        }
+        when |= {"missed": missed, "jitter": jitter}
+        return self._declaring(name, args, kwargs, options, when)
+
+    def every(
+        self,
+        interval: Duration,
+        *,
+        name: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        limit: int | None = None,
+        missed: Missed = "once",
+        jitter: Duration | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> TaskDecorator:
+        """Declare a schedule of a task with an interval, such as `"90s"`; see `cron`."""
+        when: dict[str, Any] = {"every": interval, "start": start, "end": end, "limit": limit}
+        when |= {"missed": missed, "jitter": jitter}
+        return self._declaring(name, args, kwargs, options, when)
+
+    def _declaring(
+        self,
+        name: str | None,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+        options: ScheduleOptions,
+        when: dict[str, Any],
+    ) -> TaskDecorator:
+        queue = cast("Queue", self)
+        plan(queue, "x", "x:x", (), None, options, **when)  # a mistake is to show where it is made
+
+        def scheduled(function: Any) -> Any:
+            task = function if isinstance(function, Task) else Task(function, queue, {})
+            return declare(queue, task, name, args, kwargs, options, **when)
+
+        return scheduled

@@ -1,0 +1,152 @@
+"""What the schedules of blocking and of awaited queues have in common, without I/O.
+
+A schedule that a decorator declares is set by the workers that serve its queue, when they start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple, TypeVar
+
+from bide.clock import Duration, to_us
+from bide.errors import ScheduleNotFound, UsageError
+from bide.ids import LONGEST
+from bide.keys import Keys
+from bide.ops.schedules import Draft, Page, Set
+from bide.options import ScheduleOptions, check_names
+from bide.payload.recast import of_schedule
+from bide.payload.signing import Seal
+from bide.queue.core import QueueCore
+from bide.schedule import (
+    Missed,
+    Schedule,
+    Timing,
+    check_missed,
+    check_schedule_name,
+    timing_of,
+)
+from bide.task import Function, task_name
+
+T = TypeVar("T")
+
+
+class Plan(NamedTuple):
+    """A schedule as its maker says it; its jobs are made ready when it is set."""
+
+    queue: QueueCore[Any]
+    name: str
+    task: Function | str
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any] | None
+    timing: Timing
+    missed: Missed
+    jitter_us: int
+    options: ScheduleOptions
+
+    def draft(self, keys: Keys, seal: Seal) -> Draft:
+        """The schedule, ready to be set on the queue with these keys.
+
+        Raises:
+            UsageError: an option cannot be meant, or the arguments do not fit the function.
+            PayloadError: the arguments do not fit the queue's serializer.
+        """
+        job = self.queue.prepare(self.task, self.args, self.kwargs, **self.options)
+        body = seal.sign("schedule", self.name, of_schedule(job.body, self.name))
+        return Draft(
+            name=self.name,
+            timing=self.timing,
+            missed=self.missed,
+            jitter_us=self.jitter_us,
+            priority=job.priority,
+            task=task_name(self.task),
+            body=body,
+            terms=job.terms,
+        )
+
+
+def plan(
+    queue: QueueCore[Any],
+    name: str,
+    task: Function | str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    options: ScheduleOptions,
+    *,
+    cron: str | None = None,
+    every: Duration | None = None,
+    at: Sequence[datetime] | None = None,
+    tz: str | None = None,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    limit: int | None = None,
+    missed: Missed = "once",
+    jitter: Duration | None = None,
+) -> Plan:
+    """A schedule as its maker says it; arguments and errors as for `Schedules.upsert`."""
+    check_names(options, ScheduleOptions)
+    timing = timing_of(cron, every, at, tz, start, end, limit)
+    jitter_us = 0 if jitter is None else to_us(jitter, "jitter")
+    name = check_schedule_name(name)
+    return Plan(queue, name, task, args, kwargs, timing, check_missed(missed), jitter_us, options)
+
+
+_declared: Final[dict[tuple[str, str], Plan]] = {}
+
+
+def declare(
+    queue: QueueCore[Any],
+    function: T,
+    name: str | None,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    options: ScheduleOptions,
+    **when: Any,
+) -> T:
+    """Have the workers that serve a queue set a schedule of a task; returns the task.
+
+    Raises:
+        UsageError: another schedule of the queue has the name; or as `plan` does.
+    """
+    task: Any = function
+    name = task_name(task) if name is None else name
+    planned = plan(queue, name, task, args, kwargs, options, **when)
+    known = _declared.get((queue.name, name))
+    if known is not None and (known.task is task or task_name(known.task) != task_name(task)):
+        raise UsageError(
+            f"Queue {queue.name} has a schedule {name!r} already; give each a name of its own with "
+            "name=."
+        )
+    _declared[queue.name, name] = planned
+    return function
+
+
+def declared(queue: str) -> list[Plan]:
+    """The schedules that modules of this process have declared for a queue."""
+    return [plan for (name, _), plan in _declared.items() if name == queue]
+
+
+def ahead(draft: Draft, reply: Set) -> tuple[list[int], bool]:
+    """The times that the server has asked for."""
+    each = draft.missed == "all"
+    return draft.timing.ahead(reply.after_us, reply.now_us, each=each)
+
+
+def found(schedule: Schedule | None, name: str, queue: str) -> Schedule:
+    """The schedule.
+
+    Raises:
+        ScheduleNotFound: there is none.
+    """
+    if schedule is None:
+        shown = repr(name if len(name) <= LONGEST else f"{name[:LONGEST]}…")
+        raise ScheduleNotFound(
+            f"Queue {queue} has no schedule {shown}; `bide cron ls` lists those that there are."
+        )
+    return schedule
+
+
+def by_name(pages: Sequence[Page]) -> list[Schedule]:
+    """All schedules that were read, each once, by their names."""
+    known = {one.name: one for page in pages for one in page.schedules}
+    return [known[name] for name in sorted(known)]

@@ -1,0 +1,343 @@
+"""Schedules: when each fires, how its record is read, and which times come next.
+
+A schedule fires at its times: an interval's, a cron expression's, or those of a list. What they are
+does not depend on who reckons them or when, so a server and all its clients agree. For an interval
+a script can tell the next itself; of an expression's times a client sends some ahead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from itertools import count, islice
+from typing import Final, Literal, NamedTuple, get_args
+
+import msgspec
+
+from bide.clock import LONGEST_US, Duration, at_to_us, describe, from_us, to_us
+from bide.cron import Cron, cron_of
+from bide.errors import UsageError
+from bide.ids import check_name
+
+Missed = Literal["skip", "once", "all"]
+Kind = Literal["every", "cron", "at"]
+
+AHEAD: Final = 16
+"""Times of an expression that a client sends; it is asked for more when half of them are fired."""
+
+MOST_AT: Final = 100
+"""Moments of a list at most; more are jobs of their own."""
+
+LONGEST_NAME: Final = 100
+"""Bytes of a schedule's name: with a time behind it, it is an id."""
+
+SHORTEST_US: Final = 10_000
+"""The shortest interval."""
+
+_MARK: Final = "@"
+_DIGITS: Final = re.compile(r"[1-9][0-9]{14,15}")
+_FAR: Final = 9_000_000_000_000_000
+"""In the year 2255: scripts take no time beyond it."""
+
+
+class Timing(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """When a schedule fires: one of `cron`, `every_us` and `at_us`, and its bounds."""
+
+    cron: str = ""
+    tz: str = ""
+    every_us: int = 0
+    at_us: tuple[int, ...] = ()
+    start_us: int = 0
+    end_us: int = 0
+    limit: int = 0
+
+    @property
+    def kind(self) -> Kind:
+        """Which of the three."""
+        return "cron" if self.cron else "every" if self.every_us else "at"
+
+    def written(self) -> str:
+        """The line that is stored, and compared."""
+        return _encoder.encode(self).decode()
+
+    def ahead(self, after_us: int, now_us: int, *, each: bool) -> tuple[list[int], bool]:
+        """Some of the times after a moment, and whether there are no more than these.
+
+        Args:
+            after_us: the moment.
+            now_us: the server's time.
+            each: whether all that have passed are wanted; else of these the last.
+
+        Raises:
+            UsageError: the expression or its time zone cannot be read here.
+        """
+        if not self.cron:
+            return [at for at in self.at_us if at > after_us], True
+        cron = self._cron()
+        until_us = min(now_us, self.end_us or now_us)
+        latest = None if each else cron.latest(after_us, until_us)
+        if latest is not None:
+            after_us = latest - 1
+        times = list(islice(self._bounded(cron.after(after_us)), AHEAD))
+        return times, len(times) < AHEAD
+
+    def times(self, first_us: int | None, after_us: int) -> Iterator[int]:
+        """All times after a moment; `first_us` is the next one of an interval."""
+        if self.every_us:
+            return iter(()) if first_us is None else self._bounded(count(first_us, self.every_us))
+        if not self.cron:
+            return (at for at in self.at_us if at > after_us)
+        return self._bounded(self._cron().after(after_us))
+
+    def _cron(self) -> Cron:
+        return cron_of(self.cron, self.tz)
+
+    def _bounded(self, times: Iterator[int]) -> Iterator[int]:
+        for at_us in times:
+            if (self.end_us and at_us > self.end_us) or at_us >= _FAR:
+                return
+            yield at_us
+
+
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder(Timing)
+
+
+class Schedule(NamedTuple):
+    """A schedule as the server has it."""
+
+    name: str
+    task: str
+    """The name of its task."""
+    timing: Timing
+    priority: int
+    jitter_us: int
+    missed: Missed
+    """What becomes of times that have passed while nobody could fire."""
+    paused: bool
+    fired: int
+    """How many of its times have been fired."""
+    last_us: int
+    """The time that was fired last; 0 for none."""
+    times: tuple[int, ...]
+    """What comes next, as far as the server knows it."""
+    seen_us: int
+    """No time up to this one is fired again."""
+    version: int
+    closed: bool
+    """No times come behind those that the server knows."""
+
+    @property
+    def cron(self) -> str | None:
+        """Its expression."""
+        return self.timing.cron or None
+
+    @property
+    def tz(self) -> str | None:
+        """The time zone of its expression."""
+        return self.timing.tz or None
+
+    @property
+    def every(self) -> float | None:
+        """Its interval in seconds."""
+        return self.timing.every_us / 1e6 if self.timing.every_us else None
+
+    @property
+    def at(self) -> tuple[datetime, ...]:
+        """Its moments, where it is a list of them."""
+        return tuple(map(from_us, self.timing.at_us))
+
+    @property
+    def start(self) -> datetime | None:
+        """Before which it does not fire."""
+        return from_us(self.timing.start_us) if self.timing.start_us else None
+
+    @property
+    def end(self) -> datetime | None:
+        """After which it does not fire."""
+        return from_us(self.timing.end_us) if self.timing.end_us else None
+
+    @property
+    def limit(self) -> int | None:
+        """How often it fires."""
+        return self.timing.limit or None
+
+    @property
+    def jitter(self) -> float:
+        """Seconds by which its jobs are due after its times, at most."""
+        return self.jitter_us / 1e6
+
+    @property
+    def last(self) -> datetime | None:
+        """The time that was fired last."""
+        return from_us(self.last_us) if self.last_us else None
+
+    @property
+    def next(self) -> datetime | None:
+        """The time that is fired next; None where it is paused or over."""
+        return next(iter(self.upcoming(1)), None)
+
+    @property
+    def over(self) -> bool:
+        """Whether none of its times is left."""
+        return self.closed and not self.times
+
+    @property
+    def when(self) -> str:
+        """When it fires, for people."""
+        timing = self.timing
+        if timing.cron:
+            return f"{timing.cron} {timing.tz}"
+        if timing.every_us:
+            return f"every {describe(timing.every_us / 1e6)}"
+        return f"at {len(timing.at_us)} moment{'s'[: len(timing.at_us) != 1]}"
+
+    def upcoming(self, count: int = 5) -> list[datetime]:
+        """The times that are fired next, `count` at most; none where it is paused.
+
+        Raises:
+            UsageError: `count` is no number from 1 to 1,000; or the expression or its time zone
+                cannot be read here.
+        """
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 1_000:
+            raise UsageError(f"count must be a number from 1 to 1,000, not {count!r}.")
+        if self.paused or self.over:
+            return []
+        if self.timing.limit:
+            count = min(count, self.timing.limit - self.fired)
+        times = list(self.times[:count])
+        if len(times) < count and not self.closed:
+            after_us = times[-1] if times else self.seen_us
+            first_us = times[-1] + self.timing.every_us if times else None
+            times += islice(self.timing.times(first_us, after_us), count - len(times))
+        return [from_us(at_us) for at_us in times]
+
+    @classmethod
+    def read(cls, name: str, record: bytes) -> Schedule | None:
+        """Parse a stored record (`lua/include/timetable.lua`); None for what is not one."""
+        try:
+            line, timing, task, *_ = record.decode().split("\n")
+            head, colon, times = line.partition(":")
+            version, kind, priority, _, jitter, missed, *more = head.split(" ")
+            _, _, paused, fired, seen, last = more
+            known = tuple(map(_number, times.removesuffix(".").split()))
+            found = cls(
+                name=name,
+                task=task,
+                timing=_decoder.decode(timing),
+                priority=_number(priority),
+                jitter_us=_number(jitter),
+                missed=missed,  # type: ignore[arg-type]
+                paused=paused == "1",
+                fired=_number(fired),
+                last_us=_number(last),
+                times=known,
+                seen_us=_number(seen),
+                version=_number(version),
+                closed=times.endswith("."),
+            )
+        except (ValueError, msgspec.MsgspecError):
+            return None
+        if not colon or kind != found.timing.kind or missed not in get_args(Missed):
+            return None
+        return found
+
+
+def _number(text: str) -> int:
+    if len(text) > 16 or not text.isascii() or not text.isdigit() or int(text) >= _FAR:
+        raise ValueError(text)
+    return int(text)
+
+
+def time_of(id: str, schedule: str | None) -> datetime | None:
+    """The time of a schedule that a job is for, from its id; None of one that is for none."""
+    name, mark, time = id.rpartition(_MARK)
+    if schedule is None or name != schedule or not mark or not _DIGITS.fullmatch(time):
+        return None
+    return from_us(int(time))
+
+
+def id_of(schedule: str, time: int | str) -> str:
+    """The id of the job of a schedule for one of its times, or with an id for one that runs now."""
+    return f"{schedule}{_MARK}{time}"
+
+
+def check_schedule_name(name: str) -> str:
+    """The name of a schedule.
+
+    Raises:
+        UsageError: it cannot be part of an id.
+    """
+    if len(check_name(name, "the name of a schedule").encode()) > LONGEST_NAME:
+        raise UsageError(
+            f"The name of a schedule has {LONGEST_NAME} bytes at most, and {name[:40]!r}… is "
+            "longer; give it one with name=."
+        )
+    return name
+
+
+def check_missed(missed: Missed) -> Missed:
+    """What becomes of times that have passed.
+
+    Raises:
+        UsageError: it is none of the three.
+    """
+    if missed not in get_args(Missed):
+        raise UsageError(f"missed must be 'skip', 'once' or 'all', not {missed!r}.")
+    return missed
+
+
+def timing_of(
+    cron: str | None,
+    every: Duration | None,
+    at: Sequence[datetime] | None,
+    tz: str | None,
+    start: datetime | None,
+    end: datetime | None,
+    limit: int | None,
+) -> Timing:
+    """When a schedule fires, as its maker says it.
+
+    Raises:
+        UsageError: not exactly one of `cron`, `every` and `at` is given, or something cannot be
+            meant.
+    """
+    if sum(given is not None for given in (cron, every, at)) != 1:
+        raise UsageError("Give one of cron=, every= and at=: a schedule fires by one of them.")
+    if tz is not None and cron is None:
+        raise UsageError("tz= goes with cron=: moments and intervals are the same in every zone.")
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise UsageError(f"limit must be a whole number, 1 or more, not {limit!r}.")
+    start_us = 0 if start is None else at_to_us(start)
+    end_us = 0 if end is None else at_to_us(end)
+    if start_us and end_us and start_us > end_us:
+        raise UsageError(f"start={start} is after end={end}, so it would never fire.")
+    read = cron_of(cron, "UTC" if tz is None else tz) if cron is not None else None
+    return Timing(
+        cron=read.text if read else "",
+        tz=read.zone if read else "",
+        every_us=0 if every is None else _interval(every),
+        at_us=() if at is None else _moments(at, start_us, end_us),
+        start_us=start_us,
+        end_us=end_us,
+        limit=limit or 0,
+    )
+
+
+def _interval(every: Duration) -> int:
+    every_us = to_us(every, "every")
+    if not SHORTEST_US <= every_us <= LONGEST_US:
+        raise UsageError(f"every={every!r} is too short; an interval has 10ms or more.")
+    return every_us
+
+
+def _moments(at: Sequence[datetime], start_us: int, end_us: int) -> tuple[int, ...]:
+    if isinstance(at, datetime | str) or not isinstance(at, Sequence) or not at:
+        raise UsageError(f"at must be a list of aware datetimes, not {at!r}.")
+    if len(at) > MOST_AT:
+        raise UsageError(
+            f"at= has {len(at)} moments, and a schedule {MOST_AT} at most; enqueue a job for each."
+        )
+    found = sorted({at_to_us(one) for one in at})
+    return tuple(us for us in found if us >= start_us and (not end_us or us <= end_us))
