@@ -248,3 +248,16 @@ def test_flows_survive_workers_that_are_killed(
         assert assert_legal(direct, name).sets["blocked"] == {}
     mail.close()
     other.close()
+
+
+def test_what_another_queue_refuses_is_told_again(stage: Stage) -> None:
+    enqueue_all(stage.client, OTHER, [job("a")])
+    enqueue_all(stage.client, MAIL, [job("z", "{other}a")])
+    assert stage.work(OTHER)
+    stage.direct.hset(MAIL["meta"], "schema", 99)  # a newer release has laid it out
+    stage.deliver(OTHER)
+    stage.direct.hdel(MAIL["meta"], "schema")
+    assert stage.work(OTHER)
+    stage.deliver(OTHER)
+    stage.work(MAIL)
+    assert stage.ran == ["a", "z"]
