@@ -128,7 +128,7 @@ class Driver:
             claimed = (job.id, job.token)
             assert claimed in self._held or job.due_us <= now, "started before it was due"
             self._held.append(claimed)
-        if len(reply) == 7 and reply[2]:
+        if len(reply) == 9 and reply[2]:
             assert reply[2] > now, "told to come back at a moment that has come"
 
     def settle(self, picks: list[tuple[int, Any, str, bool]]) -> None:
@@ -303,7 +303,8 @@ class Driver:
         for field in ("test_offset_us", "listened", "told"):
             stored["meta"].pop(field, None)
         events = [read_event(id.decode(), line[b"e"]) for id, line in stored.pop("events")]
-        del stored["listeners"]
+        for key in ("listeners", "schedules", "schedule", "scheduled"):
+            assert not stored.pop(key) or key == "listeners"
         assert stored == expected(self.model)
         said, self.model.said = self.model.said, []
         assert self.server.ear.heard() == said

@@ -79,9 +79,8 @@ def expected(model: Store) -> dict[str, Any]:
     fans = [f"{name}:{level}" for name in ("due", "trash") for level in DUE]
     return {
         "unknown": set(),
-        # These have models of their own (`test_flows.py`, `test_schedules.py`).
-        **{place: [] for place in ("blocked", "edges", "trash:blocked", "schedules")},
-        **{place: {} for place in ("schedule", "scheduled")},
+        # What waits for others has a model of its own (`test_flows.py`).
+        **{place: [] for place in ("blocked", "edges", "trash:blocked")},
         **{place: [(j.id, j.score) for j in model.at(place)] for place in fans},
         **{place: [(j.id, j.score) for j in model.at(place)] for place in ("active", *FINISHED)},
         "jobs": {id: job.body for id, job in model.jobs.items()},
