@@ -223,7 +223,8 @@ def test_everything_is_in_json(home: Path, one_url: str, mail: Queue) -> None:
     }  # fmt: skip
     assert set(shown) == {*listed} | {
         "now", "expires", "expired", "parents", "waits_for", "waits_for_count",
-        "cancelled_by", "args", "kwargs", "meta", "result", "unreadable", "attempts",
+        "cancelled_by", "args", "kwargs", "meta", "schedule", "schedule_time", "result",
+        "unreadable", "attempts",
         "progress", "logs", "why",
         "signature",
     }  # fmt: skip
