@@ -37,6 +37,7 @@ from bide.errors import (
     WorkerCrashed,
 )
 from bide.events import Event
+from bide.flows import chain, fan_in
 from bide.folding import Debounce, Gather, Throttle, Unique, debounce, gather, throttle
 from bide.limits import Limits
 from bide.middleware import Middleware, use
@@ -142,8 +143,10 @@ __all__ = [
     "WorkerCrashed",
     "WorkerSeen",
     "__version__",
+    "chain",
     "current_job",
     "debounce",
+    "fan_in",
     "gather",
     "resource",
     "throttle",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, Final, Protocol
@@ -29,7 +29,9 @@ class Voice(Protocol):
 class CurrentJob:
     """What a running task may know of its own job, and say of it."""
 
-    __slots__ = ("_claimed", "_voice", "id", "meta", "queue", "schedule", "task", "worker")
+    __slots__ = (
+        *("_claimed", "_voice", "id", "meta", "parents", "queue", "schedule", "task", "worker"),
+    )
 
     def __init__(
         self,
@@ -40,6 +42,7 @@ class CurrentJob:
         voice: Voice,
         meta: Mapping[str, Any] | None = None,
         schedule: str | None = None,
+        parents: Sequence[str] = (),
     ) -> None:
         self.id: Final = claimed.id
         self.queue: Final = queue
@@ -48,6 +51,9 @@ class CurrentJob:
         """The task's name."""
         self.meta: Final[Mapping[str, Any]] = meta or {}
         """What the producer noted with `meta=`."""
+        self.parents: Final = tuple(parents)
+        """The ids of the jobs that it has waited for, in the order given; of another queue's,
+        `{queue}id`. `queue.parents()` reads them, with their results."""
         self.schedule: Final = schedule
         """The name of the schedule that made it; None of a job that was enqueued."""
         self._claimed = claimed

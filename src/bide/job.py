@@ -116,7 +116,8 @@ class Snapshot(NamedTuple):
     state: State
     now_us: int
     since_us: int
-    """When it is due, when its lease ends, or when it finished: as its state has it."""
+    """When it is due, when its lease ends, since when it is blocked, or when it finished: as its
+    state has it."""
     priority: int | None
     """None where it is not known: of one that was cancelled before it was ever claimed."""
     raw_body: bytes
@@ -130,10 +131,20 @@ class Snapshot(NamedTuple):
     """What was asked of it beside its due time."""
     turn: Turn | None = None
     """What it waits for, where it is one of a group's and has not been taken."""
+    awaits: int = 0
+    """For how many jobs it waits."""
+    awaited: tuple[str, ...] = ()
+    """The first of them: ids, of jobs of other queues `{queue}id`; the last may be `{}`, while what
+    it waits for is not all known yet."""
 
     @property
     def due_us(self) -> int:
-        """When it is due; of one that has started, when it was due."""
+        """When it is due; of one that has started, when it was due.
+
+        Of one that is blocked, when it would be if it were freed at `now_us`.
+        """
+        if self.state == State.BLOCKED:
+            return self.terms.due_us(self.now_us)
         if self.run is not None and self.state not in (State.DELAYED, State.WAITING):
             return self.run.due_us
         return self.since_us

@@ -104,6 +104,12 @@ LAYOUT: Final[dict[str, Key]] = {
         "hash",
         "id of a call that became no job of its own → when (µs), and what came of it; for repeats",
     ),
+    "blocked": Key(":blocked", "zset", "id of a job that waits for others → since when (µs)"),
+    "edges": Key(
+        ":edges",
+        "zset",
+        "which job waits for which, and who has yet to be told: see `lua/include/depend.lua`",
+    ),
     "active": Key(":active", "zset", "job id → when its lease ends (µs)"),
     "completed": Key(":completed", "zset", "job id → when it finished (µs), bounded"),
     "failed": Key(":failed", "zset", "job id → when it failed for good (µs), bounded"),
@@ -139,7 +145,10 @@ LAYOUT: Final[dict[str, Key]] = {
     ),
     "listeners": Key(":listeners", "zset", "who holds `events` open → until when (µs); 64 at most"),
     "trash": Key(
-        ":trash:<p>", "zset", "due sets that `empty` has set aside and deletes in pieces", DUE_SETS
+        ":trash:<p>",
+        "zset",
+        "what `empty` has set aside and deletes in pieces: the due sets, and what was blocked",
+        (*DUE_SETS, "blocked"),
     ),
     "aside": Key(
         ":aside:<p>",
@@ -177,6 +186,7 @@ META: Final[dict[str, str]] = {
     "terms": "1 once a job had terms",
     "groups": "1 once a job had a group",
     "side": "1 where groups had the odd slot of a claim last, and single jobs have the next",
+    "edges": "1 once a job waited for others, or others for it",
     "repeated": "when jobs that existed were last enqueued again with a durability to confirm",
     "told": "how many events there were since then: the second half of the last one's id",
     "trash": "1 while `trash` holds what `empty` set aside",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, Protocol, TypedDict
 
 from bide.clock import Duration
 from bide.durability import Durability
@@ -12,8 +12,22 @@ from bide.errors import UsageError
 from bide.folding import Folding
 from bide.retention import Retention
 from bide.retry import Retry
+from bide.terms import OnParentCancel
 
 OnCrash = Literal["rerun", "fail"]
+
+
+class Parent(Protocol):
+    """A job that others can wait for: a `Job`, an `AsyncJob`, or what `prepare` returned."""
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        ...
+
+
+Parents = str | Parent | Iterable[str | Parent]
+"""What a job may wait for."""
 
 
 class TaskOptions(TypedDict, total=False):
@@ -72,6 +86,16 @@ class Options(TaskOptions, total=False):
     """Your own id: while a job has it, enqueueing it again changes nothing."""
     description: str | None
     """A line for people who look at the job: at most 500 characters; by default its call."""
+    depends_on: Parents | None
+    """Jobs that must have completed before: a job, an id, or a list of these. Its delay counts from
+    their end. If one fails, it is cancelled, unless one of the next three says otherwise."""
+    allow_failure: bool | None
+    """Whether it runs also if some of them have failed, once all have ended."""
+    if_failed: bool | None
+    """Whether it runs only if one of them fails, and as soon as one does; else it is cancelled."""
+    on_parent_cancel: OnParentCancel | None
+    """What becomes of it if one of them is cancelled or removed: `"cancel"` (it is cancelled, too;
+    the default) or `"run"` (that does not keep it from running)."""
     meta: Mapping[str, Any] | None
     """Your own notes on the job: plain values, stored with it, never passed to the function."""
 

@@ -31,13 +31,13 @@ _CHANGE: Final = (
     *("resume", "retry", "upcoming"),
     *("schedule_list", "schedule_pause", "schedule_remove", "schedule_run"),
 )
-_PRODUCE: Final = (*_CHANGE, "enqueue", "place", "schedule_set", "watch")
+_PRODUCE: Final = (*_CHANGE, "attend", "enqueue", "link", "place", "schedule_set", "watch")
 _OPERATE: Final = (
-    *("between", "fsck_groups", "fsck_jobs", "fsck_queue", "fsck_queues", "fsck_schedules"),
-    *("fsck_workers", "stop", "timeline", "upgrade", "workers"),
+    *("between", "fsck_edges", "fsck_groups", "fsck_jobs", "fsck_queue", "fsck_queues"),
+    *("fsck_schedules", "fsck_workers", "stop", "timeline", "upgrade", "workers"),
 )
 _WORK: Final = (
-    *("begin", "claim", "extend", "heartbeat", "leave", "note", "pop", "refuse"),
+    *("begin", "claim", "extend", "hear", "heartbeat", "leave", "note", "pop", "post", "refuse"),
     *("schedule_refill", "settle"),
 )
 

@@ -13,6 +13,8 @@ from typing import Final
 class State(StrEnum):
     """Where a job is in its life, as the API and the command line print it."""
 
+    BLOCKED = "blocked"
+    """Waits for other jobs."""
     DELAYED = "delayed"
     """Due later than now."""
     WAITING = "waiting"
@@ -47,16 +49,20 @@ TRANSITIONS: Final[dict[str, tuple[tuple[State, ...], tuple[State, ...]]]] = {
     "crash": ((State.ACTIVE,), (State.WAITING, State.FAILED, State.CANCELLED)),
     "extend": ((State.ACTIVE,), (State.ACTIVE,)),
     "reclaim": ((State.ACTIVE,), (State.WAITING, State.FAILED, State.CANCELLED)),
-    "expire": (_DUE, (State.CANCELLED,)),
-    "cancel": ((*_DUE, State.ACTIVE), (State.CANCELLED,)),
+    "expire": ((*_DUE, State.BLOCKED), (State.CANCELLED,)),
+    "free": ((State.BLOCKED,), _DUE),
+    "drop": ((State.BLOCKED,), (State.CANCELLED,)),
+    "cancel": ((*_DUE, State.BLOCKED, State.ACTIVE), (State.CANCELLED,)),
     "reschedule": (_DUE, _DUE),
-    "promote": (_DUE, (State.WAITING,)),
+    "promote": ((*_DUE, State.BLOCKED), (State.WAITING,)),
     "revive": ((State.COMPLETED, State.FAILED, State.CANCELLED), _DUE),
 }
 """verb -> (the states it takes a job from, the states it may lead to).
 
 `retry` is what a worker settles an attempt with. What a person asks of a job that has ended, the
 script `retry` and `job.retry()`, is called `revive` here: it leads elsewhere, from elsewhere.
+A job that waits for others is freed by their ends, or dropped where one did not end as it should;
+to reschedule it says when it is due then.
 What is popped is data, and completed by that; a job that is none has failed, and so have data that
 cannot be given out (`refuse`).
 """
@@ -65,8 +71,12 @@ cannot be given out (`refuse`).
 EVENTS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "added": (
         ("enqueue", "fire"),
-        "The job is there: delayed, or waiting if it is due. Someone enqueued it, or its schedule "
-        "fired.",
+        "The job is there: delayed, waiting if it is due, or blocked if it waits for others. "
+        "Someone enqueued it, or its schedule fired.",
+    ),
+    "freed": (
+        ("free",),
+        "What it waited for has ended: it is delayed, or waits if it is due.",
     ),
     "active": (("claim",), "A worker has taken it."),
     "progress": (("note",), "It said how far it is."),
@@ -77,8 +87,9 @@ EVENTS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     ),
     "failed": (("fail", "reclaim", "crash", "pop", "refuse"), "It will not be run again."),
     "cancelled": (
-        ("cancel", "reclaim", "expire"),
-        "It was taken back; or it ran, was asked to end, and did; or it had not begun in time.",
+        ("cancel", "reclaim", "expire", "drop"),
+        "It was taken back; or it ran, was asked to end, and did; or it had not begun in time; or "
+        "a job that it waited for did not end as it should have.",
     ),
     "reclaimed": (
         ("reclaim", "crash"),
@@ -91,7 +102,10 @@ EVENTS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
         "does not serve its task, gave it back.",
     ),
     "deleted": (("delete",), "Someone removed every trace of it."),
-    "emptied": (("empty",), "All jobs of the queue that were delayed or waiting were removed."),
+    "emptied": (
+        ("empty",),
+        "All jobs of the queue that were delayed, waiting or blocked were removed.",
+    ),
     "drained": (
         ("settle", "reclaim", "pop"),
         "Nothing is left to do: no job is active, and none is due. Delayed ones may be there.",

@@ -13,11 +13,13 @@ from typing import Final, Literal, NamedTuple
 
 from bide.clock import describe, from_us
 from bide.job import Snapshot
+from bide.ops.edges import GATE
 from bide.ops.inspect import Counts
 from bide.ops.registry import WorkerSeen
 from bide.states import FINISHED, State
 
 Kind = Literal[
+    "blocked",
     "not due",
     "paused",
     "held",
@@ -70,6 +72,17 @@ def why(read: Read) -> list[Reason]:
     return found or [*_in_line(read)]
 
 
+def _blocked(read: Read) -> Iterator[Reason]:
+    if read.job.state != State.BLOCKED:
+        return
+    named = [id for id in read.job.awaited if id != GATE]
+    if len(named) < len(read.job.awaited):
+        named.append("others that its producer has yet to name")
+    more = read.job.awaits - len(read.job.awaited)
+    text = ", ".join(named) + (f" and {more:,} more" if more else "")
+    yield Reason("blocked", f"it waits for {text}")
+
+
 def _due(read: Read) -> Iterator[Reason]:
     if read.job.state == State.DELAYED:
         yield _until("not due", "it is not due", read.job.due_us, read)
@@ -86,7 +99,7 @@ def _limits(read: Read) -> Iterator[Reason]:
     if limits.held_until:
         text = f"a job holds the queue until {limits.held_until:%F %T} UTC"
         yield Reason("held", text, limits.held_until)
-    if read.job.state == State.DELAYED:  # these may be over by then
+    if read.job.state in (State.DELAYED, State.BLOCKED):  # these may be over by then
         return
     if limits.limited_until:
         text = f"the rate of {limits.rate} is used up"
@@ -136,7 +149,7 @@ def _in_line(read: Read) -> Iterator[Reason]:
 
 
 _LOOKS: Final[tuple[Callable[[Read], Iterator[Reason]], ...]] = (
-    *(_due, _paused, _limits, _group, _workers),
+    *(_blocked, _due, _paused, _limits, _group, _workers),
 )
 
 

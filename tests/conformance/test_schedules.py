@@ -11,7 +11,8 @@ from bide.errors import ScriptBug, UsageError
 from bide.ops import groups, inspect, manage, schedules
 from bide.ops.consume import Claim
 from bide.ops.schedules import Draft, Set
-from bide.payload.codec import Body, encode_body, of_schedule
+from bide.payload.codec import Body, encode_body
+from bide.payload.recast import of_schedule
 from bide.schedule import AHEAD, Schedule, Timing, time_of
 from tests.conformance.probe import BODY, SECOND, Probe
 

@@ -23,8 +23,8 @@ from bide.payload.items import decode_item, is_item
 from bide.schedule import Schedule
 from bide.terms import Terms
 
-_SETS = ("active", "completed", "failed", "cancelled")
-_ASIDE = ("asked", "waiters", "expiring", "schedules", "order", "held", "turns")
+_SETS = ("blocked", "active", "completed", "failed", "cancelled")
+_ASIDE = ("asked", "waiters", "expiring", "schedules", "order", "held", "turns", "edges")
 _HASHES = (
     *("jobs", "run", "results", "notes", "terms", "groups", "schedule", "scheduled"),
     *("unique", "folded"),
@@ -77,6 +77,8 @@ class Holding:
     fires: dict[str, int] = field(default_factory=dict)
     """Schedule -> when it fires next."""
     schedules: dict[str, Schedule] = field(default_factory=dict)
+    edges: frozenset[str] = frozenset()
+    """What waits for what, as `lua/include/depend.lua` has it."""
 
     @property
     def ids(self) -> set[str]:
@@ -89,7 +91,7 @@ class Holding:
         return {id: at for p in DUE_SETS for id, at in self.sets[f"due:{p}"].items()}
 
     def where(self, id: str) -> str | None:
-        """`due`, `active`, `completed`, `failed`, `cancelled`, `trash`, or None."""
+        """`due`, `blocked`, `active`, `completed`, `failed`, `cancelled`, `trash`, or None."""
         for name, ids in self.sets.items():
             if id in ids:
                 return name.partition(":")[0]
@@ -127,10 +129,10 @@ def hold(client: redis.Redis, queue: str, prefix: str = PREFIX) -> Holding:
         schedule = Schedule.read(name, line)
         assert schedule is not None, f"{name} has the record {line!r}"
         schedules[name] = schedule
-    asked, waiters, _, fires, *of_groups = (sets.pop(name) for name in _ASIDE)
-    order, held, turns = map(frozenset, of_groups)
+    asked, waiters, _, fires, *others = (sets.pop(name) for name in _ASIDE)
+    order, held, turns, edges = map(frozenset, others)
     holding = Holding(sets, asked, waiters, hashes, records, meta, order, held, turns)
-    return replace(holding, fires=fires, schedules=schedules)
+    return replace(holding, fires=fires, schedules=schedules, edges=edges)
 
 
 def assert_legal(
@@ -147,6 +149,7 @@ def assert_legal(
         _bodies_can_be_read(holding)
     _records_agree(holding)
     _groups_agree(holding)
+    _edges_agree(holding)
     _schedules_agree(holding)
     _no_other_key(client, queue, prefix)
     return holding
@@ -233,6 +236,26 @@ def _groups_agree(holding: Holding) -> None:
     assert "groups" in holding.meta or not known, "groups that nothing looks at"
 
 
+def _edges_agree(holding: Holding) -> None:
+    """Whatever is blocked waits for something that will tell it of its end."""
+    blocked = holding.sets["blocked"]
+    waits: dict[str, set[str]] = {}
+    for member in holding.edges:
+        if member[0] == "<":
+            child, parent = member[1:].split(" ")
+            waits.setdefault(child, set()).add(parent)
+    for id in blocked:
+        assert waits.get(id), f"{id} is blocked, and waits for nothing"
+        for parent in waits[id] - {"{}"}:
+            if parent.startswith("{"):
+                continue
+            assert f">{parent} {id}" in holding.edges, f"{parent} would not tell {id}"
+            is_told = any(member.startswith(f"!{parent} ") for member in holding.edges)
+            is_live = holding.where(parent) in ("due", "blocked", "active", "trash")
+            assert is_live or is_told, f"{id} waits for {parent}, for ever"
+    assert not holding.edges or "edges" in holding.meta, "edges that nothing looks at"
+
+
 def _schedules_agree(holding: Holding) -> None:
     bodies = holding.hashes["scheduled"].keys()
     assert bodies == holding.schedules.keys(), "a schedule without a body, or a body without one"
@@ -267,5 +290,4 @@ def _pairs(flat: list[Any]) -> list[tuple[bytes, Any]]:
 
 
 def _fan(keys: tuple[str, ...]) -> list[tuple[str, str]]:
-    assert len(keys) == len(LAYOUT["due"].fan)
-    return list(zip(DUE_SETS, keys, strict=True))
+    return list(zip(LAYOUT["trash"].fan, keys, strict=False))

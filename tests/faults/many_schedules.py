@@ -7,7 +7,8 @@ from typing import Any
 from bide.keys import keys_of
 from bide.ops import fsck, schedules
 from bide.ops.schedules import Draft
-from bide.payload.codec import Body, encode_body, of_schedule
+from bide.payload.codec import Body, encode_body
+from bide.payload.recast import of_schedule
 from bide.schedule import MOST_AT, Missed, Timing
 
 KEYS = keys_of("mail")

@@ -11,7 +11,8 @@ from bide import Queue
 from bide.keys import keys_of
 from bide.ops import consume, inspect, schedules
 from bide.ops.schedules import Draft
-from bide.payload.codec import Body, encode_body, of_schedule
+from bide.payload.codec import Body, encode_body
+from bide.payload.recast import of_schedule
 from bide.schedule import Timing
 from tests.faults.conftest import Connect
 from tests.faults.crew import JOBS, Crew

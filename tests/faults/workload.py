@@ -16,7 +16,8 @@ from bide.keys import keys_of
 from bide.ops import consume, inspect, manage, produce, registry, schedules
 from bide.ops.consume import Outcome, Said, Settle
 from bide.ops.schedules import Draft
-from bide.payload.codec import Body, encode_body, of_schedule
+from bide.payload.codec import Body, encode_body
+from bide.payload.recast import of_schedule
 from bide.retention import Retention
 from bide.schedule import Timing
 from bide.script import TEST_CLOCK

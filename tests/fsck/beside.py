@@ -36,6 +36,42 @@ BESIDE = [
         for id in ("done", "bad", "back")
     ),
     case("waited for to no time", ("ZADD", "@waiters", "inf", "later"), finds=("score", "later")),
+    # -- what jobs wait for
+    *(
+        case(f"an edge {member!r}", ("ZADD", "@edges", 0, member), finds=("edges", id))
+        for member, id in (
+            ("x", "x"),
+            (">a b c", ">a b c"),
+            ("!base D", "!base D"),
+            ("<wait base", "wait"),
+            ("<wait {other}y", "wait"),
+            (">gone x", "gone"),
+            (">done {other}y", "done"),
+            (">wait child", "child"),
+            ("=nobody child", "nobody"),
+        )
+    ),
+    case("an edge with a score", ("ZADD", "@edges", 5, ">base child"), finds=("edges", "base")),
+    case(
+        "nobody would tell it",
+        ("ZREM", "@edges", ">base child"),
+        finds=("edges", "child"),
+        child="blocked",
+    ),
+    case(
+        "its parent has ended, and nobody would tell it",
+        ("ZADD", "@edges", 0, ">done child", 0, "<child done"),
+        finds=("edges", "done"),
+        child="blocked",
+    ),
+    case(
+        "it waits for nothing",
+        ("ZREM", "@edges", "<child base"),
+        finds=("edges", "child"),
+        child="due",
+    ),
+    case("nobody would ask", ("ZREM", "@expiring", "far"), finds=("edges", "far"), far="blocked"),
+    case("edges without mark", ("HDEL", "@meta", "edges"), finds=("meta", "edges")),
     # -- meta
     *(
         case(

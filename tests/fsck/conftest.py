@@ -18,7 +18,8 @@ from bide.ops.consume import Said, Settle
 from bide.ops.produce import Prepared
 from bide.ops.registry import About
 from bide.ops.schedules import Draft
-from bide.payload.codec import Body, encode_body, of_schedule
+from bide.payload.codec import Body, encode_body
+from bide.payload.recast import of_schedule
 from bide.retention import Retention
 from bide.schedule import Timing
 from tests.faults.crew import Crew
@@ -97,6 +98,10 @@ class Full:
         for id in ("first", "second"):
             terms = "k=app.tasks:send: f=d7200000000,0"
             self.run(produce.enqueue(KEYS, [Prepared(id, "+0", 5, BODY, terms=terms)]))
+        self.add("base", when="+7200000000")
+        waiting = Prepared("child", "+0", 5, BODY, terms="d=-", parents=("base",))
+        far = Prepared("far", "+0", 5, BODY, terms="d=-", parents=("{other}x",))
+        self.run(produce.enqueue(KEYS, [waiting, far]))
         self.run(inspect.watch(KEYS, "later", 60_000_000))
         self.run(inspect.watch(KEYS, "run-0", 60_000_000))
         for name in ("nightly", "over", "paused"):

@@ -58,6 +58,27 @@ JOBS = [
         for id, place in (("wait", "due"), ("run-0", "active"), ("done", "completed"))
     ),
     case("it is set aside twice", ("ZADD", "@trash:2", "%0", "aside"), finds=("sets", "aside")),
+    case(
+        "it is blocked, and due too",
+        ("ZADD", "@due:5", "%0", "child"),
+        finds=("sets", "child"),
+        child="due",
+    ),
+    case(
+        "it is blocked at no time", ("ZADD", "@blocked", "inf", "child"), finds=("score", "child")
+    ),
+    case(
+        "it ran, and is blocked",
+        ("HSET", "@run", "child", record("1700000000000000C")),
+        finds=("outcome", "child"),
+        child="completed",
+    ),
+    case(
+        "no set lists it, which was blocked",
+        ("ZREM", "@blocked", "child"),
+        finds=("unlisted", "child"),
+        child="blocked",
+    ),
     # -- ids in no set
     *(
         case(

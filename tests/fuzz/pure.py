@@ -71,6 +71,7 @@ _COUNTS = inspect.Counts(
     completed=1,
     failed=1,
     cancelled=1,
+    blocked=1,
     next_due_us=0,
     idle_workers=0,
     paused=True,
@@ -143,9 +144,12 @@ EXPRESSIONS = [
     *("0 9 * * 1-5", "*/5 0-6,22 1,15 JAN-MAR,7 MON#2", "0 0 L * *", "@daily", "15 2 LW * 5L"),
     *("59 23 31 12 7", "*/7 */5 */3 */2 */2", "0 0 29 2 *"),
 ]
-TERMS = [b"x=+300000000", b"x=@1795214038547684 e=1795214038547684", b"k=a:b f=ur,f"]
+TERMS = [
+    *(b"x=+300000000", b"x=@1795214038547684 e=1795214038547684", b"k=a:b f=ur,f"),
+    b"x=+5 d=-fc w=+30000000 p=9 c={other}a g=b n=2",
+]
 ITEM = [
-    *(b"completed", NOW, 5, BODIES[0], RECORDS[0], RESULTS[0], NOTES[0], None, TERMS[0]),
+    *(b"completed", NOW, 5, BODIES[0], RECORDS[0], RESULTS[0], NOTES[0], None, TERMS[0], None),
 ]
 
 
@@ -196,7 +200,8 @@ def a_job(mutator: Mutator, corpus: list[bytes]) -> None:
     field = mutator.random.choice((3, 3, 4, 5, 6, 6, 8))
     corpora = {3: BODIES + ITEMS, 4: RECORDS, 5: RESULTS, 6: NOTES, 8: TERMS}
     item[field] = mutator.bytes(corpora[field])
-    item[0] = mutator.random.choice((b"completed", b"active", b"failed", b"waiting"))
+    item[0] = mutator.random.choice((b"completed", b"active", b"failed", b"waiting", b"blocked"))
+    item[9] = [2, b"b", b"{other}c"] if item[0] == b"blocked" else None
     (snapshot,) = inspect.fetch(MAIL, ["a"]).parse([b"ok", NOW, item])
     assert snapshot is not None
     look_at(snapshot)
@@ -272,7 +277,7 @@ def a_meta(mutator: Mutator, corpus: list[bytes]) -> None:
     meta = [b"completed", b"3", b"retention", b"10000 1 10000 2 10000 3", b"gap_us", b"5"]
     i = mutator.random.randrange(len(meta))
     meta[i] = mutator.bytes([meta[i]])
-    found = inspect.counts(MAIL).parse([b"ok", NOW, 1, 2, 3, 4, 5, 6, NOW, 7, meta, 2, NOW])
+    found = inspect.counts(MAIL).parse([b"ok", NOW, 1, 2, 3, 4, 5, 6, 7, NOW, 7, meta, 2, NOW])
     assert (found.delayed, found.cancelled) == (1, 6)
 
 
@@ -280,12 +285,15 @@ _SAMPLES: list[tuple[Command[Any], Any]] = [
     (produce.enqueue(MAIL, [Prepared("a", "+0", 5, b"{}")]), [b"ok", NOW, b"new", NOW]),
     (
         consume.claim(MAIL, "w", 1, 1, 1, 0),
-        [b"ok", NOW, NOW, 0, 0, 0, 0, b"x y", b"a", b"{}", 7, 1, NOW],
+        [b"ok", NOW, NOW, 0, 0, 0, 0, b"x y", 0, b"a", b"{}", 7, 1, NOW],
     ),
     (consume.pop(MAIL, "w", 1, 1, 0), [b"ok", NOW, 0, 0, 0, b"a", ITEMS[0]]),
     (consume.settle(MAIL, []), [b"ok", NOW, b"ok", b"lost"]),
     (inspect.fetch(MAIL, ["a"]), [b"ok", NOW, ITEM]),
-    (inspect.counts(MAIL), [b"ok", NOW, 1, 2, 3, 4, 5, 6, NOW, 7, [b"completed", b"3"], 2, NOW]),
+    (
+        inspect.counts(MAIL),
+        [b"ok", NOW, 1, 2, 3, 4, 5, 6, 7, NOW, 7, [b"completed", b"3"], 2, NOW],
+    ),
     (inspect.upcoming(MAIL, 0, 5), [b"ok", NOW, b"a", NOW, b"b", NOW]),
     (inspect.ahead(MAIL, [1, 60]), [b"ok", NOW, 1, 2]),
     (ahead.timeline(MAIL, 1, 2), [b"ok", NOW, NOW, 0, 0, 1, 2, 3, 4, 5, 6]),

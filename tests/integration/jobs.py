@@ -41,6 +41,23 @@ async def add_async(a: int, b: int = 0) -> int:
     return a + b
 
 
+def sum_of_parents(url: str) -> int:
+    """The results of what the job has waited for."""
+    queue = bide.Queue("work", url=url)
+    try:
+        return sum(job.result or 0 for job in queue.parents())
+    finally:
+        queue.close()
+
+
+async def sum_of_parents_async(url: str) -> int:
+    queue = bide.AsyncQueue("work", url=url)
+    try:
+        return sum([job.result or 0 for job in await queue.parents()])
+    finally:
+        await queue.close()
+
+
 def fail(message: str) -> None:
     note("fail", bide.current_job().attempt)
     raise ValueError(message)

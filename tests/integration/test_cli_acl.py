@@ -231,7 +231,7 @@ def test_an_operator_checks_and_repairs(
         (("fsck", "-q", "work"), r"\+type", "operator -q work"),
         (("queues", "pause", "work"), r"\+h(set|del)", "operator producer worker -q work"),
         (("queues", "upgrade", "work"), r"\+h(set|del)", "operator -q work"),
-        (("workers", "stop", "w1."), r"\+hexists", "operator"),
+        (("workers", "stop", "w1."), r"\+h(exists|set)", "operator"),
         (("jobs", "promote", "a", "-q", "work"), r"\+zrem", "operator producer worker -q work"),
         (
             ("enqueue", "tests.integration.jobs:add", "-q", "work", "--no-check"),

@@ -242,8 +242,10 @@ def test_everything_is_in_json(home: Path, one_url: str, mail: Queue) -> None:
         "worker", "lateness", "cancelling", "error",
     }  # fmt: skip
     assert set(shown) == {*listed} | {
-        "now", "expires", "expired", "args", "kwargs", "meta", "result", "unreadable", "attempts",
-        "progress", "logs", "why", "unique", "schedule", "schedule_time",
+        "now", "expires", "expired", "parents", "waits_for", "waits_for_count",
+        "cancelled_by", "args", "kwargs", "meta", "schedule", "schedule_time", "result",
+        "unreadable", "attempts",
+        "progress", "logs", "why", "unique",
         "signature",
     }  # fmt: skip
     assert shown["args"] == [HOSTILE]

@@ -47,7 +47,7 @@ def test_queues_are_listed_with_their_jobs(home: Path, one_url: str, mail: Queue
     only = json.loads(said(bide(home, "queues", "ls", "--json", "-q", "mail", url=one_url)))
     assert list(only["queues"]) == ["mail"]
     assert set(only["queues"]["mail"]) == {
-        "delayed", "waiting", "active", "completed", "failed", "cancelled",
+        "blocked", "delayed", "waiting", "active", "completed", "failed", "cancelled",
         "paused", "next_due_in", "totals", "limits", "schedules",
     }  # fmt: skip
 

@@ -136,7 +136,7 @@ class Driver:
             claimed = (job.id, job.token)
             assert claimed in self._held or job.due_us <= now, "started before it was due"
             self._held.append(claimed)
-        if len(reply) == 8 and reply[2]:
+        if len(reply) == 9 and reply[2]:
             assert reply[2] > now, "told to come back at a moment that has come"
 
     def settle(self, picks: list[tuple[int, Any, str, bool]]) -> None:

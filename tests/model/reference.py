@@ -159,7 +159,7 @@ class Queue(Settled):
         stays = arm == 2 or (arm == 1 and not taken)
         until = self._wait(now, worker, free, stays, deadline, overdue or more)
         left = 1 if more else 2 if held_back else 0
-        return [b"ok", now, until, deadline or 0, left, int(alone), int(drain), b"", *told]
+        return [b"ok", now, until, deadline or 0, left, int(alone), int(drain), b"", 0, *told]
 
     def _through(
         self, gate: Gate, taken: int, overdue: bool, deadlines: list[int]
@@ -288,7 +288,7 @@ class Queue(Settled):
                 held.append(job)
         alone = int(any(job.run and job.run.alone for job in held))
         told = [field for job in held for field in self._told(job)]
-        return [b"ok", now, 0, 0, 1, alone, 0, b"", *told]
+        return [b"ok", now, 0, 0, 1, alone, 0, b"", 0, *told]
 
     def _told(self, job: Job, is_first: bool = False) -> Reply:
         run = job.run

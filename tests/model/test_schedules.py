@@ -19,7 +19,7 @@ from bide import sync
 from bide.keys import keys_of
 from bide.ops import consume, schedules
 from bide.ops.schedules import Draft
-from bide.payload.codec import of_schedule
+from bide.payload.recast import of_schedule
 from bide.schedule import Missed, Schedule, Timing
 from bide.script import SHARED_CLOCK
 from tests.conformance.probe import BODY, SECOND

@@ -22,6 +22,7 @@ from bide.keys import GLOBAL, LAYOUT, META, Keys, keys_of
 from bide.ops import (
     ahead,
     consume,
+    edges,
     fsck,
     groups,
     inspect,
@@ -208,7 +209,7 @@ BOUNDED = """
 INFO TIME LLEN LPUSH LTRIM DEL RENAME EXISTS TYPE PTTL PUBLISH PEXPIRE
 HGET HSET HSETNX HDEL HMGET HLEN HSTRLEN HEXISTS HINCRBY HRANDFIELD
 ZADD ZREM ZCARD ZCOUNT ZSCORE ZMSCORE ZPOPMIN ZRANGE ZRANGEBYSCORE ZREVRANGEBYSCORE
-ZREVRANGE ZREMRANGEBYSCORE ZRANDMEMBER
+ZREVRANGE ZREMRANGEBYSCORE ZRANDMEMBER ZRANGEBYLEX ZLEXCOUNT
 XADD XRANGE XREVRANGE
 ZLEXCOUNT ZRANGEBYLEX UNLINK
 SCAN HSCAN ZSCAN
@@ -265,6 +266,10 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
         (1, produce.enqueue(MAIL, [JOB], ("replica", "fsync"))),
         (0, produce.enqueue(MAIL, [], ("fsync",))),
     ],
+    "edges.link": [(n, edges.link(MAIL, "a", [("b", "-")] * n, True)) for n in (0, 3)],
+    "edges.attend": [(n, edges.attend(MAIL, [("{other}a", "b")] * n)) for n in (1, 3)],
+    "edges.post": [(n, edges.post(MAIL, "-", ["@{other}a b C"] * n)) for n in (0, 3)],
+    "edges.hear": [(n, edges.hear(MAIL, [("a", "{other}b", "C")] * n)) for n in (1, 3)],
     "consume.claim": [(0, consume.claim(MAIL, "w1", 1, 10, 1_000_000, 0))],
     "consume.pop": [(0, consume.pop(MAIL, "c1", 1, 10, 0))],
     "consume.refuse": [(n, consume.refuse(MAIL, [("a", b"{}")] * n)) for n in (1, 3)],
@@ -329,6 +334,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
         (len(META), fsck.look_beside(MAIL, "meta", "0", True)),
         (0, fsck.look_beside(MAIL, "keys", "0", True)),
     ],
+    "fsck.look_at_edges": [(0, fsck.look_at_edges(MAIL, "0", True))],
     "fsck.look_at_schedules": [(0, fsck.look_at_schedules(MAIL, "schedule", "0", True))],
     "fsck.look_at_queues": [(0, fsck.look_at_queues(GLOBALS, "0", True))],
     "fsck.look_at_workers": [(0, fsck.look_at_workers(GLOBALS, "0", True))],
@@ -344,7 +350,19 @@ COMMANDS = [
 
 def test_every_operation_is_in_the_table_and_every_script_is_called_by_one() -> None:
     modules: list[ModuleType] = [
-        *(ahead, consume, fsck, groups, inspect, listen, manage, produce, registry, schedules),
+        *(
+            ahead,
+            consume,
+            edges,
+            fsck,
+            groups,
+            inspect,
+            listen,
+            manage,
+            produce,
+            registry,
+            schedules,
+        ),
     ]
     operations = {
         f"{module.__name__.rpartition('.')[2]}.{name}"

@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from bide.payload.codec import Body, decode_body, encode_body, of_schedule
+from bide.payload.codec import Body, decode_body, encode_body
+from bide.payload.recast import of_schedule
 from bide.schedule import Schedule, Timing, id_of, time_of
 
 AT = 1_795_215_600_000_000

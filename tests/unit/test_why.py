@@ -28,7 +28,7 @@ def job(state: State = State.WAITING, since_us: int = NOW - 1) -> Snapshot:
 
 
 def counts(active: int = 0, paused: bool = False, limits: Limits = NO_LIMITS) -> Counts:
-    return Counts(NOW, 0, 3, active, 0, 0, 0, 0, 0, paused, {}, 0, Retention(), limits=limits)
+    return Counts(NOW, 0, 3, active, 0, 0, 0, 0, 0, 0, paused, {}, 0, Retention(), limits=limits)
 
 
 def worker(*queues: str, busy: int = 0, unserved: list[str] | None = None) -> WorkerSeen:
@@ -62,6 +62,7 @@ IDLE = worker("mail")
             [],
             ["not due", "paused", "held", "no worker"],
         ),
+        (job(State.BLOCKED), counts(), [IDLE], ["blocked"]),
         (job(State.ACTIVE), counts(paused=True), [], []),
         (job(State.COMPLETED), counts(paused=True), [], []),
     ],
@@ -78,3 +79,12 @@ def test_until_when_it_is_known() -> None:
     reasons = why(Read("mail", delayed, counts(limits=limits), [IDLE]))
     assert [reason.until for reason in reasons] == [LATER, LATER]
     assert reasons[0].text == "it is not due for another 60s"
+
+
+def test_one_that_is_blocked_says_by_which() -> None:
+    blocked = job(State.BLOCKED)._replace(awaits=5, awaited=("a", "{other}b"))
+    (reason,) = why(Read("mail", blocked, counts(), [IDLE]))
+    assert reason.text == "it waits for a, {other}b and 3 more"
+    placed = job(State.BLOCKED)._replace(awaits=2, awaited=("a", "{}"))
+    (reason,) = why(Read("mail", placed, counts(), [IDLE]))
+    assert reason.text == "it waits for a, others that its producer has yet to name"

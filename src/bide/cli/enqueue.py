@@ -14,12 +14,13 @@ from bide.cli.options import (
     read_value,
     server_options,
 )
-from bide.cli.screen import echo, echo_json, moment_exactly, moment_json
+from bide.cli.screen import count, echo, echo_json, moment_exactly, moment_json
 from bide.config import settings
 from bide.durability import Durability
 from bide.errors import UsageError
 from bide.folding import Unique
 from bide.queue import AsyncTask, Queue, Task
+from bide.states import State
 from bide.task import import_task, signature_of, task_name
 
 
@@ -47,6 +48,13 @@ from bide.task import import_task, signature_of, task_name
     type=click.Choice(["rerun", "fail"]),
     help="Run it again if its worker dies, or let it fail.  [default: rerun]",
 )
+@click.option(
+    "--after",
+    "depends_on",
+    multiple=True,
+    metavar="ID",
+    help="Wait until this job has completed; of another queue, {QUEUE}ID; again for more.",
+)
 @click.option("--id", "job_id", help="Your own id; one that exists changes nothing.")
 @click.option(
     "--unique", "key", metavar="KEY", help="Add none while a job of this task holds this key."
@@ -69,6 +77,7 @@ def enqueue(
     retention: str | None,
     durability: Durability | None,
     on_crash: Literal["rerun", "fail"] | None,
+    depends_on: tuple[str, ...],
     job_id: str | None,
     key: str | None,
     description: str | None,
@@ -110,6 +119,7 @@ def enqueue(
         durability=durability,
         on_crash=on_crash,
         unique=None if key is None else Unique(key=key),
+        depends_on=depends_on or None,
         description=description,
     )
     if as_json:
@@ -122,6 +132,8 @@ def enqueue(
             "confirmed": job.confirmed,
         }
         echo_json(report)
+    elif job.new and job.status == State.BLOCKED:
+        echo(f"{job.id} on {queue}: {name}, waits for {count(len(depends_on), 'job')}")
     elif job.new:
         echo(f"{job.id} on {queue}: {name}, due {moment_exactly(job.due)}")
     elif job.outcome == "exists":

@@ -129,6 +129,7 @@ def _look_at_queue(site: Site, name: str, repair: bool) -> Iterator[Finding]:
             site,
             lambda c: ops.look_at_jobs(keys, part, level, c, repair),  # noqa: B023
         )
+    yield from _steps(site, lambda c: ops.look_at_edges(keys, c, repair))
 
 
 def _steps(site: Site, step: Callable[[str], Command[Step]]) -> Iterator[Finding]:

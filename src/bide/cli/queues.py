@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -26,7 +27,9 @@ from bide.cli.site import Site
 from bide.clock import describe
 from bide.ops.inspect import Counts
 
-STATES = ("delayed", "waiting", "active", "completed", "failed", "cancelled")
+STATES = ("blocked", "delayed", "waiting", "active", "completed", "failed", "cancelled")
+_ALWAYS = STATES[1:]
+"""Shown also where no queue has any."""
 
 queue_names = click.argument(
     "names", nargs=-1, required=True, metavar="QUEUE...", shell_complete=complete_queues
@@ -140,17 +143,22 @@ def print_queues(counts: dict[str, Counts]) -> None:
     if not counts:
         echo("No queue has been used yet; `bide enqueue module:function` starts one.")
         return
+    shown = [
+        state
+        for state in STATES
+        if state in _ALWAYS or any(getattr(each, state) for each in counts.values())
+    ]
     columns = [
         Column("queue", cut="end"),
-        *(Column(state, right=True) for state in STATES),
+        *(Column(state, right=True) for state in shown),
         Column("next due", right=True),
         Column(""),
     ]
-    table(columns, [_row(name, each) for name, each in counts.items()])
+    table(columns, [_row(name, each, shown) for name, each in counts.items()])
 
 
-def _row(name: str, counts: Counts) -> list[str | Cell]:
-    numbers = [(state, getattr(counts, state)) for state in STATES]
+def _row(name: str, counts: Counts, shown: Sequence[str]) -> list[str | Cell]:
+    numbers = [(state, getattr(counts, state)) for state in shown]
     due = next_due(counts)
     return [
         name,

@@ -1,29 +1,39 @@
 -- cancel: take jobs back before they run; ask those that run to end.
 -- @key   meta       counts, reads the retention
--- @key   due        removes
+-- @key   due        removes; adds what is freed
 -- @key   jobs       trims
 -- @key   run        keeps the priority of a job that was never claimed, trims
 -- @key   results    trims
 -- @key   notes      trims
--- @key   terms      reads whose groups they are, trims
--- @key   order      removes
+-- @key   terms      reads whose groups they are, and of what waited for these, trims
+-- @key   order      removes; adds what is freed
 -- @key   held       looks
 -- @key   groups     reads and notes groups
 -- @key   turns      moves groups' markers
+-- @key   expiring   adds what is freed
+-- @key   blocked    removes
+-- @key   edges      tells who waits for these
 -- @key   active     looks
 -- @key   completed  looks
 -- @key   failed     looks
 -- @key   cancelled  adds, trims
 -- @key   asked      adds running jobs, tells their workers
 -- @key   waiters    tells and forgets those who wait for a job's end
+-- @key   wake       hints when something is freed
+-- @key   keep       reads the earliest promise
 -- @key   events     tells listeners
 -- @arg   running    integer  1 to ask running jobs to end, 0 to leave them alone
 -- @rest  id
 -- @reply ok now, then per job: ok | asked | cancelled | active | completed | failed | gone
--- @include clock find record retain ended event group
+-- @include clock find record retain ended event hint when term group depend
+
+local TELL = 100
 
 local now = clock.now(meta)
-local sets = {due = due, terms = terms, order = order, held = held, groups = groups, turns = turns}
+local sets = {meta = meta, due = due, jobs = jobs, run = run, active = active,
+  completed = completed, failed = failed, cancelled = cancelled, terms = terms,
+  expiring = expiring, blocked = blocked, edges = edges,
+  order = order, held = held, groups = groups, turns = turns}
 local reply, done, touched = {'ok', now}, {}, {}
 for i = rest, #ARGV do
   local id = ARGV[i]
@@ -39,8 +49,19 @@ for i = rest, #ARGV do
     end
     done[#done + 1] = id
     word = 'ok'
+  elseif redis.call('ZREM', blocked, id) == 1 then
+    redis.call('ZADD', cancelled, now, id)
+    redis.call('ZREM', expiring, id)
+    level = 10 - tonumber(term.value(redis.call('HGET', terms, id), 'p') or 5)
+    if level ~= 5 then
+      local f = record.unclaimed(10 - level, now)
+      redis.call('HSET', run, id, record.format(f.head, f))
+    end
+    depend.leave(sets, {now = now}, id)
+    done[#done + 1] = id
+    word = 'ok'
   else
-    word = find.elsewhere(active, completed, failed, cancelled, id)
+    word = find.elsewhere(active, completed, failed, cancelled, id, blocked)
     if word == 'active' and running == 1 then
       redis.call('ZADD', asked, now, id)
       redis.pcall('PUBLISH', asked, id) -- a hint, as in `ended`
@@ -53,12 +74,23 @@ group.turns(sets, touched, now)
 if #done > 0 then
   redis.pcall('HINCRBY', meta, 'cancelled', #done)
   local limits = retain.limits(meta)
-  retain.trim(cancelled, {jobs, run, results, notes, terms}, now, limits, 3, #done + 64)
-  ended.tell(waiters, now, done)
   local book = event.open(limits.listened, now)
   if book then
     for i = 1, #done do event.add(book, 'cancelled', 'cancel', done[i], '-', 0, 0, '') end
-    event.write(meta, events, book)
   end
+  local is_kept
+  if limits.edges then
+    local with = {now = now, book = book, event = event, record = record, when = when, term = term,
+      group = group, touched = {}, dropped = {}, looks = TELL}
+    depend.tell(sets, with, done, TELL)
+    for _, id in ipairs(with.dropped) do done[#done + 1] = id end
+    if with.earliest then hint.due(wake, keep, with.earliest, now) end
+    if with.more then hint.push(wake, '-') end
+    is_kept = function(id) return depend.is_held(sets, with, id) end
+  end
+  retain.trim(meta, cancelled, {jobs, run, results, notes, terms}, now, limits, 3, #done + 64,
+    is_kept)
+  ended.tell(waiters, now, done)
+  if book then event.write(meta, events, book) end
 end
 return reply

@@ -5,12 +5,14 @@
 -- @key   run       writes a record per job taken
 -- @key   notes     adds that an attempt crashed
 -- @key   terms     reads, adds those of jobs that are fired, marks jobs that have expired, trims
--- @key   expiring  removes, adds jobs that are fired
+-- @key   expiring  removes, adds jobs that are fired, or freed
 -- @key   order     removes and adds jobs of groups
 -- @key   held      adds jobs of groups that run, removes
 -- @key   groups    reads and notes groups
 -- @key   turns     moves groups' markers
 -- @key   unique    frees the keys of what is swept
+-- @key   blocked   removes what is freed, or cancelled
+-- @key   edges     tells who waits for jobs that have ended
 -- @key   minutes   counts how late jobs begin
 -- @key   active    adds what is taken, removes what has expired
 -- @key   failed    adds poison jobs, trims
@@ -34,16 +36,18 @@
 -- @arg   lease_us  integer  how long they are held without being extended
 -- @arg   busy      integer  how many jobs the worker runs already
 -- @arg   arm       integer  2 to wait with free slots, 1 to wait if nothing was taken, 0 not to
--- @reply ok now until deadline more alone drain thin, then per job: id body token tries due
+-- @reply ok now until deadline more alone drain thin post, then per job: id body token tries due
 -- @reply stale     the worker has since sent a later claim
 -- @include clock record hint wait retain sweep noting ended event reclaim recall weigh find term
--- @include expire hold minute gate timetable fire group rota
+-- @include expire hold minute gate timetable fire group rota when depend depending
 
 -- thin: the names of schedules that want to be sent more times, with spaces between them
 -- more: 1 where there is, 2 where a limit holds back what is due
+-- post: 1 where something is to be told to, or asked of, another queue
 -- tries: the attempt; of a job that was claimed before, what `record.tries` says
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
 local SWEEP, TRIM = 100, 100
+local MARKED, TELL, LOOKS = 200, 200, 200
 local LEVELS, ALONE, MOST, GROUPED = 10, 11, 250, 150
 local TURNS, SPARE_STEPS = 20, 16 -- a claim looks at so many turns of groups at most
 count = math.min(count, MOST)
@@ -56,8 +60,8 @@ local now = clock.now(meta)
 local lease_end = now + lease_us
 local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
   'trash', 'drain_until', 'calm_from', 'listened', 'large', 'terms', 'groups', 'scheduled', 'side',
-  'limited')
-local has_terms, has_groups, has_schedules = set[11], set[12], set[13]
+  'limited', 'edges')
+local has_terms, has_groups, has_schedules, has_edges = set[11], set[12], set[13], set[16]
 if has_groups then count = math.min(count, GROUPED) end -- whose turns take their time
 local book = event.open(set[9], now)
 local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now,
@@ -90,39 +94,46 @@ if last_seq then
     end
     -- A repeat takes nothing new, or a copy that arrives late would take jobs for nobody; and is
     -- not armed: the worker's next claim says when to come back.
-    return {'ok', now, 0, 0, 1, was_alone, 0, '', unpack(reply)}
+    return {'ok', now, 0, 0, 1, was_alone, 0, '', 0, unpack(reply)}
   end
 else
   recall.forget_some(claims, now)
 end
 
 local stores = {jobs, run, results, notes, has_terms and terms or nil}
-local sets = {meta = meta, due = due, run = run, notes = notes, active = active, asked = asked,
-  failed = failed, cancelled = cancelled, terms = terms, expiring = expiring,
+local sets = {meta = meta, due = due, jobs = jobs, run = run, notes = notes, active = active,
+  asked = asked, completed = completed, failed = failed, cancelled = cancelled, terms = terms,
+  expiring = expiring, blocked = blocked, edges = edges,
   has_groups = has_groups, order = order, held = held, groups = groups, turns = turns}
+local with = {now = now, book = book, event = event, record = record, when = when, term = term,
+  group = group, touched = {}, dropped = {}, looks = LOOKS}
 local more, given_up = reclaim.some(sets, record, noting, event, group, book, now,
   now >= calm_until and now or calm_from)
 ended.tell(waiters, now, given_up)
 local may_expire, expired = false, {}
 if has_terms then
-  may_expire, expired = expire.some(sets, record, find, term, event, group, book, now)
+  may_expire, expired = expire.some(sets, record, find, term, event, group, book, now,
+    has_edges and function(id) return depending.is_over(sets, with, depend, retain, id) end)
   more = more or may_expire
 end
 if rewound then
   more = reclaim.clamp(active, now + math.max(lease_us, tonumber(set[5]) or 0)) or more
 end
 if set[6] then
-  sweep.some(meta, trash, stores, SWEEP, (has_terms or has_groups) and function(ids, of_groups)
-    if of_groups and has_groups then group.forget(sets, ids, now) end
+  sweep.some(meta, trash, stores, SWEEP, (has_terms or has_groups) and function(ids, i)
+    if has_groups and i == group.GROUPED then group.forget(sets, ids, now) end
     if has_terms then hold.free(unique, terms, ids) end
+    if has_edges then depend.removed(edges, ids) end
   end)
 end
+if has_edges then depending.go_on(sets, with, depend, {given_up, expired}, MARKED, TELL) end
 
 if marked then
   -- Once a second, so that a queue in which nothing is settled forgets what is old, too.
   local limits = retain.limits(meta)
   for i, finished in ipairs({completed, failed, cancelled}) do
-    retain.trim(finished, stores, now, limits, i, TRIM)
+    retain.trim(meta, finished, stores, now, limits, i, TRIM,
+      has_edges and function(id) return depend.is_held(sets, with, id) end)
   end
 end
 
@@ -137,7 +148,7 @@ if has_schedules and not paused then
 end
 
 -- Take.
-local reply = {'ok', now, 0, 0, 0, 0, 0, thin or ''}
+local reply = {'ok', now, 0, 0, 0, 0, 0, thin or '', 0}
 local alone = 0
 local taken, counted = {}, {}
 local room = weigh.room()
@@ -270,6 +281,15 @@ end
 
 by(fires_at)
 if has_terms then
+  if has_edges then
+    -- What was taken and had expired has ended only now.
+    depending.go_on(sets, with, depend, {expired}, 0, TELL)
+    ended.tell(waiters, now, with.dropped)
+    by(with.earliest)
+    if with.earliest and with.earliest <= now then more = true end
+    if #depend.marked(edges, 1) > 0 then more = true end
+    if depend.has_post(edges) then reply[9] = 1 end
+  end
   ended.tell(waiters, now, expired)
   by(tonumber(redis.call('ZRANGE', expiring, 0, 0, 'WITHSCORES')[2]))
 end

@@ -5,11 +5,12 @@
 -- @key   completed  counts
 -- @key   failed     counts
 -- @key   cancelled  counts
+-- @key   blocked    counts
 -- @key   keep       counts
 -- @key   park       counts
 -- @key   schedules  reads when the first fires
 -- @key   schedule   counts
--- @reply ok now delayed waiting active completed failed cancelled next_due idle, then meta, then
+-- @reply ok now delayed waiting active completed failed cancelled blocked next_due idle, then meta, then
 -- @reply schedules next_fire
 -- @include clock
 
@@ -28,5 +29,5 @@ local idle = redis.call('ZCOUNT', keep, now, '+inf') + redis.call('ZCOUNT', park
 local first = redis.call('ZRANGE', schedules, 0, 0, 'WITHSCORES')
 return {'ok', now, all - waiting, waiting, redis.call('ZCARD', active),
   redis.call('ZCARD', completed), redis.call('ZCARD', failed), redis.call('ZCARD', cancelled),
-  next_due, idle, redis.call('HGETALL', meta),
+  redis.call('ZCARD', blocked), next_due, idle, redis.call('HGETALL', meta),
   redis.call('HLEN', schedule), tonumber(first[2]) or 0}

@@ -1,26 +1,36 @@
 -- delete: remove every trace of jobs that no worker holds.
--- @key   meta       reads whether someone listens
--- @key   due        removes
+-- @key   meta       reads whether someone listens, or waits for others; counts
+-- @key   due        removes; adds what is freed
 -- @key   jobs       removes
 -- @key   run        removes
 -- @key   results    removes
 -- @key   notes      removes
--- @key   terms      reads whose groups they are, removes
--- @key   order      removes
+-- @key   terms      reads whose groups they are, and of what waited for these, removes
+-- @key   order      removes; adds what is freed
 -- @key   held       looks
 -- @key   groups     reads and notes groups
 -- @key   turns      moves groups' markers
 -- @key   unique     frees the keys of what is deleted
+-- @key   expiring   removes; adds what is freed
+-- @key   blocked    removes
+-- @key   edges      tells who waits for these
 -- @key   active     looks
 -- @key   completed  removes
 -- @key   failed     removes
 -- @key   cancelled  removes
+-- @key   waiters    tells and forgets those who wait for a job's end
+-- @key   wake       hints when something is freed
+-- @key   keep       reads the earliest promise
 -- @key   events     tells listeners
 -- @rest  id
 -- @reply ok, then per job: ok | active | gone
--- @include clock find retain event group hold
+-- @include clock find record retain ended event hint when term group depend hold
 
-local sets = {due = due, terms = terms, order = order, held = held, groups = groups, turns = turns}
+local TELL = 100
+
+local sets = {meta = meta, due = due, run = run, active = active, completed = completed,
+  failed = failed, cancelled = cancelled, terms = terms, expiring = expiring, blocked = blocked,
+  edges = edges, order = order, held = held, groups = groups, turns = turns}
 local reply, done, touched = {'ok'}, {}, {}
 for i = rest, #ARGV do
   local id = ARGV[i]
@@ -31,7 +41,7 @@ for i = rest, #ARGV do
     local level, at = find.take_due(due, id)
     if level == group.GROUPED then group.leave(sets, touched, at, id) end
     if level or redis.call('ZREM', completed, id) == 1 or redis.call('ZREM', failed, id) == 1
-      or redis.call('ZREM', cancelled, id) == 1 then
+      or redis.call('ZREM', cancelled, id) == 1 or redis.call('ZREM', blocked, id) == 1 then
       done[#done + 1] = id
     else
       word = 'gone'
@@ -44,9 +54,20 @@ local now = clock.now(meta)
 group.turns(sets, touched, now)
 hold.free(unique, terms, done)
 retain.forget({jobs, run, results, notes, terms}, done)
-local book = event.book(meta, now)
+local limits = retain.limits(meta)
+local book = event.open(limits.listened, now)
 if book then
   for i = 1, #done do event.add(book, 'deleted', 'delete', done[i], '-', 0, 0, '') end
-  event.write(meta, events, book)
 end
+if limits.edges then
+  local with = {now = now, book = book, event = event, record = record, when = when, term = term,
+    group = group, touched = {}, dropped = {}}
+  depend.removed(edges, done)
+  for _, id in ipairs(done) do depend.leave(sets, with, id) end
+  depend.tell(sets, with, done, TELL)
+  ended.tell(waiters, now, with.dropped)
+  if with.earliest then hint.due(wake, keep, with.earliest, now) end
+  if with.more then hint.push(wake, '-') end
+end
+if book then event.write(meta, events, book) end
 return reply

@@ -13,14 +13,18 @@
 -- @key   completed  reads
 -- @key   failed     reads
 -- @key   cancelled  reads
+-- @key   blocked    reads
+-- @key   edges      reads what it waits for
 -- @key   asked      reads
 -- @rest  id
--- @reply ok now, then per job: state since priority body run result notes asked terms turn | gone
+-- @reply ok now, then per job:
+-- @reply   state since priority body run result notes asked terms turn awaited | gone
 -- @reply more now, then the same of the first of them: there is no room for the others in one reply
--- @include clock find weigh group
+-- @include clock find weigh group depend
 
 -- turn: of a job that waits for its group's: paused limit running before, and when its rate lets one
 -- begin
+-- awaited: of one that is blocked, how many jobs it waits for, and the ids of the first
 
 local now = clock.now(meta)
 local reply = {'ok', now}
@@ -37,7 +41,7 @@ for i = rest, #ARGV do
   if level then
     state = since > now and 'delayed' or 'waiting'
   else
-    state, since = find.elsewhere(active, completed, failed, cancelled, id)
+    state, since = find.elsewhere(active, completed, failed, cancelled, id, blocked)
   end
   if state == 'gone' then
     reply[#reply + 1] = {'gone'}
@@ -59,7 +63,7 @@ for i = rest, #ARGV do
     end
     reply[#reply + 1] = {state, since, priority, body,
       redis.call('HGET', run, id), result, said, state == 'active' and redis.call('ZSCORE', asked, id),
-      line, turn}
+      line, turn, state == 'blocked' and depend.awaited(edges, id)}
   end
 end
 return reply

@@ -27,7 +27,7 @@ if not key or not string.find(cursor, '^%d+$') then
   return redis.error_reply('BADARG fsck_groups part')
 end
 local sets = {due = due, order = order, held = held, groups = groups, turns = turns}
-local trashed = redis.call('EXISTS', trash[#trash]) == 1
+local trashed = redis.call('EXISTS', trash[group.GROUPED]) == 1
 local set = redis.call('HMGET', meta, 'clock', 'rewound_until')
 local latest = evidence.latest(now, set[1], set[2])
 -- Removes first, because a full server refuses what adds before.

@@ -11,6 +11,8 @@
 -- @key   held       looks, adds and removes jobs of groups
 -- @key   groups     notes groups
 -- @key   turns      moves groups' markers
+-- @key   blocked    looks, moves
+-- @key   edges      looks
 -- @key   active     looks, moves
 -- @key   completed  looks, moves
 -- @key   failed     looks, moves
@@ -25,19 +27,19 @@
 -- @arg   limit      integer  how many to look at, about
 -- @arg   repair     integer  1 to mend what is found, 0 only to say it
 -- @reply ok now cursor    where to go on, 0 at the end; then per finding: kind id says fix
--- @include clock record evidence retain noting ended hint weigh term group regroup
+-- @include clock record evidence retain noting ended hint weigh term group regroup depend
 
 -- Every job that has a body is looked at when `jobs` is; of the other keys, what has none. So each
 -- is told once. What is found holds: nothing moves while a script runs.
 local CHUNK, LEASE, DAY = 250, 60000000, 86400000000
 local EARLIEST, LAST = 1000000000000000, 9999999999999999
 local NAMED = {[11] = 'alone', [12] = 'grouped'}
-local LIKELY = {'due', 'active', 'failed', 'cancelled', 'completed'}
+local LIKELY = {'due', 'blocked', 'active', 'failed', 'cancelled', 'completed'}
 local WHY_NO_BODY = '{"type":"bide.PayloadError","message":"Its body was lost on the server, so'
   .. ' it cannot run; enqueue it again."}'
 
 local lists = {due = due, trash = trash}
-local sets = {active = active, completed = completed, failed = failed, cancelled = cancelled,
+local sets = {blocked = blocked, active = active, completed = completed, failed = failed, cancelled = cancelled,
   asked = asked, waiters = waiters}
 local stores = {jobs = jobs, run = run, results = results, notes = notes, terms = terms}
 local key = stores[part] or sets[part] or (lists[part] and lists[part][level])
@@ -100,8 +102,9 @@ local function find(ids)
   end
   for i = 1, #due do
     look(listed, 'due', i, due[i], label_of(i))
-    look(aside, 'trash', i, trash[i])
   end
+  for i = 1, #trash do look(aside, 'trash', i, trash[i]) end
+  look(listed, 'blocked', nil, blocked)
   look(listed, 'active', nil, active)
   look(listed, 'completed', nil, completed)
   look(listed, 'failed', nil, failed)
@@ -132,7 +135,7 @@ local function move(id, places, to)
   has_moved = true
   if to.state == 'due' then
     wakes = true
-  elseif to.state ~= 'active' then
+  elseif to.state ~= 'active' and to.state ~= 'blocked' then
     ended.tell(waiters, now, {id})
   end
   return to
@@ -140,6 +143,7 @@ end
 
 local function becomes(state)
   if state == 'due' then return 'becomes due now' end
+  if state == 'blocked' then return 'waits for others again' end
   if state == 'active' then return 'is held under a new lease, and is due again when that ends' end
   return 'is put among the ' .. state
 end
@@ -198,6 +202,7 @@ local function judge(id, listed, aside, line, asked_of)
   local here = listed[1]
   if not here then
     local state = f and evidence.state(f) or 'due'
+    if state == 'due' and depend.waits(edges, id) then state = 'blocked' end
     here = place_in(state, f)
     tell('unlisted', id, 'has a body, and no set lists it', becomes(state))
     move(id, {}, here)
@@ -247,6 +252,11 @@ local function judge(id, listed, aside, line, asked_of)
     here = move(id, places, to)
     places = {here}
   end
+  if here.state == 'blocked' and not depend.waits(edges, id) then
+    tell('edges', id, 'is blocked, and waits for nothing', becomes('due'))
+    here = move(id, places, place_in('due', f))
+    places = {here}
+  end
   check_score(id, here, f)
   if not regroup.is_known(in_groups, group, of, here, id)
     and tell('group', id, 'its group does not know that it is ' .. name(here), 'knows it again') then
@@ -293,7 +303,8 @@ local function check_aside(id, state, score)
     if not is_unlisted and tell('asked', id, 'was asked to end, and does not run', 'is forgotten') then
       redis.call('ZREM', asked, id)
     end
-  elseif part == 'waiters' and state and state ~= 'due' and state ~= 'active' then
+  elseif part == 'waiters' and state and state ~= 'due' and state ~= 'active'
+    and state ~= 'blocked' then
     if tell('waiters', id, 'is waited for, and has ended', 'is told, and forgotten') then
       ended.tell(waiters, now, {id})
     end

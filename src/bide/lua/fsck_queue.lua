@@ -14,6 +14,8 @@
 -- @key   turns      looks at its type
 -- @key   unique     looks, removes
 -- @key   folded     looks, removes
+-- @key   blocked    looks at its type
+-- @key   edges      looks at its type
 -- @key   active     looks at its type
 -- @key   completed  looks at its type
 -- @key   failed     looks at its type
@@ -80,7 +82,7 @@ end
 local hashes = {meta, jobs, run, results, notes, terms, minutes, groups, claims, schedule, scheduled,
   unique, folded}
 local zsets = {active, completed, failed, cancelled, asked, waiters, keep, park, listeners, expiring,
-  schedules, order, held, turns}
+  schedules, order, held, turns, blocked, edges}
 for i = 1, #due do zsets[#zsets + 1] = due[i] end
 for i = 1, #trash do zsets[#zsets + 1] = trash[i] end
 
@@ -94,7 +96,8 @@ end
 -- What each field of `meta` is without a value that can be read.
 local function mend(field)
   if field == 'paused' or field == 'own' or field == 'large' or field == 'terms'
-    or field == 'groups' or field == 'trash' or field == 'limited' or field == 'scheduled' then
+    or field == 'groups' or field == 'edges' or field == 'trash' or field == 'limited'
+    or field == 'scheduled' then
     if tell('meta', field, 'does not say 1', 'says 1') then redis.call('HSET', meta, field, 1) end
   elseif field == 'retention' then
     if tell('meta', field, 'cannot be read', 'keeps all for a year: say again what to keep') then
@@ -147,6 +150,10 @@ local function check_meta()
   if redis.call('HEXISTS', meta, 'groups') == 0 and redis.call('EXISTS', groups) == 1
     and tell('meta', 'groups', 'is not set, and there are groups', 'is set') then
     redis.call('HSET', meta, 'groups', 1)
+  end
+  if redis.call('HEXISTS', meta, 'edges') == 0 and redis.call('EXISTS', edges) == 1
+    and tell('meta', 'edges', 'is not set, and jobs wait for others', 'is set') then
+    redis.call('HSET', meta, 'edges', 1)
   end
   if redis.call('HEXISTS', meta, 'trash') == 0 then
     for i = 1, #trash do

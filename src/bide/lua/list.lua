@@ -5,6 +5,7 @@
 -- @key   completed  reads
 -- @key   failed     reads
 -- @key   cancelled  reads
+-- @key   blocked    reads
 -- @arg   state      text     one of `bide.states`
 -- @arg   start      integer  how many to pass over
 -- @arg   count      integer  how many at most
@@ -17,7 +18,8 @@ local function add(ids)
   for i = 1, #ids do reply[#reply + 1] = ids[i] end
 end
 
-local finished = {active = active, completed = completed, failed = failed, cancelled = cancelled}
+local finished = {active = active, completed = completed, failed = failed, cancelled = cancelled,
+  blocked = blocked}
 if finished[state] then
   if count > 0 then add(redis.call('ZREVRANGE', finished[state], start, start + count - 1)) end
 elseif state == 'delayed' or state == 'waiting' then

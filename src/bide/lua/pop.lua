@@ -4,11 +4,14 @@
 -- @key   jobs         reads bodies, trims
 -- @key   run          writes a record of what is taken, trims
 -- @key   notes        adds why a job was refused, or that an attempt crashed
--- @key   terms        reads whose groups they are, trims
+-- @key   terms        reads whose groups they are, and of what waited for these, trims
 -- @key   order        removes and adds jobs of groups
 -- @key   held         removes
 -- @key   groups       reads and notes groups
 -- @key   turns        moves groups' markers
+-- @key   expiring     adds what is freed
+-- @key   blocked      removes what is freed, or cancelled
+-- @key   edges        tells who waits for jobs that have ended
 -- @key   active       removes what has expired
 -- @key   completed    adds what is taken, trims
 -- @key   failed       adds jobs that are no data, and poison
@@ -30,12 +33,14 @@
 -- @reply strangers    only jobs are due, in a queue that is none of data: they stay as they are
 -- @reply stale        the consumer has since sent a later call
 -- @include clock record hint retain sweep noting ended event reclaim recall weigh group
+-- @include when term depend
 
 -- more: less than was asked for, though there may be more: call again
 -- refused: how many jobs of a worker's were met, which are no data, and have failed by this
 -- lost: how many items the call took of which its repeat came too late
 local MARK, REFUSALS, PIECE, SWEEP, TRIM = 3, 12, 50, 100, 100
 local MOST = 250
+local TELL, LOOKS = 100, 200
 local LEVELS = 10
 local REFUSAL = '{"type":"bide.PayloadError","message":"This is a job, not data: a DelayQueue met'
   .. ' it and cannot run it; have a Worker serve this queue, and retry the job."}'
@@ -48,7 +53,7 @@ redis.call('ZREM', park, consumer)
 
 local now = clock.now(meta)
 local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
-  'trash', 'calm_from', 'listened', 'kind', 'large', 'groups')
+  'trash', 'calm_from', 'listened', 'kind', 'large', 'groups', 'edges')
 local book = event.open(set[8], now)
 local longest = tonumber(set[5]) or 0
 local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now, longest)
@@ -79,16 +84,20 @@ else
 end
 
 local stores = {jobs, run, results, notes, terms}
-local sets = {meta = meta, due = due, run = run, notes = notes, active = active, asked = asked,
-  failed = failed, cancelled = cancelled, terms = terms,
+local sets = {meta = meta, due = due, jobs = jobs, run = run, notes = notes, active = active,
+  asked = asked, completed = completed, failed = failed, cancelled = cancelled, terms = terms,
+  expiring = expiring, blocked = blocked, edges = edges,
   has_groups = set[11], order = order, held = held, groups = groups, turns = turns}
+local with = {now = now, book = book, event = event, record = record, when = when, term = term,
+  group = group, touched = {}, dropped = {}, looks = LOOKS}
 local again, given_up, reclaimed = reclaim.some(sets, record, noting, event, group, book, now,
   now >= calm_until and now or calm_from)
 ended.tell(waiters, now, given_up)
 if (tonumber(set[4]) or 0) > now then reclaim.clamp(active, now + longest) end
 if set[6] then
-  sweep.some(meta, trash, stores, SWEEP, set[11] and function(ids)
-    group.forget(sets, ids, now)
+  sweep.some(meta, trash, stores, SWEEP, (set[11] or set[12]) and function(ids, i)
+    if set[11] and i == group.GROUPED then group.forget(sets, ids, now) end
+    if set[12] then depend.removed(edges, ids) end
   end)
 end
 
@@ -205,17 +214,25 @@ if #fails > 0 then
   for i = 2, #fails, 2 do failed_ids[#failed_ids + 1] = fails[i] end
   ended.tell(waiters, now, failed_ids)
   reply[4] = #failed_ids
+  for _, id in ipairs(failed_ids) do given_up[#given_up + 1] = id end
 end
-retain.trim(completed, stores, now, limits, 1, #taken + 64)
+local is_kept
+if set[12] then
+  -- Jobs may wait for jobs that a consumer of data has met here.
+  depend.tell(sets, with, given_up, TELL)
+  ended.tell(waiters, now, with.dropped)
+  is_kept = function(id) return depend.is_held(sets, with, id) end
+end
+retain.trim(meta, completed, stores, now, limits, 1, #taken + 64, is_kept)
 if marked then
   -- Once a second, so that a queue in which nothing is settled forgets what is old, too.
-  retain.trim(failed, stores, now, limits, 2, TRIM)
-  retain.trim(cancelled, stores, now, limits, 3, TRIM)
+  retain.trim(meta, failed, stores, now, limits, 2, TRIM, is_kept)
+  retain.trim(meta, cancelled, stores, now, limits, 3, TRIM, is_kept)
 end
 if book then
   if #records + #given_up > 0 then event.drained(book, 'pop', active, due) end
   event.write(meta, events, book)
 end
 if #taken < count and (again or full or items == count) then reply[3] = 1 end
-if reclaimed > 0 then hint.push(wake, '-') end
+if reclaimed > 0 or with.more or with.earliest then hint.push(wake, '-') end
 return reply

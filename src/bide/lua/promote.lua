@@ -1,11 +1,14 @@
--- promote: make delayed jobs due now; one that waits already keeps its place.
+-- promote: make delayed jobs due now, and those that wait for others; one that waits keeps its place.
 -- @key   meta       reads whether someone listens
 -- @key   due        moves the due time
--- @key   terms      reads whose groups they are
+-- @key   terms      reads whose groups they are, and the priority
 -- @key   order      moves
 -- @key   held       looks
 -- @key   groups     reads and notes groups
 -- @key   turns      moves groups' markers
+-- @key   blocked    removes
+-- @key   edges      forgets what they wait for
+-- @key   expiring   notes when one that was blocked must begin
 -- @key   active     looks
 -- @key   completed  looks
 -- @key   failed     looks
@@ -15,17 +18,26 @@
 -- @key   events     tells listeners
 -- @rest  id
 -- @reply ok now, then per job: ok due | active 0 | completed 0 | failed 0 | cancelled 0 | gone 0
--- @include clock find hint event group
+-- @include clock find hint event when term group depend
 
 local now = clock.now(meta)
-local sets = {due = due, terms = terms, order = order, held = held, groups = groups, turns = turns}
+local sets = {due = due, blocked = blocked, expiring = expiring, terms = terms, order = order,
+  held = held, groups = groups, turns = turns}
 local reply, moved, touched = {'ok', now}, {}, {}
 for i = rest, #ARGV do
   local id = ARGV[i]
   local level, at = find.due(due, id)
   local word = 'ok'
-  if not level then
-    word, at = (find.elsewhere(active, completed, failed, cancelled, id)), 0
+  if not level and redis.call('ZSCORE', blocked, id) then
+    local line = redis.call('HGET', terms, id) or 'd=-'
+    line = string.gsub(line, ' w=%S+', '') .. ' w=+0'
+    redis.call('HSET', terms, id, line)
+    depend.free(sets, {now = now, when = when, term = term, group = group, touched = touched}, id, line)
+    depend.forget(edges, id)
+    at = now
+    moved[#moved + 1] = id
+  elseif not level then
+    word, at = (find.elsewhere(active, completed, failed, cancelled, id, blocked)), 0
   elseif at > now then
     redis.call('ZREM', due[level], id)
     redis.call('ZADD', due[level], now, id)

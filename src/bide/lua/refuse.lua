@@ -35,7 +35,7 @@ end
 if count > 0 then
   redis.pcall('HINCRBY', meta, 'completed', -count)
   redis.pcall('HINCRBY', meta, 'failed', count)
-  retain.trim(failed, {jobs, run, results, notes, terms}, now, limits, 2, count + 64)
+  retain.trim(meta, failed, {jobs, run, results, notes, terms}, now, limits, 2, count + 64)
   if book then event.write(meta, events, book) end
 end
 return reply

@@ -1,11 +1,12 @@
 -- reschedule: give jobs that have not been taken another due time.
 -- @key   meta       reads whether someone listens
 -- @key   due        moves the due time
--- @key   terms      reads whose groups they are
+-- @key   terms      reads whose groups they are, notes the due time of one that waits for others
 -- @key   order      moves
 -- @key   held       looks
 -- @key   groups     reads and notes groups
 -- @key   turns      moves groups' markers
+-- @key   blocked    looks
 -- @key   active     looks
 -- @key   completed  looks
 -- @key   failed     looks
@@ -35,8 +36,13 @@ for i = rest, #ARGV do
     moved = true
     reply[#reply + 1] = 'ok'
     reply[#reply + 1] = us
+  elseif redis.call('ZSCORE', blocked, id) then
+    local line = redis.call('HGET', terms, id) or 'd=-'
+    redis.call('HSET', terms, id, (string.gsub(line, ' w=%S+', '')) .. ' w=' .. at)
+    reply[#reply + 1] = 'ok'
+    reply[#reply + 1] = us
   else
-    reply[#reply + 1] = (find.elsewhere(active, completed, failed, cancelled, id))
+    reply[#reply + 1] = (find.elsewhere(active, completed, failed, cancelled, id, blocked))
     reply[#reply + 1] = 0
   end
 end

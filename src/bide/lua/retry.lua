@@ -4,12 +4,13 @@
 -- @key   jobs       looks
 -- @key   run        counts from the beginning; the tokens go on growing
 -- @key   results    removes
--- @key   terms      forgets that it has expired, reads whose groups they are
+-- @key   terms      forgets why it was cancelled, reads whose groups they are
 -- @key   order      adds
 -- @key   held       looks
 -- @key   groups     reads and notes groups
 -- @key   turns      moves groups' markers
 -- @key   active     looks
+-- @key   blocked    looks
 -- @key   completed  removes
 -- @key   failed     removes
 -- @key   cancelled  removes
@@ -19,7 +20,7 @@
 -- @arg   name       text     of this call; its repeat carries the same, and runs nothing twice
 -- @arg   at         text     +N microseconds from now, or =N
 -- @rest  id
--- @reply ok now, then per job: ok due | active 0 | delayed 0 | waiting 0 | gone 0
+-- @reply ok now, then per job: ok due | active 0 | delayed 0 | waiting 0 | blocked 0 | gone 0
 -- @include clock find when record hint event group
 
 if not when.valid(at) then return redis.error_reply('BADARG retry at') end
@@ -39,7 +40,10 @@ local function revive(id, f)
   end
   redis.call('HDEL', results, id)
   local line = redis.call('HGET', terms, id)
-  if line then redis.call('HSET', terms, id, (string.gsub(line, ' e=%d+', ''))) end
+  if line then
+    line = string.gsub(string.gsub(line, ' e=%d+', ''), ' c=%S+', '')
+    redis.call('HSET', terms, id, line)
+  end
   local of = line and group.touch(sets, touched, line, 10 - level)
   if of then group.put(sets, of, us, id) else redis.call('ZADD', due[level], us, id) end
   moved[#moved + 1] = id
@@ -63,7 +67,7 @@ for i = rest, #ARGV do
     elseif score then
       word = score > now and 'delayed' or 'waiting'
     else
-      word = (find.elsewhere(active, completed, failed, cancelled, id))
+      word = (find.elsewhere(active, completed, failed, cancelled, id, blocked))
     end
   end
   reply[#reply + 1] = word

@@ -5,7 +5,10 @@
 -- @key   run        remembers token and outcome
 -- @key   results    adds results that are not None, trims
 -- @key   notes      adds errors, trims
--- @key   terms      reads whose groups they are, trims
+-- @key   terms      reads whose groups they are, and of what waited for these, trims
+-- @key   expiring   adds what is freed
+-- @key   blocked    removes what is freed, or cancelled
+-- @key   edges      tells who waits for jobs that have ended
 -- @key   minutes    counts how long attempts ran
 -- @key   order      adds what is to run again
 -- @key   held       removes
@@ -22,7 +25,7 @@
 -- @key   events     tells listeners
 -- @rest  id token outcome when data
 -- @reply ok now, then per job: ok | lost | gone
--- @include clock when record hint retain noting ended event minute gate group
+-- @include clock when record hint retain noting ended event minute gate group term depend
 
 -- outcome: complete (when: how long to keep it, or nothing; data: result)
 --        | retry (when; data: error) | fail (when: how long to keep it, or nothing; data: error)
@@ -38,7 +41,7 @@ local AGAIN = {retry = true, snooze = true, hold = true, release = true, crash =
 local KIND = {complete = 'completed', retry = 'retried', fail = 'failed', snooze = 'rescheduled',
   release = 'rescheduled', cancel = 'cancelled', crash = 'reclaimed'}
 local RAN = {complete = true, retry = true, fail = true, cancel = true} -- a token is when it began
-local CRASHES = 3
+local CRASHES, TELL = 3, 100
 
 local ids, n = {}, 0
 for i = rest, #ARGV, 5 do
@@ -210,17 +213,31 @@ if counts.crash > 0 then redis.pcall('HINCRBY', meta, 'reclaimed', counts.crash)
 if counts.retry > 0 then redis.pcall('HINCRBY', meta, 'retried', counts.retry) end
 
 local stores, limit = {jobs, run, results, notes, limits.terms and terms or nil}, n + 64
+local is_kept
+if limits.edges then
+  local sets = {meta = meta, due = due, jobs = jobs, run = run, active = active,
+    completed = completed, failed = failed, cancelled = cancelled, terms = terms,
+    expiring = expiring, blocked = blocked, edges = edges,
+    order = order, held = held, groups = groups, turns = turns}
+  local with = {now = now, book = book, event = event, record = record, when = when, term = term,
+    group = group, touched = {}, dropped = {}, looks = 2 * TELL}
+  depend.tell(sets, with, finished, TELL + n)
+  for _, id in ipairs(with.dropped) do finished[#finished + 1] = id end
+  if with.earliest and (not earliest or with.earliest < earliest) then earliest = with.earliest end
+  if with.more then hint.push(wake, '-') end
+  is_kept = function(id) return depend.is_held(sets, with, id) end
+end
 if counts.complete > 0 then
   redis.pcall('HINCRBY', meta, 'completed', counts.complete)
-  retain.trim(completed, stores, now, limits, 1, limit)
+  retain.trim(meta, completed, stores, now, limits, 1, limit, is_kept)
 end
 if counts.fail > 0 then
   redis.pcall('HINCRBY', meta, 'failed', counts.fail)
-  retain.trim(failed, stores, now, limits, 2, limit)
+  retain.trim(meta, failed, stores, now, limits, 2, limit, is_kept)
 end
 if counts.cancel > 0 then
   redis.pcall('HINCRBY', meta, 'cancelled', counts.cancel)
-  retain.trim(cancelled, stores, now, limits, 3, limit)
+  retain.trim(meta, cancelled, stores, now, limits, 3, limit, is_kept)
 end
 ended.tell(waiters, now, finished)
 minute.write(minutes, now, counted)

@@ -5,16 +5,17 @@
 -- @key   completed  looks
 -- @key   failed     looks
 -- @key   cancelled  looks
+-- @key   blocked    looks
 -- @key   waiters    adds, and forgets those who wait no more
 -- @arg   id         text
 -- @arg   until_us   integer  how long from now they wait
--- @reply ok now, then: due | active | completed | failed | cancelled | gone
+-- @reply ok now, then: due | blocked | active | completed | failed | cancelled | gone
 -- @include clock find ended
 
 local now = clock.now(meta)
 local state = find.due(due, id) and 'due'
-  or (find.elsewhere(active, completed, failed, cancelled, id))
-if state == 'due' or state == 'active' then
+  or (find.elsewhere(active, completed, failed, cancelled, id, blocked))
+if state == 'due' or state == 'active' or state == 'blocked' then
   ended.forget(waiters, now) -- here too, because it may be that nothing ever ends
   redis.call('ZREM', waiters, id) -- because a full server refuses what adds before
   redis.call('ZADD', waiters, now + until_us, id)

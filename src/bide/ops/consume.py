@@ -55,6 +55,8 @@ class Claim(NamedTuple):
     jobs: list[Claimed]
     stale: bool = False
     """The server has seen a later claim of this worker."""
+    post: bool = False
+    """Something is to be told to, or asked of, another queue."""
     thin: Sequence[str] = ()
     """Schedules that want to be sent more of their times."""
     limited: bool = False
@@ -186,12 +188,15 @@ def leave(keys: Keys, worker: str) -> Command[None]:
 def _read_claim(reply: list[Any]) -> Claim:
     if reply[0] == b"stale":
         return Claim(0, 0, 0, True, False, False, [], stale=True)
-    jobs = [_read_claimed(*fields) for fields in groups(reply, 8, 5)]
-    now_us, until_us, deadline_us, more, alone, drain, thin = reply[1:8]
+    jobs = [_read_claimed(*fields) for fields in groups(reply, 9, 5)]
+    now_us, until_us, deadline_us, more, alone, drain, thin, post = reply[1:9]
     is_more, limited = more == _MORE, more == _LIMITED
     alone, drain = bool(alone), bool(drain)
     claim = Claim(now_us, until_us, deadline_us, is_more, alone, drain, jobs, limited=limited)
-    return claim._replace(thin=text(thin).split(" ")) if thin else claim
+    if thin or post:
+        names = text(thin).split(" ") if thin else ()
+        return claim._replace(thin=names, post=bool(post))
+    return claim
 
 
 def _read_popped(reply: list[Any]) -> Popped:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from bide.command import Command, command
-from bide.keys import DUE_SETS, LAYOUT, META, Keys
+from bide.keys import LAYOUT, META, Keys
 from bide.ops.reply import groups, text
 
 STEP: Final = 80
@@ -25,10 +25,10 @@ BEGIN: Final = "0"
 JOBS: Final = tuple(
     (part, level)
     for part in (
-        *("jobs", "due", "active", "completed", "failed", "cancelled", "trash"),
+        *("jobs", "due", "blocked", "active", "completed", "failed", "cancelled", "trash"),
         *("run", "results", "notes", "terms", "asked", "waiters"),
     )
-    for level in (range(1, len(DUE_SETS) + 1) if LAYOUT[part].fan else (0,))
+    for level in (range(1, len(LAYOUT[part].fan) + 1) if LAYOUT[part].fan else (0,))
 )
 """The keys that name jobs, in the order in which they are looked at: name, and which of several."""
 
@@ -58,6 +58,7 @@ FORMS: Final = dict.fromkeys(META, _NUMBER) | {
     "terms": _ONE,
     "groups": _ONE,
     "side": _ONE,
+    "edges": _ONE,
     "trash": _ONE,
     "scheduled": _ONE,
     "limited": _ONE,
@@ -107,6 +108,11 @@ def look_beside(keys: Keys, part: str, cursor: str, repair: bool) -> Command[Ste
 def look_at_groups(keys: Keys, part: str, cursor: str, repair: bool) -> Command[Step]:
     """Look at a piece of one of the keys in `GROUPS`."""
     return command("fsck_groups", keys, (part, cursor, STEP, int(repair)), _read)
+
+
+def look_at_edges(keys: Keys, cursor: str, repair: bool) -> Command[Step]:
+    """Look at a piece of what jobs wait for."""
+    return command("fsck_edges", keys, (cursor, STEP, int(repair)), _read)
 
 
 def look_at_schedules(keys: Keys, part: str, cursor: str, repair: bool) -> Command[Step]:

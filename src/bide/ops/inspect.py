@@ -41,6 +41,7 @@ class Counts(NamedTuple):
     completed: int
     failed: int
     cancelled: int
+    blocked: int
     next_due_us: int
     """When the earliest job that has not been taken is due; 0 where there is none."""
     idle_workers: int
@@ -188,9 +189,12 @@ def check_count(count: int, most: int = MAX_PAGE) -> None:
 def _snapshot(id: str, now_us: int, item: list[Any]) -> Snapshot | None:
     if item[0] == b"gone":
         return None
-    state, since, priority, body, line, result, notes, asked, terms, turn = item
+    state, since, priority, body, line, result, notes, asked, stored, turn, awaited = item
+    terms = Terms.read(stored)
     run = RunRecord.read(line)
     known = run.priority if run else priority
+    if state == b"blocked":
+        known = terms.priority
     if run is not None and not run.started_us:  # cancelled before it was ever claimed
         run = None
     return Snapshot(
@@ -204,8 +208,10 @@ def _snapshot(id: str, now_us: int, item: list[Any]) -> Snapshot | None:
         raw_result=result,
         raw_notes=notes,
         asked=asked is not None,
-        terms=Terms.read(terms),
+        terms=terms,
         turn=Turn.read(turn),
+        awaits=awaited[0] if awaited else 0,
+        awaited=tuple(map(text, awaited[1:])) if awaited else (),
     )
 
 
@@ -213,7 +219,7 @@ _TOTALS: Final = ("completed", "failed", "cancelled", "expired", "retried", "rec
 
 
 def _read_counts(reply: list[Any]) -> Counts:
-    meta = pairs(reply[10])
+    meta = pairs(reply[11])
     return Counts(
         now_us=reply[1],
         delayed=reply[2],
@@ -222,15 +228,16 @@ def _read_counts(reply: list[Any]) -> Counts:
         completed=reply[5],
         failed=reply[6],
         cancelled=reply[7],
-        next_due_us=reply[8],
-        idle_workers=reply[9],
+        blocked=reply[8],
+        next_due_us=reply[9],
+        idle_workers=reply[10],
         paused="paused" in meta,
         totals={name: number(meta.get(name)) for name in _TOTALS},
         gap_us=number(meta.get("gap_us")),
         retention=Retention.read(meta.get("retention")),
         is_data=meta.get("kind") == DATA.encode(),
         schema=number(meta.get("schema")) or 1,
-        schedules=reply[11],
-        next_fire_us=reply[12],
+        schedules=reply[12],
+        next_fire_us=reply[13],
         limits=Limits.read(meta, reply[1]),
     )

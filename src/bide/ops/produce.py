@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple, get_args
 
 from bide.clock import Duration, at_to_us, to_us
 from bide.command import Arg, Command, command
 from bide.durability import Durability, Kinds, cannot, check_durability, kinds_of
-from bide.errors import UsageError
+from bide.errors import JobNotFound, ServerUnavailable, UsageError
 from bide.folding import Outcome
 from bide.ids import check_name, new_id
-from bide.keys import Keys, check_priority
-from bide.ops.reply import groups, text
+from bide.keys import Keys, check_priority, keys_of
+from bide.ops.edges import GATE, attend, is_remote, link, split_reference
+from bide.ops.reply import groups, text, words
 from bide.payload.codec import Body, encode_body
 from bide.terms import folds
 
@@ -34,7 +35,10 @@ TRIP: Final = 40
 _SENT: Final = 4
 """Fields of a job that the script takes; what is to be confirmed stands behind all of them."""
 
-_OUTCOMES: Final[dict[bytes, Outcome]] = {word.encode(): word for word in get_args(Outcome)}
+_OUTCOMES: Final[dict[bytes, Outcome]] = {
+    b"open": "exists",
+    **{word.encode(): word for word in get_args(Outcome)},
+}
 _WHEN: Final = re.compile(r"[+=][0-9]{1,16}")
 
 
@@ -49,6 +53,8 @@ class Prepared(NamedTuple):
     """What is to be waited for when it is enqueued."""
     terms: str = ""
     """What is asked of it beside its due time, as `bide.terms` writes it."""
+    parents: tuple[str, ...] = ()
+    """What it waits for: ids, of jobs of other queues `{queue}id`."""
 
 
 class Receipt(NamedTuple):
@@ -102,6 +108,7 @@ def prepare(
     names: Sequence[str] = (),
     durability: Durability | None = None,
     terms: str = "",
+    parents: Sequence[str] = (),
 ) -> Prepared:
     """Make a job ready to be enqueued; `names` are those of the task's positional parameters.
 
@@ -112,44 +119,68 @@ def prepare(
     level = check_priority(priority)
     id = new_id() if job_id is None else check_name(job_id, "job_id")
     wanted = check_durability(durability)
-    return Prepared(id, when(delay, at), level, encode_body(body, names), wanted, terms)
+    return Prepared(
+        id, when(delay, at), level, encode_body(body, names), wanted, terms, tuple(parents)
+    )
 
 
-def enqueue(keys: Keys, jobs: Sequence[Prepared], kinds: Kinds = ()) -> Command[list[Receipt]]:
+def enqueue(
+    keys: Keys, jobs: Sequence[Prepared], kinds: Kinds = (), place: bool = False
+) -> Command[list[Receipt]]:
     """Add up to `CHUNK` jobs, all or (on a full server) none.
 
     Args:
         keys: of the queue.
         jobs: what to add: all with terms, or all without.
         kinds: what to wait for behind it. Without jobs, it is only asked whether that can be had.
+        place: some may have terms, and others not.
     """
     args: list[Arg] = []
-    have_terms = bool(jobs and jobs[0].terms)
+    have_terms = place or bool(jobs and jobs[0].terms)
     for job in jobs:
         args += job[:_SENT]
         if have_terms:
-            args.append(job.terms)
+            args += (job.terms, " ".join(job.parents))
     if kinds:
         args.append(",".join(kinds))
 
     def parse(reply: list[Any]) -> list[Receipt]:
         if reply[0] == b"cannot":
             raise cannot(reply[1].decode())
+        if reply[0] == b"unknown":
+            raise unknown_parent(text(reply[1]))
         if have_terms:
             return [
-                Receipt(text(id), due_us, _OUTCOMES[word], _confirmed(job, kinds))
+                Receipt(text(id), due_us, _OUTCOMES[word], confirmed(job, kinds))
                 for job, (word, due_us, id) in zip(jobs, groups(reply, 2, 3), strict=True)
             ]
         return [
-            Receipt(job.id, due_us, _OUTCOMES[word], _confirmed(job, kinds))
+            Receipt(job.id, due_us, _OUTCOMES[word], confirmed(job, kinds))
             for job, (word, due_us) in zip(jobs, groups(reply, 2, 2), strict=True)
         ]
 
-    return command("place" if have_terms else "enqueue", keys, args, parse, kinds if jobs else ())
+    script = "place" if have_terms else "enqueue"
+    rest = _again_if_busy(keys, jobs, kinds) if have_terms else None
+    return command(script, keys, args, parse, kinds if jobs else (), rest)
 
 
-def _confirmed(job: Prepared, kinds: Kinds) -> Durability:
+def _again_if_busy(
+    keys: Keys, jobs: Sequence[Prepared], kinds: Kinds
+) -> Callable[[list[Any]], Command[list[Receipt]] | None]:
+    return lambda reply: enqueue(keys, jobs, kinds, True) if reply[0] == b"busy" else None
+
+
+def confirmed(job: Prepared, kinds: Kinds) -> Durability:
+    """What of this job's durability has come true, where these kinds were waited for."""
     return job.durability if job.durability in kinds else "local"
+
+
+def unknown_parent(id: str) -> JobNotFound:
+    """The error for a parent that there is not."""
+    return JobNotFound(
+        f"There is no job {id!r} to wait for, so nothing was added: it never was, was deleted, or "
+        "its time is over; enqueue it before what depends on it, or leave it out."
+    )
 
 
 def wanted(jobs: Sequence[Prepared]) -> Kinds:
@@ -162,24 +193,147 @@ def enqueue_many(
 ) -> Iterator[list[Command[list[Receipt]]]]:
     """Add any number of jobs: round trips of several calls, each bounded by count and bytes."""
     trip: list[Command[list[Receipt]]] = []
-    size, first, is_plain = 0, 0, True
+    size, first, kind, awaited = 0, 0, 0, 0
+    # By one script: of calls that share a round trip, one whose script the server does not know is
+    # sent again behind the others, and what waits must not come before what it waits for.
+    is_flow = any(job.parents for job in jobs)
     for i, job in enumerate(jobs):
         full = size + len(job.body) > CHUNK_BYTES
-        most = CHUNK_FOLDED if folds(job.terms) else CHUNK if is_plain else TERMS_CHUNK
-        if i > first and (full or i - first >= most or (job.terms == "") != is_plain):
-            trip.append(enqueue(keys, jobs[first:i], kinds))
-            first, size = i, 0
+        new_kind = _kind(job) if job.terms or is_flow else 0
+        most = CHUNK_FOLDED if folds(job.terms) else TERMS_CHUNK if new_kind else CHUNK
+        many = i - first >= most or awaited + len(job.parents) > CHUNK
+        if i > first and (full or many or new_kind != kind or kind == _IN_STEPS):
+            trip.append(_adding(keys, jobs[first:i], kinds, kind))
+            first, size, awaited = i, 0, 0
             if full or len(trip) == TRIP:
                 yield trip
                 trip = []
         size += len(job.body)
-        is_plain = job.terms == ""
+        kind = new_kind
+        awaited += len(job.parents)
     if first < len(jobs):
-        trip.append(enqueue(keys, jobs[first:], kinds))
+        trip.append(_adding(keys, jobs[first:], kinds, kind))
     if trip:
         yield trip
 
 
+_IN_STEPS: Final = 2
+"""The kind of a job that one call cannot add: it waits for many, or for jobs of other queues."""
+
+
+def _kind(job: Prepared) -> int:
+    in_steps = len(job.parents) > CHUNK or any(is_remote(parent) for parent in job.parents)
+    return _IN_STEPS if in_steps else 1
+
+
+def _adding(
+    keys: Keys, jobs: Sequence[Prepared], kinds: Kinds, kind: int
+) -> Command[list[Receipt]]:
+    if kind == _IN_STEPS:
+        return Placing(keys, jobs[0], kinds).begin()
+    return enqueue(keys, jobs, kinds, place=kind > 0)
+
+
+class Placing:
+    """Adds a job that waits for many others, or for jobs of other queues, step by step.
+
+    It is there from the first step on, and waits also for a gate that only the last step opens. So
+    nobody sees it run before all that it waits for is known, whoever dies; and whoever finds a gate
+    that has stood closed for half a minute removes the job, which nobody has been told of.
+    """
+
+    def __init__(self, keys: Keys, job: Prepared, kinds: Kinds) -> None:
+        self._keys = keys
+        self._job = job
+        self._kinds = kinds
+        self._is_new = True
+        self._left = list(job.parents[CHUNK:])
+        """What it waits for and has not been noted."""
+        self._to_ask = [parent for parent in job.parents if is_remote(parent)]
+        """Of these, those of other queues that have not been asked."""
+        self._ended: list[tuple[str, str]] = []
+        """Of these, those that have ended, and how."""
+        self._data = ""
+        """A delay queue that was met among these."""
+
+    def begin(self) -> Command[list[Receipt]]:
+        """The first step."""
+        gated = self._job._replace(parents=(*self._job.parents[:CHUNK], GATE))
+        first = enqueue(self._keys, [gated], self._kinds)
+        return first._replace(rest=self._begun)
+
+    def _begun(self, reply: list[Any]) -> Command[list[Receipt]] | None:
+        if reply[0] == b"busy":
+            return self.begin()
+        if reply[0] != b"ok" or reply[2] == b"exists":
+            return None
+        self._is_new = reply[2] == b"new"
+        return self._next()
+
+    def _next(self) -> Command[Any]:
+        if self._left:
+            some, self._left = self._left[:CHUNK], self._left[CHUNK:]
+            return self._link([(parent, "-") for parent in some], is_last=False)
+        if self._to_ask:
+            return self._ask()
+        some_ended, self._ended = self._ended[:CHUNK], self._ended[CHUNK:]
+        return self._link(some_ended, is_last=not self._ended)
+
+    def _ask(self) -> Command[Any]:
+        queue, _ = split_reference(self._to_ask[0])
+        of_queue = [ref for ref in self._to_ask if split_reference(ref)[0] == queue][:CHUNK]
+        child = f"{{{self._keys.queue}}}{self._job.id}"
+
+        def asked(reply: list[Any]) -> Command[Any]:
+            if reply[0] == b"busy":
+                return again
+            outcomes = words(reply, 1)
+            known = set(of_queue)
+            self._to_ask = [ref for ref in self._to_ask if ref not in known]
+            for ref, outcome in zip(of_queue, outcomes, strict=True):
+                if outcome == "D":
+                    self._data = queue
+                    outcome = "U"
+                if outcome != "-":
+                    self._ended.append((ref, outcome))
+            return self._next()
+
+        awaited = [(child, split_reference(ref)[1]) for ref in of_queue]
+        again = attend(keys_of(queue, self._keys.prefix), awaited, asked)
+        return again
+
+    def _refusal(self, parent: str) -> JobNotFound | UsageError:
+        if not self._data:
+            return unknown_parent(parent)
+        return UsageError(
+            f"{self._data!r} is a delay queue: its items are data, and no job can wait for "
+            "them, so nothing was added; wait for a job."
+        )
+
+    def _link(self, told: list[tuple[str, str]], is_last: bool) -> Command[Any]:
+        def linked(reply: list[Any]) -> Command[Any] | None:
+            if reply[0] == b"busy":
+                return again
+            if reply[0] == b"unknown":
+                raise self._refusal(text(reply[1]))
+            if reply[0] == b"gone":
+                raise ServerUnavailable(
+                    f"Enqueueing job {self._job.id} took so long that it was removed again, as is "
+                    "what a producer that died leaves behind; enqueue it again."
+                )
+            return None if is_last or reply[0] == b"ended" else self._next()
+
+        def receipt(reply: list[Any]) -> list[Receipt]:
+            due_us = reply[1] if reply[0] == b"ok" else 0
+            outcome: Outcome = "new" if self._is_new else "exists"
+            is_confirmed = confirmed(self._job, self._kinds)
+            return [Receipt(self._job.id, due_us, outcome, is_confirmed)]
+
+        sent = link(self._keys, self._job.id, told, is_last, linked)
+        again: Command[Any] = sent._replace(parse=receipt, confirm=self._kinds)  # type: ignore[arg-type]
+        return again
+
+
 def jobs_in(command: Command[Any]) -> int:
     """How many jobs a command of `enqueue` adds."""
-    return len(command.args) // (_SENT + (command.script == "place"))
+    return len(command.args) // (_SENT + 2 * (command.script == "place"))

@@ -43,6 +43,7 @@ DEFAULT_TIMEOUT: Final = 300.0
 _LONGEST: Final = LONGEST_US / 1e6
 _TimeOut = Annotated[float, msgspec.Meta(gt=0, le=_LONGEST)]
 _Name = Annotated[str, msgspec.Meta(max_length=LONGEST_TASK)]
+_Parent = Annotated[str, msgspec.Meta(max_length=2 * LONGEST + 2)]
 _Keep = Annotated[float, msgspec.Meta(ge=0, le=_LONGEST)]
 
 _MAX_TRACEBACK: Final = 8_000
@@ -74,6 +75,8 @@ class Body(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     keep: _Keep | None = None
     """Seconds that the finished job is kept."""
     on_crash: Literal["rerun", "fail"] | None = None
+    parents: Sequence[_Parent] = ()
+    """What it waits for, or has waited for: ids, of jobs of other queues `{queue}id`."""
     meta: dict[str, Any] | None = None
     description: str | None = None
     """A line for people."""
@@ -148,12 +151,6 @@ def encode_body(body: Body, names: Sequence[str] = ()) -> bytes:
     if len(data) > MAX_BODY:
         raise PayloadError(_too_large(f"The arguments of {body.task}", len(data)))
     return data
-
-
-def of_schedule(data: bytes, schedule: str) -> bytes:
-    """An encoded body as that of the jobs of a schedule; its arguments are not touched."""
-    head, newline, packed = data.partition(b"\n")
-    return b'%b,"schedule":%b}' % (head[:-1], _encoder.encode(schedule)) + newline + packed
 
 
 def check_id(id: str) -> None:

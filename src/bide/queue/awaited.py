@@ -14,27 +14,23 @@ from bide.durability import Durability, Kinds
 from bide.errors import BideError
 from bide.events import Event
 from bide.folding import Folding
-from bide.ids import new_id
 from bide.loops import PerLoop
-from bide.ops import inspect, manage, produce, registry
+from bide.ops import inspect, produce
 from bide.ops.inspect import Counts
-from bide.ops.manage import Moved
 from bide.ops.produce import Prepared, Receipt
-from bide.ops.registry import WorkerSeen
-from bide.options import OnCrash, Options, QueueSettings, TaskOptions
+from bide.options import OnCrash, Options, Parents, QueueSettings, TaskOptions
 from bide.payload.serializers import Codec
 from bide.queue.awaited_events import AsyncEvents, AsyncListening, stop_all
 from bide.queue.awaited_groups import AsyncGrouping
 from bide.queue.awaited_job import AsyncJob
+from bide.queue.awaited_managing import AsyncManaging
+from bide.queue.awaited_reading import AsyncReading
 from bide.queue.awaited_schedules import AsyncScheduling
 from bide.queue.core import (
-    QueueCore,
     checked_callback,
     checked_ids,
     checked_jobs,
-    chunks,
     options_only,
-    read_cancel,
 )
 from bide.queue.gathering import AsyncGathering, none_rejected
 from bide.queue.place import StandIn
@@ -44,13 +40,14 @@ from bide.queue.together import Together
 from bide.queue.view import not_found
 from bide.retry import Retry
 from bide.task import Function
+from bide.terms import OnParentCancel
 
 T = TypeVar("T")
 R = TypeVar("R")
 P = ParamSpec("P")
 
 
-class AsyncQueue(AsyncGathering, QueueCore[aio.Client], AsyncScheduling, AsyncGrouping):
+class AsyncQueue(AsyncGathering, AsyncManaging, AsyncScheduling, AsyncGrouping, AsyncReading):
     """A queue, for code on an event loop; safe to share by loops, in one thread or in several."""
 
     def __init__(
@@ -130,6 +127,10 @@ class AsyncQueue(AsyncGathering, QueueCore[aio.Client], AsyncScheduling, AsyncGr
         group: str | None = None,
         group_concurrency: int | None = None,
         unique: Folding | None = None,
+        depends_on: Parents | None = None,
+        allow_failure: bool | None = None,
+        if_failed: bool | None = None,
+        on_parent_cancel: OnParentCancel | None = None,
         description: str | None = None,
         meta: Mapping[str, Any] | None = None,
         on_success: Function | str | None = None,
@@ -155,6 +156,10 @@ class AsyncQueue(AsyncGathering, QueueCore[aio.Client], AsyncScheduling, AsyncGr
             group=group,
             group_concurrency=group_concurrency,
             unique=unique,
+            depends_on=depends_on,
+            allow_failure=allow_failure,
+            if_failed=if_failed,
+            on_parent_cancel=on_parent_cancel,
             description=description,
             meta=meta,
             on_success=on_success,
@@ -186,6 +191,7 @@ class AsyncQueue(AsyncGathering, QueueCore[aio.Client], AsyncScheduling, AsyncGr
                 repeating with `job_id=` is safe.
             CannotConfirm: the server cannot give the `durability`; nothing was changed.
             NotUnique: another holds the key, and `unique` says to reject; nothing was changed.
+            JobNotFound: there is no job that it could depend on; nothing was added.
             Unconfirmed: the job was added, and its `durability` not confirmed within 3 s; what
                 `ServerUnavailable` says of repeating holds for it too.
         """
@@ -247,70 +253,6 @@ class AsyncQueue(AsyncGathering, QueueCore[aio.Client], AsyncScheduling, AsyncGr
     async def counts(self) -> Counts:
         """How many jobs are in each state."""
         return await self._client.run(inspect.counts(self.keys))
-
-    async def workers(self) -> list[WorkerSeen]:
-        """The workers that serve this queue and were heard of lately."""
-        seen = await self._client.run(registry.workers(self._here.everywhere))
-        return [worker for worker in seen if self.name in worker.about.queues]
-
-    async def cancel(self, id: str, running: bool = True) -> bool:
-        """Take a job back before it runs; one that runs is asked to end, unless `running=False`.
-
-        Asked to end, a coroutine is cancelled; a plain function goes on until it looks at
-        `current_job().cancelled`.
-
-        Returns:
-            Whether it is cancelled, now or before, or asked to end; False if it has ended in
-            another way, does not exist, or runs and is not to be asked.
-        """
-        return read_cancel(await self.cancel_many([id], running))
-
-    async def cancel_many(self, ids: Sequence[str], running: bool = True) -> list[str]:
-        """`cancel` for many; for each `ok`, `asked`, the state it is in instead, or `gone`."""
-        commands = [manage.cancel(self.keys, some, running) for some in chunks(ids)]
-        return [word for words in await self._client.run_many(commands) for word in words]
-
-    async def reschedule_many(
-        self, ids: Sequence[str], delay: Duration | None = None, at: datetime | None = None
-    ) -> list[str]:
-        """Give jobs another due time; for each `ok`, the state it is in instead, or `gone`."""
-        when = produce.when(delay, at)
-        return await self._move([manage.reschedule(self.keys, some, when) for some in chunks(ids)])
-
-    async def promote_many(self, ids: Sequence[str]) -> list[str]:
-        """Make jobs due now; for each `ok`, the state it is in instead, or `gone`."""
-        return await self._move([manage.promote(self.keys, some) for some in chunks(ids)])
-
-    async def retry_many(
-        self, ids: Sequence[str], delay: Duration | None = None, at: datetime | None = None
-    ) -> list[str]:
-        """Run jobs that have ended once more; for each `ok`, its state instead, or `gone`."""
-        when = produce.when(delay, at)
-        return await self._move([manage.retry(self.keys, some, when) for some in chunks(ids)])
-
-    async def delete_many(self, ids: Sequence[str]) -> list[str]:
-        """Remove every trace of jobs; for each `ok`, `active` (nothing was removed) or `gone`."""
-        commands = [manage.delete(self.keys, some) for some in chunks(ids)]
-        return [word for words in await self._client.run_many(commands) for word in words]
-
-    async def pause(self) -> None:
-        """Let no job be claimed; those that run go on."""
-        await self._client.run(manage.pause(self.keys))
-
-    async def resume(self) -> None:
-        """Let jobs be claimed again."""
-        await self._client.run(manage.resume(self.keys))
-
-    async def empty(self) -> int:
-        """Remove all delayed and waiting jobs, in bounded steps; how many there were."""
-        begin = new_id()
-        step = await self._client.run(manage.empty(self.keys, begin))
-        while step.busy:
-            step = await self._client.run(manage.empty(self.keys, begin))
-        removed = step.aside
-        while step.more:
-            step = await self._client.run(manage.empty(self.keys, None))
-        return removed
 
     async def configure(self, **settings: Unpack[QueueSettings]) -> None:
         """Change settings (`bide.QueueSettings`) for all workers; what is left out stays as it is.
@@ -399,6 +341,3 @@ class AsyncQueue(AsyncGathering, QueueCore[aio.Client], AsyncScheduling, AsyncGr
 
     async def _run(self, command: Command[T]) -> T:
         return await self._client.run(command)
-
-    async def _move(self, commands: Sequence[Command[list[Moved]]]) -> list[str]:
-        return [moved.word for page in await self._client.run_many(commands) for moved in page]

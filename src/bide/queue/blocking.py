@@ -14,27 +14,23 @@ from bide.durability import Durability
 from bide.errors import BideError
 from bide.events import Event
 from bide.folding import Folding
-from bide.ids import new_id
-from bide.ops import inspect, manage, produce, registry
+from bide.ops import inspect
 from bide.ops.inspect import Counts
-from bide.ops.manage import Moved
 from bide.ops.produce import Prepared, Receipt
-from bide.ops.registry import WorkerSeen
-from bide.options import OnCrash, Options, QueueSettings, TaskOptions
+from bide.options import OnCrash, Options, Parents, QueueSettings, TaskOptions
 from bide.payload.serializers import Codec
 from bide.queue.blocking_events import Events, Listening, stop_all
 from bide.queue.blocking_groups import Grouping
 from bide.queue.blocking_job import Job
+from bide.queue.blocking_managing import Managing
+from bide.queue.blocking_reading import Reading
 from bide.queue.blocking_schedules import Scheduling
 from bide.queue.core import (
-    QueueCore,
     checked_callback,
     checked_ids,
     checked_jobs,
-    chunks,
     first_error,
     options_only,
-    read_cancel,
 )
 from bide.queue.gathering import Gathering, none_rejected
 from bide.queue.place import StandIn
@@ -43,13 +39,14 @@ from bide.queue.tasks import Task, TaskDecorator
 from bide.queue.view import not_found
 from bide.retry import Retry
 from bide.task import Function
+from bide.terms import OnParentCancel
 
 T = TypeVar("T")
 R = TypeVar("R")
 P = ParamSpec("P")
 
 
-class Queue(Gathering, QueueCore[sync.Client], Scheduling, Grouping):
+class Queue(Gathering, Managing, Scheduling, Grouping, Reading):
     """A queue, for code that blocks; safe to share by threads."""
 
     def __init__(
@@ -128,6 +125,10 @@ class Queue(Gathering, QueueCore[sync.Client], Scheduling, Grouping):
         group: str | None = None,
         group_concurrency: int | None = None,
         unique: Folding | None = None,
+        depends_on: Parents | None = None,
+        allow_failure: bool | None = None,
+        if_failed: bool | None = None,
+        on_parent_cancel: OnParentCancel | None = None,
         description: str | None = None,
         meta: Mapping[str, Any] | None = None,
         on_success: Function | str | None = None,
@@ -153,6 +154,10 @@ class Queue(Gathering, QueueCore[sync.Client], Scheduling, Grouping):
             group=group,
             group_concurrency=group_concurrency,
             unique=unique,
+            depends_on=depends_on,
+            allow_failure=allow_failure,
+            if_failed=if_failed,
+            on_parent_cancel=on_parent_cancel,
             description=description,
             meta=meta,
             on_success=on_success,
@@ -184,6 +189,7 @@ class Queue(Gathering, QueueCore[sync.Client], Scheduling, Grouping):
                 repeating with `job_id=` is safe.
             CannotConfirm: the server cannot give the `durability`; nothing was changed.
             NotUnique: another holds the key, and `unique` says to reject; nothing was changed.
+            JobNotFound: there is no job that it could depend on; nothing was added.
             Unconfirmed: the job was added, and its `durability` not confirmed within 3 s; what
                 `ServerUnavailable` says of repeating holds for it too.
         """
@@ -246,70 +252,6 @@ class Queue(Gathering, QueueCore[sync.Client], Scheduling, Grouping):
     def counts(self) -> Counts:
         """How many jobs are in each state."""
         return self._client.run(inspect.counts(self.keys))
-
-    def workers(self) -> list[WorkerSeen]:
-        """The workers that serve this queue and were heard of lately."""
-        seen = self._client.run(registry.workers(self._here.everywhere))
-        return [worker for worker in seen if self.name in worker.about.queues]
-
-    def cancel(self, id: str, running: bool = True) -> bool:
-        """Take a job back before it runs; one that runs is asked to end, unless `running=False`.
-
-        Asked to end, a coroutine is cancelled; a plain function goes on until it looks at
-        `current_job().cancelled`.
-
-        Returns:
-            Whether it is cancelled, now or before, or asked to end; False if it has ended in
-            another way, does not exist, or runs and is not to be asked.
-        """
-        return read_cancel(self.cancel_many([id], running))
-
-    def cancel_many(self, ids: Sequence[str], running: bool = True) -> list[str]:
-        """`cancel` for many; for each `ok`, `asked`, the state it is in instead, or `gone`."""
-        commands = [manage.cancel(self.keys, some, running) for some in chunks(ids)]
-        return [word for words in self._client.run_many(commands) for word in words]
-
-    def reschedule_many(
-        self, ids: Sequence[str], delay: Duration | None = None, at: datetime | None = None
-    ) -> list[str]:
-        """Give jobs another due time; for each `ok`, the state it is in instead, or `gone`."""
-        when = produce.when(delay, at)
-        return self._move([manage.reschedule(self.keys, some, when) for some in chunks(ids)])
-
-    def promote_many(self, ids: Sequence[str]) -> list[str]:
-        """Make jobs due now; for each `ok`, the state it is in instead, or `gone`."""
-        return self._move([manage.promote(self.keys, some) for some in chunks(ids)])
-
-    def retry_many(
-        self, ids: Sequence[str], delay: Duration | None = None, at: datetime | None = None
-    ) -> list[str]:
-        """Run jobs that have ended once more; for each `ok`, its state instead, or `gone`."""
-        when = produce.when(delay, at)
-        return self._move([manage.retry(self.keys, some, when) for some in chunks(ids)])
-
-    def delete_many(self, ids: Sequence[str]) -> list[str]:
-        """Remove every trace of jobs; for each `ok`, `active` (nothing was removed) or `gone`."""
-        commands = [manage.delete(self.keys, some) for some in chunks(ids)]
-        return [word for words in self._client.run_many(commands) for word in words]
-
-    def pause(self) -> None:
-        """Let no job be claimed; those that run go on."""
-        self._client.run(manage.pause(self.keys))
-
-    def resume(self) -> None:
-        """Let jobs be claimed again."""
-        self._client.run(manage.resume(self.keys))
-
-    def empty(self) -> int:
-        """Remove all delayed and waiting jobs, in bounded steps; how many there were."""
-        begin = new_id()
-        step = self._client.run(manage.empty(self.keys, begin))
-        while step.busy:
-            step = self._client.run(manage.empty(self.keys, begin))
-        removed = step.aside
-        while step.more:
-            step = self._client.run(manage.empty(self.keys, None))
-        return removed
 
     def configure(self, **settings: Unpack[QueueSettings]) -> None:
         """Change settings (`bide.QueueSettings`) for all workers; what is left out stays as it is.
@@ -400,6 +342,3 @@ class Queue(Gathering, QueueCore[sync.Client], Scheduling, Grouping):
 
     def _run(self, command: Command[T]) -> T:
         return self._client.run(command)
-
-    def _move(self, commands: Sequence[Command[list[Moved]]]) -> list[str]:
-        return [moved.word for page in self._client.run_many(commands) for moved in page]

@@ -11,7 +11,7 @@ from bide.job import Snapshot
 from bide.ops import inspect, manage, produce
 from bide.ops.produce import Receipt
 from bide.queue.reasons import told, why_calls
-from bide.queue.view import ANNOUNCE_US, LOOK_EVERY, JobView, not_found
+from bide.queue.view import ANNOUNCE_US, LOOK_EVERY, PENDING, JobView, not_found
 from bide.why import Reason, why
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Job(JobView[R]):
         watch = inspect.watch(self.queue.keys, self.id, ANNOUNCE_US)
         with self.queue._client.waiting_for(self.queue.keys["waiters"], self.id) as waiter:
             while (state := self.queue._run(watch)) != "gone":
-                if state not in ("due", "active") and self.refresh()._ended():
+                if state not in PENDING and self.refresh()._ended():
                     return self._outcome()
                 look_at = time.monotonic() + LOOK_EVERY
                 waiter.hear(look_at if until is None else min(look_at, until))

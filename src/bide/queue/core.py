@@ -31,10 +31,11 @@ from bide.payload.serializers import CODECS, Codec, pack
 from bide.payload.signing import VARIABLE, Kind, Seal
 from bide.policy import check_timeout
 from bide.queue.following import Following
+from bide.queue.parents import check_order, references, terms_of
 from bide.queue.place import Place
 from bide.queue.stored import is_unicode, stored
 from bide.task import Function, defaults_of, signature_of, task_name, with_owner
-from bide.terms import folds, write_terms
+from bide.terms import folds
 
 C = TypeVar("C")
 
@@ -134,7 +135,8 @@ class QueueCore(Generic[C]):
         signature = signature_of(task, name)
         if signature is not None:
             signature.check(args, kwargs, name)
-        body = Body(name, args, kwargs, codec=self.serializer, **stored(options))
+        parents = references(self, options.get("depends_on"))
+        body = Body(name, args, kwargs, codec=self.serializer, parents=parents, **stored(options))
         for middleware in used():
             body = _passed(middleware, middleware.enqueuing(self.name, body), body)
         delay, at, priority = options.get("delay"), options.get("at"), options.get("priority")
@@ -149,17 +151,11 @@ class QueueCore(Generic[C]):
             options.get("unique") or defaults.get("unique"),
             *(name, body.args, body.kwargs, names, partial(pack, codec=self.serializer)),
         )
-        expires = options.get("expires")
-        group = options.get("group")
-        terms = write_terms(
-            defaults.get("expires") if expires is None else expires,
-            defaults.get("group") if group is None else group,
-            options.get("group_concurrency"),
-            defaults.get("group_concurrency"),
-            folding,
-        )
         job_id = options.get("job_id")
-        return produce.prepare(body, delay, at, priority, job_id, names, durability, terms)
+        if job_id is not None and job_id in parents:
+            raise UsageError(f"Job {job_id!r} would wait for itself, for ever.")
+        terms = terms_of(options, defaults, parents, folding)
+        return produce.prepare(body, delay, at, priority, job_id, names, durability, terms, parents)
 
     def _following(
         self,
@@ -349,14 +345,17 @@ def checked_jobs(jobs: Any, durability: Durability | None) -> Sequence[Prepared]
     """The jobs of `enqueue_many`, before any is sent; all with this durability if it is given.
 
     Raises:
-        UsageError: one was not prepared, or there is no such durability.
+        UsageError: one was not prepared, or stands before one that it waits for, or there is no
+            such durability.
     """
     if isinstance(jobs, Iterable) and not isinstance(jobs, str | bytes | Prepared):
         listed: Sequence[Any] = jobs if isinstance(jobs, list | tuple) else list(jobs)
         odd = [job for job in listed if not isinstance(job, Prepared)][:1]
         if not odd and durability is not None:
+            check_order(listed)
             return [job._replace(durability=check_durability(durability)) for job in listed]
         if not odd:
+            check_order(listed)
             return listed
     else:
         odd = [jobs]

@@ -15,7 +15,7 @@ from bide.ids import LONGEST
 from bide.keys import Keys
 from bide.ops.schedules import Draft, Page, Set
 from bide.options import ScheduleOptions, check_names
-from bide.payload.codec import of_schedule
+from bide.payload.recast import of_schedule
 from bide.payload.signing import Seal
 from bide.queue.core import QueueCore
 from bide.schedule import (

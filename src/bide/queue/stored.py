@@ -13,15 +13,9 @@ from bide.retry import as_retry
 from bide.task import task_name
 
 _SENT_APART: Final = (
-    "delay",
-    "at",
-    "priority",
-    "job_id",
-    "durability",
-    "expires",
-    "group",
-    "group_concurrency",
-    "unique",
+    *("delay", "at", "priority", "job_id", "durability", "expires"),
+    *("group", "group_concurrency", "unique"),
+    *("depends_on", "allow_failure", "if_failed", "on_parent_cancel"),
 )
 
 LONGEST_DESCRIPTION: Final = 500

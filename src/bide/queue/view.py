@@ -85,7 +85,10 @@ class JobView(Generic[R]):
 
     @property
     def due(self) -> datetime:
-        """When the job is due; of one that has started, when it was."""
+        """When the job is due; of one that has started, when it was.
+
+        Of one that is blocked, when it would be if it were freed now.
+        """
         if self._snapshot is None and self._due_us:
             return from_us(self._due_us)
         return from_us(self._seen().due_us)
@@ -221,6 +224,22 @@ class JobView(Generic[R]):
         return self._seen().terms.group
 
     @property
+    def parents(self) -> tuple[str, ...]:
+        """The ids of the jobs that it waits for, or has waited for.
+
+        Of another queue's, `{queue}id`. `queue.parents(job.id)` reads them, with their results.
+
+        Raises:
+            PayloadError: they cannot be read.
+        """
+        return tuple(self._seen().head.parents)
+
+    @property
+    def cancelled_by(self) -> str | None:
+        """The job that it waited for, and because of whose end it was cancelled; else None."""
+        return self._seen().terms.cause if self.status == State.CANCELLED else None
+
+    @property
     def cancelling(self) -> bool:
         """Whether the job runs and has been asked to end."""
         return self._seen().asked
@@ -241,6 +260,8 @@ class JobView(Generic[R]):
             raise failed
         if seen.state == State.CANCELLED:
             why = "cancelled: it had not begun when it expired" if self.expired else "cancelled"
+            if seen.terms.cause:
+                why = f"cancelled: job {seen.terms.cause}, that it waited for, did not complete"
             cancelled = JobCancelled(f"Job {self.id} ({self.task}) was {why}.")
             cancelled.job_id = self.id
             raise cancelled
@@ -289,6 +310,10 @@ LOOK_EVERY: Final = 2.0
 
 ANNOUNCE_US: Final = 30_000_000
 """Microseconds for which a wait is noted on the server; each look renews it."""
+
+
+PENDING: Final = ("due", "blocked", "active")
+"""What `watch` says of a job that has not ended."""
 
 
 def not_found(id: str) -> JobNotFound:

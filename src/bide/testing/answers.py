@@ -88,6 +88,7 @@ class Shelf:
             completed=many[State.COMPLETED],
             failed=many[State.FAILED],
             cancelled=many[State.CANCELLED],
+            blocked=many[State.BLOCKED],
             next_due_us=min((job.since_us for job in self._in(State.DELAYED)), default=0),
             idle_workers=0,
             paused=False,
@@ -108,7 +109,7 @@ class Shelf:
         words = []
         for id in ids:
             job = self.jobs.get(id)
-            if job is not None and job.state == State.DELAYED:
+            if job is not None and job.state in (State.DELAYED, State.BLOCKED):
                 now_us = self._now_us()
                 self.jobs[id] = job._replace(state=State.CANCELLED, since_us=now_us)
                 words.append("ok")

@@ -19,7 +19,8 @@ from typing import Final, Self, TypeVar, cast
 from bide import aio, config, sync
 from bide.job import Claimed, RunRecord, Snapshot
 from bide.keys import Keys
-from bide.ops.produce import Prepared, Receipt
+from bide.ops.edges import is_remote, split_reference
+from bide.ops.produce import Prepared, Receipt, unknown_parent
 from bide.payload.gathered import framed
 from bide.queue.core import leave_overridden
 from bide.queue.place import Taken
@@ -43,6 +44,7 @@ _STATES: Final = {
     "snooze": State.DELAYED,
     "hold": State.DELAYED,
 }
+_OUTCOMES: Final = {State.COMPLETED: "C", State.FAILED: "F", State.CANCELLED: "X"}
 _LEASE_US: Final = 1_000_000
 
 
@@ -160,6 +162,23 @@ class Eager:
         if job.id in shelf.jobs:
             return Receipt(job.id, 0, "exists"), None
         now_us = _now_us()
+        state, cause = self._stands(keys, job)
+        if state is not State.ACTIVE:
+            terms = Terms.read(job.terms.encode())._replace(when=job.when, cause=cause)
+            shelf.jobs[job.id] = Snapshot(
+                id=job.id,
+                state=state,
+                now_us=now_us,
+                since_us=now_us,
+                priority=job.priority,
+                raw_body=job.body,
+                run=None,
+                raw_result=None,
+                raw_notes=None,
+                asked=False,
+                terms=terms,
+            )
+            return Receipt(job.id, 0, "new"), None
         due_us = _when(job.when, now_us)
         terms = Terms.read(job.terms.encode())
         body = framed(job.body) if terms.gathers else job.body
@@ -194,6 +213,31 @@ class Eager:
             terms=Terms.read(job.terms.encode()),
         )
         return Receipt(job.id, due_us, "new"), run
+
+    def _stands(self, keys: Keys, job: Prepared) -> tuple[State, str | None]:
+        """Whether a job runs now, waits for others, or is cancelled, and then because of which.
+
+        Raises:
+            JobNotFound: it waits for a job that nobody has enqueued.
+        """
+        terms = Terms.read(job.terms.encode())
+        waits = False
+        for parent in job.parents:
+            queue, id = split_reference(parent) if is_remote(parent) else (keys.queue, parent)
+            seen = self._shelves[queue or ""].jobs.get(id)
+            if seen is None:
+                raise unknown_parent(parent)
+            effect = terms.effect(_OUTCOMES[seen.state]) if seen.state in FINISHED else None
+            if effect == "run":
+                return State.ACTIVE, None
+            if effect == "cancel":
+                return State.CANCELLED, parent
+            waits = waits or effect is None
+        if waits:
+            return State.BLOCKED, None
+        if job.parents and "a" in terms.dependence:  # it was to run only if one fails
+            return State.CANCELLED, None
+        return State.ACTIVE, None
 
     def _end(self, run: Run, performed: Performed) -> None:
         """Note how a run ended.

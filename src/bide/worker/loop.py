@@ -31,6 +31,7 @@ from bide.ops.consume import MAX_SETTLE_BYTES, Claim, Settle, Verdict
 from bide.worker.alarm import make_alarm
 from bide.worker.ear import Ear
 from bide.worker.order import Order
+from bide.worker.postman import Postman
 from bide.worker.processes.crew import Crew
 from bide.worker.running import Running
 from bide.worker.schedules import Refills
@@ -79,6 +80,7 @@ class Loop:
         self._client = client
         self._stations = stations
         self._order = order
+        self._postman = Postman(client, self._post_told)
         self._refills = Refills(client)
         self._no_shares = [0] * len(stations)
         self._burst = burst
@@ -132,7 +134,8 @@ class Loop:
                     await self._wait()
         finally:
             self._alarm.close()
-            await asyncio.gather(self._refills.close(), *(ear.close() for ear in self._ears))
+            closing = (self._refills.close(), self._postman.close())
+            await asyncio.gather(*closing, *(ear.close() for ear in self._ears))
 
     def _free(self) -> int:
         """Slots that may be filled now."""
@@ -153,6 +156,8 @@ class Loop:
             return self.cut_off
         if self._running.busy or self._running.calls_back:
             return self.aborted
+        if self._burst and self._postman.busy:  # what it tells may free jobs of these queues
+            return self.stopping
         return self.stopping or (
             self._burst and not any(s.check or s.limited for s in self._stations)
         )
@@ -266,6 +271,8 @@ class Loop:
 
     def _take(self, station: Station, reply: Claim, sent: float) -> None:
         station.claimed(reply, sent)
+        if reply.post:
+            self._postman.deliver(station.keys)
         self._refills.send(station.keys, reply.thin)
         self._alone = self._alone or reply.alone
         if reply.drain:
@@ -342,6 +349,12 @@ class Loop:
             await self._client.ping(first.keys["meta"])
         self._cold = False
         self._alarm.set(first.until)
+
+    def _post_told(self, queues: set[str]) -> None:
+        """Something was told to these queues: what waited there may be due."""
+        for station in self._stations:
+            station.check = station.check or station.queue in queues
+        self._bell.set()
 
     def _heard(self, station: Station, caller: str) -> None:
         station.hint(caller)

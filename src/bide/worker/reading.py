@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bide.current import CurrentJob
@@ -44,7 +44,7 @@ def identify(run: Run, worker: str, served: Served) -> tuple[Target, Envelope, b
     run.task_name = head.task if head.task.isprintable() else repr(head.task)
     run.codec = head.codec
     run.policy = policy_for(head, run.policy)
-    run.job = current(run, worker, head.meta, head.schedule)
+    run.job = current(run, worker, head.meta, head.schedule, head.parents)
     try:
         target = served.find_to_run(head.task)
     except TaskNotFound:
@@ -55,8 +55,13 @@ def identify(run: Run, worker: str, served: Served) -> tuple[Target, Envelope, b
 
 
 def current(
-    run: Run, worker: str, meta: Mapping[str, Any] | None = None, schedule: str | None = None
+    run: Run,
+    worker: str,
+    meta: Mapping[str, Any] | None = None,
+    schedule: str | None = None,
+    parents: Sequence[str] = (),
 ) -> CurrentJob:
     """The job, as its own code sees it."""
-    station = run.station
-    return CurrentJob(station.queue, worker, run.task_name, run.claimed, run, meta, schedule)
+    return CurrentJob(
+        run.station.queue, worker, run.task_name, run.claimed, run, meta, schedule, parents
+    )

@@ -280,3 +280,19 @@ def test_a_name_that_leads_nowhere() -> None:
         with pytest.raises(bide.TaskNotFound, match="defines no public function"):
             shop.mail.enqueue("tests.integration.testing.shop:nothing")
     assert config.overridden() == config.Override()
+
+
+def test_jobs_that_wait_run_in_the_order_in_which_they_are_enqueued() -> None:
+    with eager(raise_failures=False):
+        first = shop.send.enqueue(1)
+        second = shop.send.options(depends_on=first).enqueue(2)
+        assert (second.status, second.parents) == (State.COMPLETED, (first.id,))
+        bad = shop.mail.enqueue(shop.unfit)
+        after = shop.send.options(depends_on=bad).enqueue(3)
+        assert (after.status, after.cancelled_by) == (State.CANCELLED, bad.id)
+        alarm = shop.send.options(depends_on=[first, bad], if_failed=True).enqueue(4)
+        assert alarm.status == State.COMPLETED
+        quiet = shop.send.options(depends_on=first, if_failed=True).enqueue(5)
+        assert quiet.status == State.CANCELLED
+        with pytest.raises(bide.JobNotFound, match="'nobody' to wait for"):
+            shop.send.options(depends_on="nobody").enqueue(6)

@@ -47,6 +47,7 @@ _SHOWN: Final = 10
 """Jobs named one by one, where they are many."""
 
 _DUE: Final = (State.WAITING, State.DELAYED)
+_UNBEGUN: Final = (*_DUE, State.BLOCKED)
 _ENDED: Final = (State.FAILED, State.CANCELLED, State.COMPLETED)
 
 
@@ -63,12 +64,12 @@ class Verb(NamedTuple):
 
 
 CANCEL: Final = Verb(
-    "cancel", "cancelled", _DUE, (State.ACTIVE, *_DUE), ("ok", "asked", "cancelled")
+    "cancel", "cancelled", _DUE, (State.ACTIVE, *_UNBEGUN), ("ok", "asked", "cancelled")
 )
 RETRY: Final = Verb("retry", "retried", (State.FAILED,), _ENDED)
-PROMOTE: Final = Verb("promote", "promoted", (State.DELAYED,), _DUE)
-RESCHEDULE: Final = Verb("reschedule", "rescheduled", _DUE, _DUE)
-DELETE: Final = Verb("delete", "deleted", _ENDED, (*_DUE, *_ENDED))
+PROMOTE: Final = Verb("promote", "promoted", (State.DELAYED,), _UNBEGUN)
+RESCHEDULE: Final = Verb("reschedule", "rescheduled", _DUE, _UNBEGUN)
+DELETE: Final = Verb("delete", "deleted", _ENDED, (*_UNBEGUN, *_ENDED))
 
 
 @dataclass(frozen=True)

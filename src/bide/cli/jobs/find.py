@@ -39,6 +39,7 @@ ORDER: Final = (
     State.ACTIVE,
     State.WAITING,
     State.DELAYED,
+    State.BLOCKED,
     State.FAILED,
     State.CANCELLED,
     State.COMPLETED,

@@ -92,9 +92,12 @@ _SIGNATURES: Final[dict[Verdict, str | Cell]] = {
 }
 
 
+_UNBEGUN: Final = (State.BLOCKED, State.DELAYED, State.WAITING)
+
+
 def _reasons(site: Site, found: Sequence[Seen]) -> list[list[Reason]]:
     """Why each has not run; read once for all of them, if there are such."""
-    pending = {s.queue for s in found if s.state in (State.DELAYED, State.WAITING)}
+    pending = {s.queue for s in found if s.state in _UNBEGUN}
     if not pending:
         return [[] for _ in found]
     counts, workers = site.counts(sorted(pending)), site.workers()
@@ -137,7 +140,8 @@ def _facts(seen: Seen, reasons: Sequence[Reason]) -> Iterator[tuple[str, str | C
         yield "arguments", _arguments(seen)
     yield "schedule", _schedule(seen, now)
     yield "priority", "" if job.priority is None else str(job.priority)
-    yield "due", _at(job.due, now)
+    yield "due", _at(job.due, now) if job.status != State.BLOCKED else _once_freed(seen)
+    yield "cancelled by", job.cancelled_by or ""
     if job.group is not None:
         yield "group", job.group
     terms = seen.snapshot.terms
@@ -163,6 +167,15 @@ def _facts(seen: Seen, reasons: Sequence[Reason]) -> Iterator[tuple[str, str | C
         yield "error", Cell(error_line(job.error), "red")
     yield "result", _result(seen)
     yield "meta", _meta(seen)
+
+
+def _once_freed(seen: Seen) -> str:
+    """When a job that waits for others is due."""
+    when = seen.snapshot.terms.when
+    if when[:1] == "=":
+        return f"{moment_exactly(seen.job.due)}, if it does not wait any more by then"
+    seconds = (seen.snapshot.due_us - seen.snapshot.now_us) / 1e6
+    return f"{describe(seconds)} after that" if seconds else "as soon as it does not wait any more"
 
 
 def _folding(seen: Seen) -> str:

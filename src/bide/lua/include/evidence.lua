@@ -42,6 +42,7 @@ end
 function evidence.allows(f, state)
   local stamp = evidence.stamp(f)
   if state == 'active' then return stamp == '-' and tonumber(string.sub(f.head, 1, 16)) > 0 end
+  if state == 'blocked' then return f.attempt == 0 end
   if state == 'completed' then return stamp == 'C' end
   if state == 'failed' then return stamp == 'F' or evidence.state(f) == 'failed' end
   if state == 'due' then return f.attempt == 0 or not string.find(stamp, '[CFX]') end

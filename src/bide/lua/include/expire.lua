@@ -9,7 +9,8 @@ function expire.is_unbegun(f)
     and (not f.first or f.missing ~= nil))
 end
 
--- Ends one that has been taken out of the due set of a level; of a group's, that of its group.
+-- Ends one that has been taken out of the due set of a level; of a group's, that of its group; or one
+-- that was blocked.
 function expire.one(sets, record, event, book, now, id, level, f)
   local meta = sets.meta
   redis.call('ZADD', sets.cancelled, now, id)
@@ -25,9 +26,10 @@ function expire.one(sets, record, event, book, now, id, level, f)
 end
 
 -- Ends some of those whose time is over. The time that `expiring` has is the earliest at which it may
--- be: a job that was made due later since is noted again. Returns whether there may be more, and the
--- ids of what has ended.
-function expire.some(sets, record, find, terms, event, group, book, now)
+-- be: a job that was made due later since is noted again. `blocked` is told of those that wait for
+-- others, which stand there for other reasons, too; it says whether they end. Returns whether there
+-- may be more, and the ids of what has ended.
+function expire.some(sets, record, find, terms, event, group, book, now, blocked)
   local over = redis.call('ZRANGEBYSCORE', sets.expiring, '-inf', now, 'LIMIT', 0, AT_ONCE)
   local ended, touched = {}, {}
   if #over == 0 then return false, ended end
@@ -47,6 +49,10 @@ function expire.some(sets, record, find, terms, event, group, book, now)
         expire.one(sets, record, event, book, now, id, level, f)
         ended[#ended + 1] = id
       end
+    elseif blocked and blocked(id) then
+      local priority = terms.value(redis.call('HGET', sets.terms, id), 'p') or 5
+      expire.one(sets, record, event, book, now, id, 10 - priority, nil)
+      ended[#ended + 1] = id
     end
   end
   group.turns(sets, touched, now)

@@ -22,7 +22,7 @@ function find.due(due, id)
 end
 
 -- The state of a job that is not due, and when that state began or (active) its lease ends.
-function find.elsewhere(active, completed, failed, cancelled, id)
+function find.elsewhere(active, completed, failed, cancelled, id, blocked)
   local score = redis.call('ZSCORE', active, id)
   if score then return 'active', tonumber(score) end
   score = redis.call('ZSCORE', completed, id)
@@ -31,6 +31,8 @@ function find.elsewhere(active, completed, failed, cancelled, id)
   if score then return 'failed', tonumber(score) end
   score = redis.call('ZSCORE', cancelled, id)
   if score then return 'cancelled', tonumber(score) end
+  score = redis.call('ZSCORE', blocked, id)
+  if score then return 'blocked', tonumber(score) end
   return 'gone'
 end
 

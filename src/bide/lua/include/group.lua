@@ -92,6 +92,12 @@ function group.spend(gate, f, now)
   f.free = b.tokens < 1 and gate.refilled(b) or 0
 end
 
+-- What the latest of a group's jobs says of it, holds.
+function group.join(f, line, level)
+  if level <= LEVELS then f.priority = LEVELS - level end
+  f.asked = tonumber(string.match(' ' .. line, ' n=(%d+)')) or f.asked
+end
+
 function group.put(sets, f, at, id)
   redis.call('ZADD', sets.due[group.GROUPED], at, id)
   redis.call('ZADD', sets.order, 0, group.entry(f.name, at, id))

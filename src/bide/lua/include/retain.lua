@@ -12,10 +12,12 @@ local DEFAULT = '10000 86400000000 10000 2592000000000 10000 86400000000'
 
 -- Count and age of completed, failed and cancelled jobs: six numbers; whether any job of the queue
 -- was ever kept for a time of its own; and, because who asks needs it too, who listens (`event`), and
--- whether a job ever had terms, or a group, and whether it has limits (`gate`).
+-- whether a job ever had terms, or a group, or waited for others, and whether it has limits (`gate`).
 function retain.limits(meta)
-  local set = redis.call('HMGET', meta, 'retention', 'own', 'listened', 'terms', 'limited', 'groups')
-  local limits = {own = set[2], listened = set[3], terms = set[4], limited = set[5], groups = set[6]}
+  local set = redis.call('HMGET', meta, 'retention', 'own', 'listened', 'terms', 'limited', 'groups',
+    'edges')
+  local limits = {own = set[2], listened = set[3], terms = set[4], limited = set[5], groups = set[6],
+    edges = set[7]}
   local stored = set[1]
   if not stored or not string.find(stored, SIX) then stored = DEFAULT end
   for number in string.gmatch(stored, '%d+') do limits[#limits + 1] = tonumber(number) end
@@ -39,9 +41,20 @@ function retain.find_long(set, now, excess, limit, found)
   for i = 1, math.min(#long, excess - #found) do found[#found + 1] = long[i][2] end
 end
 
+-- Moves a job to the end of the line; its record says when it did finish.
+function retain.put_off(meta, set, run, now, id)
+  local line = redis.call('HGET', run, id)
+  if line and not string.find(line, ' %d+e$') then
+    redis.call('HSET', run, id, line .. string.format(' %.0fe', redis.call('ZSCORE', set, id)))
+    redis.call('HSETNX', meta, 'own', 1)
+  end
+  redis.call('ZADD', set, 'GT', now, id)
+end
+
 -- `kind`: 1 for completed, 2 for failed, 3 for cancelled. `stores`: every hash with a field per
--- job; the second holds the run records.
-function retain.trim(set, stores, now, limits, kind, limit)
+-- job; the second holds the run records. `held`: says of an id whether others need the job yet; such
+-- a job goes to the end of the line.
+function retain.trim(meta, set, stores, now, limits, kind, limit, held)
   local count, age_us = limits[2 * kind - 1], limits[2 * kind]
   local excess = redis.call('ZCARD', set) - count
   local oldest = redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')
@@ -62,7 +75,13 @@ function retain.trim(set, stores, now, limits, kind, limit)
   local lines = limits.own and redis.call('HMGET', stores[2], unpack(found))
   for i, id in ipairs(found) do
     local ended = lines and lines[i] and tonumber(string.match(lines[i], ' (%d+)e$'))
-    if not ended or ended <= spared then ids[#ids + 1] = id end
+    if not ended or ended <= spared then
+      if held and held(id) then
+        retain.put_off(meta, set, stores[2], now, id)
+      else
+        ids[#ids + 1] = id
+      end
+    end
   end
   if #ids == 0 then return end
   redis.call('ZREM', set, unpack(ids))

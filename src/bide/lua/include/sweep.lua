@@ -2,14 +2,14 @@
 local sweep = {}
 
 -- Deletes up to `limit` jobs; true while some are left. `tidy`, if there is one, is told which, and
--- whether they are jobs of groups, whose set is the last.
+-- from which of the sets, before anything of them is removed.
 function sweep.some(meta, sets, stores, limit, tidy)
   for i = 1, #sets do
     local popped = redis.call('ZPOPMIN', sets[i], limit)
     if #popped > 0 then
       local ids = {}
       for j = 1, #popped, 2 do ids[#ids + 1] = popped[j] end
-      if tidy then tidy(ids, i == #sets) end
+      if tidy then tidy(ids, i) end
       for k = 1, #stores do redis.call('HDEL', stores[k], unpack(ids)) end
       limit = limit - #ids
       if limit <= 0 then return true end

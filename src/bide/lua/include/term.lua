@@ -2,7 +2,7 @@
 --
 --   x=+N   it begins within N microseconds of its due time, or never
 --   x=@N   it begins by N, or never
---   e=N    it did not, and was cancelled at N
+--   e=N    it did not begin in time, and was cancelled at N
 --   g=NAME it is of this group
 --   n=N    of which N may run at once, as it was asked with this job
 --   k=...  the key under which calls fold (`fold`), always followed by how:
@@ -11,12 +11,20 @@
 --   f=dQ,M it is put off until no call has come for Q microseconds, and by M at most (0: any time)
 --   f=tN,P N of them in P microseconds
 --   f=gQ,M,S  as d, and the items of up to S calls are run together
+--   d=-    it waits for others, and so does not fold; behind that, or in its place, one letter for each
+--          that holds: `f` their failing does not matter, `c` nor does their being cancelled, `a` it is
+--          to run only if one of them fails, and as soon as it does
+--   w=+N   of one that waits for others: when it is due, counted from when it is freed; or w==N
+--   p=N    and its priority
+--   c=id   it was cancelled, because this job that it waited for did not end as it should have
 local term = {}
 
-local ASKED = {x = {'^[+@]%d+$'}, g = {'^[^%s%c{}]+$'}, n = {'^[1-9]%d*$'}, k = {'^%S+$'},
+local ASKED = {x = {'^[+@]%d+$'}, g = {'^[^%s%c{}]+$'}, n = {'^[1-9]%d*$'}, d = {'^[-fca]+$'},
+  k = {'^%S+$'},
   f = {'^u[krx],[fs]$', '^u[krx],%d+$', '^d%d+,%d+$', '^t[1-9]%d*,[1-9]%d*$', '^g%d+,%d+,[1-9]%d*$'}}
-local NOTED = {e = {'^%d+$'}}
-local LONGEST, VALUE = 1200, {g = 128, n = 6, k = 800, f = 45}
+local NOTED = {e = {'^%d+$'}, w = {'^[+=]%d+$'}, p = {'^%d$'}, c = {'^%S+$'}}
+-- With a key, or with a parent, and all that may stand beside these, there is room to spare.
+local LONGEST, VALUE = 1200, {g = 128, n = 6, k = 800, f = 45, c = 300}
 
 local function read(line, is_known)
   local count = 0
@@ -35,7 +43,7 @@ local function read(line, is_known)
   local _, keys = string.gsub(' ' .. line, ' k=', '')
   local _, ways = string.gsub(' ' .. line, ' f=', '')
   return count > 0 and #line <= LONGEST and keys == ways and keys <= 1
-    and (keys == 0 or string.find(line, 'k=%S+ f=') ~= nil)
+    and (keys == 0 or (string.find(line, 'k=%S+ f=') ~= nil and not string.find(' ' .. line, ' d=', 1, true)))
 end
 
 -- Whether a caller may ask this.
@@ -48,10 +56,15 @@ function term.is_one(line)
   return read(line, function(name) return ASKED[name] or NOTED[name] end)
 end
 
--- By when a job that is due at `due` must have begun, or nil.
+-- What a line says under a name, or nil.
+function term.value(line, name)
+  return line and string.match(' ' .. line, ' ' .. name .. '=(%S+)')
+end
+
+-- By when a job that is due at `due` must have begun, or nil; `due` is nil while that is not known.
 function term.begins_by(line, due)
-  local way, us = string.match(' ' .. (line or ''), ' x=([+@])(%d+)')
-  if not us then return nil end
+  local way, us = string.match(term.value(line, 'x') or '', '^([+@])(%d+)')
+  if not us or (way == '+' and not due) then return nil end
   return way == '+' and due + tonumber(us) or tonumber(us)
 end
 

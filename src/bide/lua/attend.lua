@@ -1,0 +1,53 @@
+-- attend: jobs of another queue wait for jobs of this one, which is to tell them.
+-- @key   meta       marks that there are such
+-- @key   due        looks
+-- @key   blocked    looks
+-- @key   edges      adds what waits, reads what is told already
+-- @key   active     looks
+-- @key   completed  looks
+-- @key   failed     looks
+-- @key   cancelled  looks
+-- @rest  child parent
+-- @reply ok, then per pair: - | C | F | X | U | D
+-- @reply busy       what jobs of these names have left is being seen to: come again
+-- @include depend
+
+-- `-`: it has not ended; C, F, X: it has completed, failed, was cancelled; U: there is no such job; D: the
+-- queue is a delay queue, and holds data
+local parents, known = {}, {}
+for i = rest, #ARGV, 2 do
+  if not string.find(ARGV[i], '^{[^%s%c{}]+}[^%s%c{}]+$') or not string.find(ARGV[i + 1], '^[^%s%c{}]+$') then
+    return redis.error_reply('BADARG attend rest')
+  end
+  if not known[ARGV[i + 1]] then parents[#parents + 1] = ARGV[i + 1] end
+  known[ARGV[i + 1]] = true
+end
+local is_data = redis.call('HGET', meta, 'kind') == 'data'
+local states = depend.states({due = due, blocked = blocked, active = active,
+  completed = completed, failed = failed, cancelled = cancelled}, parents)
+local reply, adds = {'ok'}, {}
+for i = rest, #ARGV, 2 do
+  local child, parent = ARGV[i], ARGV[i + 1]
+  local word = states[parent]
+  if is_data then
+    word = 'D'
+  elseif word == 'live' then
+    word = '-'
+    adds[#adds + 1] = 0
+    adds[#adds + 1] = '>' .. parent .. ' ' .. child
+  else
+    -- Of one that was removed since, the news may not have been delivered yet.
+    for _, outcome in ipairs({'C', 'F', 'X'}) do
+      if redis.call('ZSCORE', edges, '@' .. child .. ' ' .. parent .. ' ' .. outcome) then
+        word = outcome
+      end
+    end
+    word = word or 'U'
+  end
+  reply[#reply + 1] = word
+end
+if #adds > 0 then
+  redis.call('HSET', meta, 'edges', 1, 'terms', 1)
+  redis.call('ZADD', edges, unpack(adds))
+end
+return reply

@@ -1,0 +1,113 @@
+-- fsck_edges: look at a piece of what jobs wait for, and mend what would keep one waiting for ever.
+-- @key   meta       marks
+-- @key   due        looks
+-- @key   jobs       looks
+-- @key   expiring   adds jobs that are to be looked at
+-- @key   blocked    looks
+-- @key   edges      looks, removes, adds
+-- @key   active     looks
+-- @key   completed  looks
+-- @key   failed     looks
+-- @key   cancelled  looks
+-- @key   wake       hints when there is something to be told
+-- @arg   cursor     text     where to go on, as the reply before said; 0 to begin
+-- @arg   limit      integer  how many to look at, about
+-- @arg   repair     integer  1 to mend what is found, 0 only to say it
+-- @reply ok now cursor    where to go on, 0 at the end; then per finding: kind id says fix
+-- @include clock depend hint
+
+if not string.find(cursor, '^%d+$') then return redis.error_reply('BADARG fsck_edges cursor') end
+local FORMS = {'^>([^%s{}]+) (%S+)$', '^<([^%s{}]+) (%S+)$', '^!([^%s{}]+) ([CFX])$',
+  '^=([^%s{}]+) ([^%s{}]+)$', '^@({%S+}%S+) (%S+) [CFX]$', '^%?([^%s{}]+) ({%S+}%S+)$'}
+local sets = {due = due, blocked = blocked, active = active, completed = completed, failed = failed,
+  cancelled = cancelled}
+
+local now = clock.now(meta)
+local scanned = redis.call('ZSCAN', edges, cursor, 'COUNT', limit)
+-- Removes first, because a full server refuses what adds before.
+if repair == 1 then redis.call('HDEL', meta, '') end
+local reply, wakes = {'ok', now, scanned[1]}, false
+local function tell(id, says, fix)
+  for _, word in ipairs({'edges', id, says, fix}) do reply[#reply + 1] = word end
+  return repair == 1
+end
+
+local function is_blocked(id) return redis.call('ZSCORE', blocked, id) end
+
+-- Whether the parent has ended, and nobody has been asked to tell its children; how it has ended.
+local function is_silent(parent)
+  if depend.is_marked(edges, parent) then return false end
+  local state = depend.states(sets, {parent})[parent] or 'X'
+  return state ~= 'live', state
+end
+
+local function mark(parent, state)
+  redis.call('ZADD', edges, 0, '!' .. parent .. ' ' .. state)
+  wakes = true
+end
+
+local function remove(member) redis.call('ZREM', edges, member) end
+
+local function check_child(child, parent, member)
+  local is_remote = depend.is_remote(parent)
+  if not is_blocked(child) then
+    if is_remote or not redis.call('ZSCORE', edges, '>' .. parent .. ' ' .. child) then
+      if tell(child, 'waits for ' .. parent .. ', and is not blocked', 'waits no more') then
+        remove(member)
+      end
+    end
+  elseif is_remote then
+    if not redis.call('ZSCORE', expiring, child)
+      and tell(child, 'waits for ' .. parent .. ', and is never looked at', 'is looked at now') then
+      redis.call('ZADD', expiring, now, child)
+      wakes = true
+    end
+  elseif not redis.call('ZSCORE', edges, '>' .. parent .. ' ' .. child)
+    and tell(child, 'waits for ' .. parent .. ', which would not tell it', 'is told') then
+    redis.call('ZADD', edges, 0, '>' .. parent .. ' ' .. child)
+    local silent, state = is_silent(parent)
+    if silent then mark(parent, state) end
+  end
+end
+
+local function check_parent(parent, child, member)
+  if not depend.is_remote(child) and is_blocked(child)
+    and not redis.call('ZSCORE', edges, '<' .. child .. ' ' .. parent) then
+    if tell(child, 'is told by ' .. parent .. ', and does not wait for it', 'is told no more') then
+      remove(member)
+    end
+    return
+  end
+  local silent, state = is_silent(parent)
+  if silent and tell(parent, 'has ended, and has not told ' .. child, 'tells it') then
+    mark(parent, state)
+  end
+end
+
+local found = scanned[2]
+for i = 1, #found, 2 do
+  local member, score = found[i], found[i + 1]
+  local form, a, b
+  for at, pattern in ipairs(FORMS) do
+    a, b = string.match(member, pattern)
+    if a then
+      form = at
+      break
+    end
+  end
+  if not form then
+    if tell(member, 'cannot be read', 'is removed') then remove(member) end
+  elseif score ~= '0' then
+    if tell(a, 'stands in edges with a score', 'stands there without') then
+      redis.call('ZADD', edges, 0, member)
+    end
+  elseif form == 1 then
+    check_parent(a, b, member)
+  elseif form == 2 then
+    check_child(a, b, member)
+  elseif form == 4 and redis.call('HEXISTS', jobs, a) == 0 then
+    if tell(a, 'is kept for ' .. b .. ', and is no job', 'is kept no more') then remove(member) end
+  end
+end
+if wakes then hint.push(wake, '-') end
+return reply

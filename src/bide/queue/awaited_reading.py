@@ -1,0 +1,63 @@
+"""What a queue reads of others than its own jobs, for code on an event loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from bide.current import current_job
+from bide.keys import keys_of
+from bide.ops import inspect, registry
+from bide.ops.registry import WorkerSeen
+from bide.queue.awaited_job import AsyncJob
+from bide.queue.parents import by_queue, in_order
+
+if TYPE_CHECKING:
+    from bide.queue.awaited import AsyncQueue
+
+
+class AsyncReading:
+    """What a queue asks of other queues, and of workers."""
+
+    async def parents(self, id: str | None = None) -> list[AsyncJob[Any]]:
+        """The jobs that a job waits for, or has waited for, in the order given.
+
+        Args:
+            id: of a job of this queue; None for the job that the calling code runs in.
+
+        Raises:
+            JobNotFound: there is no job of this id, or one of those that it waits for is no more.
+            UsageError: without an id, outside of a job.
+        """
+        queue = cast("AsyncQueue", self)
+        if id is None:
+            home, parents = current_job().queue, current_job().parents
+        else:
+            home, parents = queue.name, (await queue.fetch(id)).parents
+        read = {}
+        for name, ids in by_queue(home, parents).items():
+            keys = keys_of(name, queue.prefix)
+            pages = await queue._client.run_many(inspect.fetch_many(keys, ids))
+            read[name] = [snapshot for page in pages for snapshot in page]
+        return [
+            AsyncJob(queue._beside(name), snapshot.id, snapshot=snapshot)
+            for name, snapshot in in_order(home, parents, read)
+        ]
+
+    async def workers(self) -> list[WorkerSeen]:
+        """The workers that serve this queue and were heard of lately."""
+        queue = cast("AsyncQueue", self)
+        seen = await queue._client.run(registry.workers(queue._here.everywhere))
+        return [worker for worker in seen if queue.name in worker.about.queues]
+
+    def _beside(self, name: str) -> AsyncQueue:
+        """Another queue of the same server, by its name."""
+        queue = cast("AsyncQueue", self)
+        if name == queue.name:
+            return queue
+        return type(queue)(
+            name,
+            url=queue._url,
+            prefix=queue._prefix,
+            serializer=queue.serializer,
+            patience=queue._patience,
+        )

@@ -1,0 +1,107 @@
+"""Thousands that wait for one, and one that waits for thousands: no script takes long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+from bide.ops import edges, fsck, inspect, manage, produce
+from bide.ops.produce import Prepared
+from bide.payload.codec import Body, encode_body
+from tests.faults.legal import assert_legal
+from tests.faults.look import members
+from tests.faults.test_bounded_scripts import KEYS, MOST_US, OF_FLOWS, Full, hollow
+from tests.faults.verbs import enqueue_all
+
+__all__ = ["hollow"]
+WIDE, WIDEST = 2_000, 10_000
+BODY = encode_body(Body("app:task"))
+
+
+def plain(*ids: str) -> list[Prepared]:
+    return [Prepared(id, "+0", 5, BODY) for id in ids]
+
+
+def after(id: str, *parents: str) -> Prepared:
+    return Prepared(id, "+0", 5, BODY, terms="d=-", parents=parents)
+
+
+def work(full: Full) -> int:
+    """Claim and complete until nothing is due; how many jobs ran."""
+    done = 0
+    while jobs := full.claim():
+        full.settle(jobs, "complete", "", b"1")
+        done += len(jobs)
+    return done
+
+
+def test_no_script_takes_long_however_many_wait(hollow: Full) -> None:
+    run, number = hollow.client.run, count()
+    hollow.direct.config_set("slowlog-log-slower-than", 20)  # what scripts call is told, too
+
+    def fan_in() -> None:
+        n = next(number)
+        parents = [f"p{n}-{i:05}" for i in range(WIDE)]
+        enqueue_all(hollow.client, KEYS, [*plain(*parents), after(f"z{n}", *parents)])
+        (seen,) = run(inspect.fetch(KEYS, [f"z{n}"]))
+        assert seen is not None
+        assert seen.awaits == WIDE
+        assert work(hollow) == WIDE + 1
+
+    def fan_out(end: Callable[[str], object]) -> None:
+        n = next(number)
+        children = [after(f"c{n}-{i:05}", f"a{n}") for i in range(WIDE)]
+        enqueue_all(hollow.client, KEYS, [*plain(f"a{n}"), *children])
+        end(f"a{n}")
+        while hollow.direct.zcard(KEYS["blocked"]):
+            hollow.settle(hollow.claim(), "complete")
+        work(hollow)
+
+    def remote() -> None:
+        n = next(number)
+        children = [(f"{{other}}c{i:05}", f"r{n}") for i in range(WIDE)]
+        run(produce.enqueue(KEYS, plain(f"r{n}")))
+        for i in range(0, WIDE, produce.CHUNK):
+            run(edges.attend(KEYS, children[i : i + produce.CHUNK]))
+        work(hollow)
+        done: list[str] = []
+        while letters := run(edges.post(KEYS, "-", done)):
+            done = [letter.stored for letter in letters]
+
+    def hear() -> None:
+        n = next(number)
+        ids = [f"h{n}-{i:05}" for i in range(WIDE // 10)]
+        waits = [after(id, "{other}far", "{other}near") for id in ids]
+        for i in range(0, len(ids), edges.MOST_POST):
+            run(produce.enqueue(KEYS, waits[i : i + edges.MOST_POST]))
+        cursor = fsck.BEGIN
+        while (step := run(fsck.look_at_edges(KEYS, cursor, False))).cursor != fsck.BEGIN:
+            cursor = step.cursor
+        for parent in ("{other}far", "{other}near"):
+            for i in range(0, len(ids), edges.MOST_POST):
+                some = ids[i : i + edges.MOST_POST]
+                run(edges.hear(KEYS, [(id, parent, "C") for id in some]))
+        assert work(hollow) == len(ids)
+
+    hollow.time("fan-in", fan_in)
+    hollow.time("fan-out", lambda: fan_out(lambda id: work(hollow)))
+    hollow.time("cancelled", lambda: fan_out(lambda id: run(manage.cancel(KEYS, [id]))))
+    hollow.time("deleted", lambda: fan_out(lambda id: run(manage.delete(KEYS, [id]))))
+    hollow.time("elsewhere", remote)
+    hollow.time("heard", hear)
+    for what, us in hollow.timings.items():
+        print(f"{what}: {us} us")
+    assert {what.partition(": ")[2] for what in hollow.timings} >= OF_FLOWS
+    assert members(hollow.direct, KEYS["blocked"]) == []
+    assert_legal(hollow.direct, "mail")
+    assert max(hollow.timings.values()) < MOST_US, hollow.timings
+
+
+def test_ten_thousand_wait_for_one_and_one_waits_for_ten_thousand(hollow: Full) -> None:
+    ids = [f"m{i:05}" for i in range(WIDEST)]
+    middle = [after(id, "a") for id in ids]
+    enqueue_all(hollow.client, KEYS, [*plain("a"), *middle, after("z", *ids)])
+    assert work(hollow) == WIDEST + 2
+    holding = assert_legal(hollow.direct, "mail")
+    assert holding.sets["blocked"] == {}
+    assert {member for member in holding.edges if member[0] != "="} == set()
