@@ -149,7 +149,8 @@ TERMS = [
     b"x=+5 d=-fc w=+30000000 p=9 c={other}a g=b n=2",
 ]
 ITEM = [
-    *(b"completed", NOW, 5, BODIES[0], RECORDS[0], RESULTS[0], NOTES[0], None, TERMS[0], None),
+    *(b"completed", NOW, 5, BODIES[0], RECORDS[0], RESULTS[0], NOTES[0], None, TERMS[0]),
+    *(None, None),
 ]
 
 

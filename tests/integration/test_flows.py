@@ -13,10 +13,15 @@ from bide import (
     JobCancelled,
     JobNotFound,
     Queue,
+    Unique,
     UsageError,
     chain,
+    debounce,
     fan_in,
+    gather,
+    throttle,
 )
+from bide.folding import Folding
 from bide.ops import consume, edges, manage, produce
 from tests.integration import jobs
 from tests.integration.workers import at_work, burst
@@ -198,6 +203,38 @@ def test_what_was_told_twice_changes_nothing(queue: Queue, other: Queue) -> None
 def test_what_cannot_be_meant_is_refused(queue: Queue, options: Any, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         queue.enqueue(jobs.add, 1, **options)
+
+
+@pytest.mark.parametrize("unique", [Unique(), debounce("1s"), throttle("1/s"), gather("1s")])
+def test_what_waits_cannot_fold_and_is_refused_wherever_it_is_said(
+    queue: Queue, unique: Folding
+) -> None:
+    folding = queue.prepare(jobs.add, (1,), unique=unique, job_id="a")
+    with pytest.raises(UsageError, match="A job that waits for others cannot fold"):
+        queue.prepare(jobs.add, (1,), unique=unique, depends_on="b")
+    with pytest.raises(UsageError, match="A job that waits for others cannot fold"):
+        chain(queue.prepare(jobs.add, (1,)), folding)
+    with pytest.raises(UsageError, match="which may fold into another job; enqueue that first"):
+        queue.enqueue_many(chain(folding, queue.prepare(jobs.add, (2,))))
+    with pytest.raises(UsageError, match="A job that waits for others cannot fold"):
+        queue.gather("key", 1, into=jobs.add, depends_on="b")
+
+
+def test_what_was_folded_can_be_waited_for(queue: Queue) -> None:
+    first = queue.enqueue(jobs.add, 1, unique=Unique())
+    again = queue.enqueue(jobs.add, 1, unique=Unique())
+    after = queue.enqueue(jobs.add, 2, depends_on=again)
+    assert after.parents == (first.id,)
+    burst(queue)
+    assert after.refresh().result == 2
+
+
+def test_jobs_of_a_group_may_wait_for_each_other(queue: Queue) -> None:
+    steps = [queue.prepare(jobs.add, (n,), group="g") for n in range(3)]
+    *_, last = queue.enqueue_many(chain(*steps))
+    assert (last.group, last.status) == ("g", "blocked")
+    burst(queue)
+    assert last.refresh().result == 2
 
 
 def test_a_circle_is_refused(queue: Queue) -> None:

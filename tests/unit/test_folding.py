@@ -150,7 +150,7 @@ def test_what_cannot_be_meant_is_refused(make: Callable[[], Any], told: str) -> 
 
 
 def test_the_terms_of_a_job_say_both() -> None:
-    line = write_terms("5s", "k=t: f=uk,f")
+    line = write_terms("5s", folding="k=t: f=uk,f")
     assert line == "x=+5000000 k=t: f=uk,f"
     assert (folds(line), folds("x=+5"), folds("")) == (True, False, False)
     assert Terms.read(line.encode()).begins_within_us == 5_000_000

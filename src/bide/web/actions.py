@@ -36,15 +36,16 @@ class Verb(NamedTuple):
 
 
 _DUE: Final = (State.WAITING, State.DELAYED)
+_UNBEGUN: Final = (*_DUE, State.BLOCKED)
 _ENDED: Final = tuple(state for state in State if state in FINISHED)
 
 VERBS: Final[dict[str, Verb]] = {
-    "cancel": Verb("Cancel", "cancelled", (State.ACTIVE, *_DUE)),
-    "promote": Verb("Run now", "made due now", _DUE),
-    "reschedule": Verb("Reschedule", "rescheduled", _DUE),
+    "cancel": Verb("Cancel", "cancelled", (State.ACTIVE, *_UNBEGUN)),
+    "promote": Verb("Run now", "made due now", _UNBEGUN),
+    "reschedule": Verb("Reschedule", "rescheduled", _UNBEGUN),
     "spread": Verb("Spread", "spread", _DUE),
     "retry": Verb("Retry", "retried", _ENDED),
-    "delete": Verb("Delete", "deleted", (*_DUE, *_ENDED)),
+    "delete": Verb("Delete", "deleted", (*_UNBEGUN, *_ENDED)),
 }
 """What can be done to jobs."""
 

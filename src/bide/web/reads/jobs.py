@@ -49,7 +49,7 @@ async def jobs(site: Site, asked: Asked) -> dict[str, Any]:
 
 async def _reasons(site: Site, queue: str, snapshot: Snapshot) -> list[Reason]:
     """Why it has not run; nothing where it has."""
-    if snapshot.is_item or snapshot.state not in (State.DELAYED, State.WAITING):
+    if snapshot.is_item or snapshot.state not in (State.BLOCKED, State.DELAYED, State.WAITING):
         return []
     counts = await site.counts([queue])
     return why(Read(queue, snapshot, counts[queue], await site.workers()))
