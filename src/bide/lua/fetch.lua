@@ -17,8 +17,7 @@
 -- @key   edges      reads what it waits for
 -- @key   asked      reads
 -- @rest  id
--- @reply ok now, then per job:
--- @reply   state since priority body run result notes asked terms turn awaited | gone
+-- @reply ok now, then per job: state since priority body run result notes asked terms turn awaited | gone
 -- @reply more now, then the same of the first of them: there is no room for the others in one reply
 -- @include clock find weigh group depend
 
