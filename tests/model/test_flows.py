@@ -1,7 +1,7 @@
 """Any graph of jobs that wait for each other, with any ends in any order, against a model.
 
-A job runs once its condition holds and never before, once; what can run no more is cancelled; when
-all has ended, nothing is blocked and nobody is left to be told.
+A job runs once its condition holds and never before, once, and beside no other of its group; what can
+run no more is cancelled; when all has ended, nothing is blocked and nobody is left to be told.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ BODY = encode_body(Body("app.tasks:send"))
 LEASE_US = 600_000_000
 ENDS: dict[str, Outcome] = {"C": "complete", "F": "fail", "X": "cancel"}
 Flags = Literal["-", "-f", "-a", "-c", "-fc", "-ac"]
+Drawn = tuple[list[int], Flags, str]
 
 
 @dataclass
@@ -38,15 +39,17 @@ class Node:
 
     parents: list[int]
     flags: Flags
+    group: str = ""
     state: str = "due"
     waits: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Jobs, each with those before it that it waits for, and what happens: which job, and what."""
+    """Jobs, each with those before it that it waits for, and its group; and what happens: which job,
+    and what."""
 
-    nodes: list[tuple[list[int], Flags]]
+    nodes: list[Drawn]
     late: int
     """From this one on, jobs are enqueued after half of the events."""
     events: list[tuple[int, str]]
@@ -59,7 +62,7 @@ def graphs(draw: Any) -> Graph:
     for i in range(count):
         parents = draw(st.lists(st.integers(0, i - 1), unique=True, max_size=3)) if i else []
         flags = draw(st.sampled_from(["-", "-", "-f", "-a", "-c", "-fc", "-ac"]))
-        nodes.append((parents, flags))
+        nodes.append((parents, flags, draw(st.sampled_from(["", "", "g", "h"]))))
     event = st.tuples(st.integers(0, count - 1), st.sampled_from("CCFXRxd"))
     return Graph(nodes, draw(st.integers(1, count)), draw(st.lists(event, max_size=20)))
 
@@ -70,8 +73,8 @@ class Model:
     def __init__(self) -> None:
         self.nodes: dict[int, Node] = {}
 
-    def add(self, i: int, parents: list[int], flags: Flags) -> None:
-        node = self.nodes[i] = Node(parents, flags)
+    def add(self, i: int, parents: list[int], flags: Flags, group: str) -> None:
+        node = self.nodes[i] = Node(parents, flags, group)
         node.waits = {p for p in parents if self.nodes[p].state in ("due", "active", "blocked")}
         if not parents:
             return
@@ -118,12 +121,12 @@ class Play:
         self.held: dict[int, Claimed] = {}
         self.runs: list[int] = []
 
-    def add(self, first: int, nodes: list[tuple[list[int], Flags]]) -> None:
+    def add(self, first: int, nodes: list[Drawn]) -> None:
         jobs = []
-        for i, (parents, flags) in enumerate(nodes, first):
+        for i, (parents, flags, group) in enumerate(nodes, first):
             alive = [p for p in parents if p not in self.model.nodes or self._exists(p)]
-            self.model.add(i, alive, flags)
-            terms = f"d={flags}" if alive else ""
+            self.model.add(i, alive, flags, group)
+            terms = " ".join([f"g={group}"] * bool(group) + [f"d={flags}"] * bool(alive))
             names = tuple(f"j{p}" for p in alive)
             jobs.append(Prepared(f"j{i}", "+0", 5, BODY, terms=terms, parents=names))
         for trip in produce.enqueue_many(KEYS, jobs):
@@ -143,7 +146,11 @@ class Play:
                 self.held[i] = job
                 self.runs.append(i)
             if not claim.jobs:
-                return
+                break
+        running = [self.model.nodes[i].group for i in self.held if self.model.nodes[i].group]
+        assert len(running) == len(set(running)), "two of a group run"
+        left = {node.group for node in self.model.nodes.values() if node.state == "due"}
+        assert left <= {*running}, "its group is free, and it does not run"
 
     def do(self, i: int, what: str) -> None:
         node = self.model.nodes.get(i)
