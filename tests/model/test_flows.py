@@ -1,7 +1,7 @@
 """Any graph of jobs that wait for each other, with any ends in any order, against a model.
 
-A job runs once its condition holds and never before, once, and beside no other of its group; what can
-run no more is cancelled; when all has ended, nothing is blocked and nobody is left to be told.
+A job runs once its condition holds and never before, once, and beside no other of its group; what
+can run no more is cancelled; when all has ended, nothing is blocked and nobody is left to be told.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """Jobs, each with those before it that it waits for, and its group; and what happens: which job,
-    and what."""
+    """Jobs, each with those before it that it waits for, and its group; what happens, to which."""
 
     nodes: list[Drawn]
     late: int
