@@ -170,11 +170,8 @@ def signature_of(task: Function | str, name: str) -> Signature | None:
 def _check(options: TaskOptions) -> None:
     check_names(options, TaskOptions)
     to_us(options.get("delay") or 0)
-    write_terms(
-        options.get("expires"),
-        options.get("group") or "any",  # that of each job, where the task says none
-        options.get("group_concurrency"),
-    )
+    group = options.get("group") or "any"  # that of each job, where the task says none
+    write_terms(options.get("expires"), group, options.get("group_concurrency"))
     check_folding(options.get("unique"))
     check_priority(options.get("priority"))
     check_durability(options.get("durability"))
