@@ -82,6 +82,11 @@ class Full:
         self.add_to("g", "in-run", "in-set-aside")
         assert self.claim("w2", 1) == ["in-run"]
         self.claim("w3", 1)
+        self.run(groups.arrange(KEYS, "limited", rate="1 3600000000 1"))
+        self.add_to("limited", "in-turn", priority=9)
+        (job,) = self.run(consume.claim(KEYS, "w5", 1, 1, LEASE_US, 1)).jobs
+        assert job.id == "in-turn"
+        self.run(consume.settle(KEYS, [Settle(job.id, job.token, "complete", "", b"")]))
         self.add("aside", "aside-2")
         self.run(manage.empty(KEYS, "this"))
         self.settle("again", "retry", "+3600000000", ERROR)
@@ -90,11 +95,7 @@ class Full:
         self.add("later", when="+7200000000")
         self.add_to("g", "in-wait", "in-wait-2")
         self.add_to("idle", "in-later", when="+7200000000")
-        self.run(groups.arrange(KEYS, "limited", rate="1 3600000000 1"))
-        self.add_to("limited", "in-turn", "in-turn-2", priority=9)
-        (job,) = self.run(consume.claim(KEYS, "w5", 1, 1, LEASE_US, 1)).jobs
-        assert job.id == "in-turn"
-        self.run(consume.settle(KEYS, [Settle(job.id, job.token, "complete", "", b"")]))
+        self.add_to("limited", "in-turn-2", priority=9)
         for id in ("first", "second"):
             terms = "k=app.tasks:send: f=d7200000000,0"
             self.run(produce.enqueue(KEYS, [Prepared(id, "+0", 5, BODY, terms=terms)]))

@@ -10,7 +10,7 @@ WAIT = ("in-wait", "in-wait-2", "in-later", "in-turn-2")
 MARKER = (("groups", "idle"), ("turns", "idle"))
 
 GROUPS = [
-    case("no order has it", ("DEL", "@order"), finds={("group", id) for id in WAIT}, in_wait="due"),
+    case("no order has it", ("DEL", "@order"), finds={("groups", "limited"), ("group", id) for id in WAIT}, in_wait="due"),
     case("an entry of no job", ("ZADD", "@order", "0", NO_JOB), finds=("order", "nobody")),
     case("an entry of no form", ("ZADD", "@order", "0", "noise"), finds=("order", "noise")),
     case(
@@ -53,7 +53,7 @@ GROUPS = [
         ("DEL", "@trash:grouped"),
         finds=("groups", "x"),
     ),
-    case("no markers", ("DEL", "@turns"), finds=("groups", "idle")),
+    case("no markers", ("DEL", "@turns"), finds={("groups", "idle"), ("groups", "limited")}),
     case(
         "a marker while one runs",
         ("HSET", "@groups", "g", "5 0 0 0 5 1700000000000000"),
