@@ -10,7 +10,12 @@ WAIT = ("in-wait", "in-wait-2", "in-later", "in-turn-2")
 MARKER = (("groups", "idle"), ("turns", "idle"))
 
 GROUPS = [
-    case("no order has it", ("DEL", "@order"), finds={("groups", "limited"), ("group", id) for id in WAIT}, in_wait="due"),
+    case(
+        "no order has it",
+        ("DEL", "@order"),
+        finds={("groups", "limited"), *(("group", id) for id in WAIT)},
+        in_wait="due",
+    ),
     case("an entry of no job", ("ZADD", "@order", "0", NO_JOB), finds=("order", "nobody")),
     case("an entry of no form", ("ZADD", "@order", "0", "noise"), finds=("order", "noise")),
     case(
