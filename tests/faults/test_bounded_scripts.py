@@ -234,6 +234,7 @@ def _time_reading(full: Full) -> None:
     full.time("timeline", lambda: full.client.run(widest))
     ever = ahead.between(KEYS, 0, 2**50, DUE // 2, inspect.MAX_PAGE)
     full.time("between", lambda: full.client.run(ever))
+    full.time("ahead", lambda: full.client.run(inspect.ahead(KEYS, range(1, 33))))
     full.time("minutes", lambda: full.client.run(inspect.minutes(KEYS, 1499, 1500)))
     full.time("watch", lambda: full.client.run(inspect.watch(KEYS, to_come[0].id, 1)))
     for state in ("waiting", "active", "completed"):
