@@ -223,7 +223,7 @@ def test_everything_is_in_json(home: Path, one_url: str, mail: Queue) -> None:
     }  # fmt: skip
     assert set(shown) == {*listed} | {
         "now", "expires", "expired", "args", "kwargs", "meta", "result", "unreadable", "attempts",
-        "progress", "logs", "why",
+        "progress", "logs", "why", "schedule", "schedule_time",
         "signature",
     }  # fmt: skip
     assert shown["args"] == [HOSTILE]
