@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -39,7 +40,8 @@ def say(url: str, name: str, **about: object) -> None:
 
 
 def test_queues_are_listed_with_their_jobs(home: Path, one_url: str, mail: Queue) -> None:
-    Queue("other", url=one_url).enqueue("shop:greet")
+    with contextlib.closing(Queue("other", url=one_url)) as queue:
+        queue.enqueue("shop:greet")
     lines = said(bide(home, "queues", "ls", url=one_url)).splitlines()
     assert [line.split()[0] for line in lines] == ["queue", "mail", "other"]
     assert lines[1].split()[1:4] == ["3", "0", "0"]
@@ -144,7 +146,8 @@ def test_workers_are_listed(home: Path, one_url: str) -> None:
     shown = said(bide(home, "workers", url=one_url))
     lacks = r"w2 was asked for what it does not serve: shop:new, x\x1b[2Jy"
     assert lacks in shown.splitlines()
-    Queue("other", url=one_url).enqueue("shop:new")
+    with contextlib.closing(Queue("other", url=one_url)) as queue:
+        queue.enqueue("shop:new")
     assert lacks in said(bide(home, "info", url=one_url)).splitlines()
     assert "w1" in shown
     assert "mail, low" in shown
@@ -190,7 +193,8 @@ def test_a_queue_that_is_asked_for_needs_a_live_worker(home: Path, one_url: str)
     done = bide(home, "health", "-q", "mail", url=one_url)
     assert said(done, 1) == "mail: no live worker serves it and it has never been used.\n"
     say(one_url, "w", queues=["mail"])
-    Queue("mail", url=one_url).enqueue("shop:greet", delay="1h")
+    with contextlib.closing(Queue("mail", url=one_url)) as queue:
+        queue.enqueue("shop:greet", delay="1h")
     said(bide(home, "health", "-q", "mail", url=one_url))
     assert "other: no live" in said(
         bide(home, "health", "-q", "mail", "-q", "other", url=one_url), 1

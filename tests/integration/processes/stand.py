@@ -48,7 +48,7 @@ class Stand:
 
     def __exit__(self, *_: object) -> None:
         self.queue.close()
-        eventually(lambda: marks() <= self._before, 5)  # a process that was killed takes a moment
+        eventually(lambda: marks() <= self._before, 20)  # a process that was killed takes a moment
 
     def notes(self, what: str | None = None, id: str | None = None) -> list[Note]:
         """What was noted so far."""
