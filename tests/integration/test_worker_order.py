@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from bide import Queue, Retry, UsageError, Worker
+from bide.keys import DUE_SETS
 from bide.worker import running
 from tests.integration import jobs, ordered
 from tests.integration.workers import at_work, burst, claims, eventually
@@ -325,7 +326,7 @@ def test_beside_a_suspect_nothing_is_claimed_from_another_queue(
 ) -> None:
     suspect = high.enqueue(ordered.alone)
     due = high.keys.names["due"]
-    direct.zadd(due[-1], {suspect.id: direct.zscore(due[4], suspect.id) or 0})
+    direct.zadd(due[DUE_SETS.index("alone")], {suspect.id: direct.zscore(due[4], suspect.id) or 0})
     direct.zrem(due[4], suspect.id)
     fill(low, 10)
     assert burst(high, low, modules=MODULES, order=order) == 11

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from bide import Queue, State, UsageError, Worker
-from bide.keys import keys_of
+from bide.keys import DUE_SETS, keys_of
 from bide.ops import consume, registry
 from bide.sync import Client
 from tests.integration import jobs
@@ -196,11 +196,11 @@ def test_one_suspect_does_not_stop_a_busy_worker_for_long(queue: Queue) -> None:
     raw = client._redis
     now_us = queue.counts().now_us
     raw.zrem(queue.keys.names["due"][4], job.id)
-    raw.zadd(queue.keys.names["due"][-1], {job.id: now_us - 11_000_000})
+    raw.zadd(queue.keys.names["due"][DUE_SETS.index("alone")], {job.id: now_us - 11_000_000})
     first = client.run(consume.claim(queue.keys, "w1", 1, 5, 10_000_000, busy=1))
     second = client.run(consume.claim(queue.keys, "w2", 1, 5, 10_000_000, busy=1))
     assert (first.drain, second.drain) == (True, False)
-    raw.zadd(queue.keys.names["due"][-1], {job.id: now_us - 61_000_000})
+    raw.zadd(queue.keys.names["due"][DUE_SETS.index("alone")], {job.id: now_us - 61_000_000})
     third = client.run(consume.claim(queue.keys, "w3", 1, 5, 10_000_000, busy=1))
     assert [taken.id for taken in third.jobs] == [job.id], "at last it runs beside others"
     assert not third.alone
@@ -252,7 +252,8 @@ def test_a_drain_ends_by_itself(
     suspect = queue.enqueue(jobs.add, 1, delay=60)
     raw = queue._client._redis
     raw.zrem(queue.keys.names["due"][4], suspect.id)
-    raw.zadd(queue.keys.names["due"][-1], {suspect.id: queue.counts().now_us - 11_000_000})
+    alone = queue.keys.names["due"][DUE_SETS.index("alone")]
+    raw.zadd(alone, {suspect.id: queue.counts().now_us - 11_000_000})
     while not raw.hexists(queue.keys["meta"], "drain_until"):
         queue.enqueue(jobs.add, 2)
     ran = queue.enqueue(jobs.add, 3)
