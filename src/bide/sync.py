@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -77,6 +78,9 @@ class Client:
         self._routes = routes_for(self.url)
         self._nodes: dict[str, redis.Redis] = {}
         self._connections: dict[str, Connections] = {}
+        # Whoever forgets to close it: else it is chance whether the collector comes to a socket
+        # before its connection, and the socket complains that nobody closed it.
+        weakref.finalize(self, _close, self._connections, self._nodes).atexit = False
 
     @property
     def _redis(self) -> redis.Redis:
@@ -152,10 +156,7 @@ class Client:
 
     def close(self) -> None:
         """Close all connections; the next command opens new ones."""
-        for connections in [*self._connections.values()]:
-            connections.close()
-        for node in [*self._nodes.values()]:
-            node.close()
+        _close(self._connections, self._nodes)
 
     def _at(self, node: str) -> redis.Redis:
         found = self._nodes.get(node)
@@ -203,6 +204,13 @@ class Client:
         if not trip.is_question:
             self._reached = self.answers = True
         return [unwrapped(r) if isinstance(r, redis.ResponseError) else r for r in replies]
+
+
+def _close(connections: dict[str, Connections], nodes: dict[str, redis.Redis]) -> None:
+    for pool in [*connections.values()]:
+        pool.close()
+    for node in [*nodes.values()]:
+        node.close()
 
 
 def _connect_to_master(connection: Any) -> None:

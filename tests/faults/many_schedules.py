@@ -28,10 +28,7 @@ def time_schedules(full: Any) -> None:
 
     def put(name: str, timing: Timing, body: bytes = BODY) -> None:
         given = draft(name, timing, body=body)
-        reply = full.client.run(schedules.set_schedule(KEYS, given))
-        if reply.word == "times":
-            ahead = timing.ahead(reply.after_us, reply.now_us, each=True)
-            full.client.run(schedules.set_schedule(KEYS, given, ahead))
+        full.client.run(schedules.set_schedule(KEYS, given))
 
     for name, timing in (("cron", cron), ("moments", moments), ("every", every)):
         put(name, timing)

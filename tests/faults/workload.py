@@ -80,6 +80,15 @@ class Workload:
             if i == count // 2:
                 yield from map(self._change, CHANGES)
                 yield from map(self._rare, RARITIES)
+        yield from self._fire_all()
+
+    def _fire_all(self) -> Iterator[str]:
+        """Fire the schedules on, whatever the dice came to, until what ends is over."""
+        if self._paused:
+            yield self._rare()
+        for _ in range(20):
+            yield self._pass_time(6)
+            yield self._claim()
 
     def _run(self, command: Command[Any]) -> Any:
         return self.client.run(command)
@@ -155,9 +164,10 @@ class Workload:
         self._run(commands[verb])
         return verb
 
-    def _pass_time(self) -> str:
+    def _pass_time(self, seconds: float | None = None) -> str:
         """So that delays end, leases expire, records age, and now and then the clock is set."""
-        self._clock_us += round(self._dice.choice([0.5, 2, 2, 6, 20, 40, -60]) * 1e6)
+        seconds = seconds or self._dice.choice([0.5, 2, 2, 6, 20, 40, -60])
+        self._clock_us += round(seconds * 1e6)
         self._direct.hset(self.keys["meta"], "test_offset_us", self._clock_us)
         return "time"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import inspect
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -270,6 +271,16 @@ def test_a_task_is_a_function_and_can_be_enqueued(queue: Facade, url: str) -> No
         assert queue.call(here.later("30m").later(at).enqueue).due == at
         assert queue.call(here.later(at).later(5).enqueue).due < at
         assert queue.call(later.refresh).priority == 9
+
+
+def test_a_queue_that_nobody_closed_is_closed_when_it_is_collected(url: str) -> None:
+    queue = Queue("work", url=url)
+    queue.counts()
+    (node,) = queue._client._connections.values()
+    (connection,) = node._idle
+    del queue
+    gc.collect()
+    assert connection._sock is None
 
 
 # -- what cannot be meant is refused before a server is asked

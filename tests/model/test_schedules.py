@@ -125,11 +125,7 @@ class Real:
     def set(self, timing: Timing) -> None:
         body = of_schedule(BODY, "tick")
         draft = Draft("tick", timing, self.missed, 0, 5, "app.tasks:send", body)
-        reply = self.client.run(schedules.set_schedule(self.keys, draft))
-        if reply.word == "times":
-            each = self.missed == "all"
-            times = timing.ahead(reply.after_us, reply.now_us, each=each)
-            self.client.run(schedules.set_schedule(self.keys, draft, times))
+        self.client.run(schedules.set_schedule(self.keys, draft))
 
     def claim(self, *, again: bool = False) -> bool:
         """A claim; whether the schedule wants more times."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from bide.command import Command, command
 from bide.errors import UsageError
@@ -36,10 +36,7 @@ class Draft(NamedTuple):
 class Set(NamedTuple):
     """What became of a schedule that was to be set."""
 
-    word: Literal["ok", "same", "times"]
-    now_us: int
-    after_us: int
-    """Of `times`: nothing was changed, and the times after this moment are to be sent along."""
+    is_changed: bool
     schedule: Schedule | None
     """As it is now."""
 
@@ -61,8 +58,8 @@ def set_schedule(
     Args:
         keys: of the queue.
         draft: the schedule.
-        ahead: its times, and whether these are all; None of an expression asks after when they
-            count, which only the server's clock can tell.
+        ahead: its times, and whether these are all; None of an expression asks first after when
+            they count, which only the server's clock can tell, and then sends them.
     """
     timing = draft.timing
     if ahead is None:
@@ -86,11 +83,15 @@ def set_schedule(
                 f"Queue {keys.queue} has as many schedules as a queue may have; remove some that "
                 "are over."
             )
-        if word == "times":
-            return Set(word, reply[1], reply[2], None)
-        return Set(word, reply[1], 0, Schedule.read(draft.name, reply[2]))
+        return Set(word == "ok", Schedule.read(draft.name, reply[2]))
 
-    return command("schedule_set", keys, args, parse)
+    def rest(reply: list[Any]) -> Command[Set] | None:
+        if reply[0] != b"times":
+            return None
+        times = timing.ahead(reply[2], reply[1], each=draft.missed == "all")
+        return set_schedule(keys, draft, times)
+
+    return command("schedule_set", keys, args, parse, rest=rest)
 
 
 def read_page(keys: Keys, cursor: str) -> Command[Page]:

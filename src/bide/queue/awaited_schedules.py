@@ -13,7 +13,7 @@ from bide.ops import schedules as ops
 from bide.ops.produce import Receipt
 from bide.options import ScheduleOptions
 from bide.queue.awaited_job import AsyncJob
-from bide.queue.schedules import ahead, by_name, declare, found, plan
+from bide.queue.schedules import by_name, declare, found, plan
 from bide.queue.tasks import AsyncTask, AsyncTaskDecorator
 from bide.schedule import Missed, Schedule, check_schedule_name, id_of
 from bide.task import Function
@@ -67,9 +67,6 @@ class AsyncSchedules:
         )
         draft = planned.draft(here.keys, here.seal)
         reply = await here.client.run(ops.set_schedule(here.keys, draft))
-        if reply.word == "times":
-            times = ahead(draft, reply)
-            reply = await here.client.run(ops.set_schedule(here.keys, draft, times))
         if here.makes_known:
             await here.client.run(registry.register(here.everywhere, [self._queue.name]))
             here.made_known(True)

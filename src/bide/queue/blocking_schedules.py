@@ -13,7 +13,7 @@ from bide.ops import schedules as ops
 from bide.ops.produce import Receipt
 from bide.options import ScheduleOptions
 from bide.queue.blocking_job import Job
-from bide.queue.schedules import ahead, by_name, declare, found, plan
+from bide.queue.schedules import by_name, declare, found, plan
 from bide.queue.tasks import Task, TaskDecorator
 from bide.schedule import Missed, Schedule, check_schedule_name, id_of
 from bide.task import Function
@@ -97,9 +97,6 @@ class Schedules:
         )
         draft = planned.draft(here.keys, here.seal)
         reply = here.client.run(ops.set_schedule(here.keys, draft))
-        if reply.word == "times":
-            times = ahead(draft, reply)
-            reply = here.client.run(ops.set_schedule(here.keys, draft, times))
         if here.makes_known:
             here.client.run(registry.register(here.everywhere, [self._queue.name]))
             here.made_known(True)

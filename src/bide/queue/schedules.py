@@ -13,7 +13,7 @@ from bide.clock import Duration, to_us
 from bide.errors import ScheduleNotFound, UsageError
 from bide.ids import LONGEST
 from bide.keys import Keys
-from bide.ops.schedules import Draft, Page, Set
+from bide.ops.schedules import Draft, Page
 from bide.options import ScheduleOptions, check_names
 from bide.payload.recast import of_schedule
 from bide.payload.signing import Seal
@@ -130,12 +130,6 @@ def declare(
 def declared(queue: str) -> list[Plan]:
     """The schedules that modules of this process have declared for a queue."""
     return [plan for (name, _), plan in _declared.items() if name == queue]
-
-
-def ahead(draft: Draft, reply: Set) -> tuple[list[int], bool]:
-    """The times that the server has asked for."""
-    each = draft.missed == "all"
-    return draft.timing.ahead(reply.after_us, reply.now_us, each=each)
 
 
 def found(schedule: Schedule | None, name: str, queue: str) -> Schedule:

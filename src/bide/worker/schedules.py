@@ -17,7 +17,7 @@ from bide.keys import Keys
 from bide.logs import Log
 from bide.ops.schedules import read_schedules, refills, set_schedule
 from bide.payload.signing import Keyring, Seal
-from bide.queue.schedules import Plan, ahead, declared
+from bide.queue.schedules import declared
 
 log = Log("bide.worker")
 
@@ -28,23 +28,21 @@ async def set_declared(client: aio.Client, queues: Sequence[Keys], keyring: Keyr
     Raises:
         BideError: the server could not be reached, or one cannot be set.
     """
-    for keys in queues:
-        for plan in declared(keys.queue or ""):
-            try:
-                await _set(client, keys, Seal(keyring, keys), plan)
-            except (ServerFull, CannotSave) as error:  # what is there goes on as it is
-                log.warning("schedule %s of queue %s: %s", plan.name, keys.queue, error)
-
-
-async def _set(client: aio.Client, keys: Keys, seal: Seal, plan: Plan) -> None:
-    draft = plan.draft(keys, seal)
-    reply = await client.run(set_schedule(keys, draft))
-    if reply.word == "times":
-        reply = await client.run(set_schedule(keys, draft, ahead(draft, reply)))
-    if reply.word == "ok" and reply.schedule is not None:
-        next_at = reply.schedule.next
-        first = f"next at {next_at:%F %T} UTC" if next_at else "not to fire"
-        log.info("schedule %s of queue %s is set, %s", plan.name, keys.queue, first)
+    drafts = [
+        (keys, plan.draft(keys, Seal(keyring, keys)))
+        for keys in queues
+        for plan in declared(keys.queue or "")
+    ]
+    came = await client.attempt_many([set_schedule(keys, draft) for keys, draft in drafts])
+    for (keys, draft), reply in zip(drafts, came, strict=True):
+        if isinstance(reply, ServerFull | CannotSave):  # what is there goes on as it is
+            log.warning("schedule %s of queue %s: %s", draft.name, keys.queue, reply)
+        elif isinstance(reply, BideError):
+            raise reply
+        elif reply.is_changed and reply.schedule is not None:
+            next_at = reply.schedule.next
+            first = f"next at {next_at:%F %T} UTC" if next_at else "not to fire"
+            log.info("schedule %s of queue %s is set, %s", draft.name, keys.queue, first)
 
 
 class Refills:

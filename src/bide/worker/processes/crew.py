@@ -90,7 +90,6 @@ class Crew:
         self._looking = False
         self._timer = self._loop.call_later(0, self._look_later)
         self._judging: dict[int, _Death] = {}
-        self._died_idle = False
         self._astray = Astray()
         self.executed = 0
         self.unserved: Final = Unserved()
@@ -248,7 +247,8 @@ class Crew:
         slot.row.end()
         run = self._held.get(number)
         if run is None:
-            self._died_idle = self._died_idle or not number
+            if not number:
+                self._astray.suspect(self._handed_out)
         elif run.decided is not None:
             log.warning("%s (job %s): its callback was cut off", task_of(run), run.claimed.id)
             self._end(number)
@@ -313,8 +313,10 @@ class Crew:
             self._changed()
         if len(self._held) > len(begun) and not can and now - self._moved_at > STALE:
             self._give_back()
-        lost = self._died_idle or self._house.has_lost
-        if lost or any(slot.pid and not slot.able for slot in self._house.slots):
+        if self._house.has_lost:
+            self._house.has_lost = False
+            self._astray.suspect(self._handed_out)
+        if self._astray or any(slot.pid and not slot.able for slot in self._house.slots):
             self._find_astray(begun, now)
 
     def _bound(self, slot: Slot, number: int, run: Run, now: float) -> None:
@@ -344,22 +346,25 @@ class Crew:
             run.decide(("cancel", "", b"") if run.asked else UNBEGUN)
             self._end(number)
 
+    @property
+    def _handed_out(self) -> set[int]:
+        return self._held.keys() - set(self._unsent)
+
     def _find_astray(self, begun: set[int], now: float) -> None:
         """Give back what a child took that died, or was stopped, before it could say so.
 
         That is what is neither waiting, nor in a row, nor answered, for longer than a child takes
         from the one to the other.
         """
-        empty = self._house.is_line_empty
-        missing = self._held.keys() - begun - set(self._unsent)
-        if not empty:  # what was handed out before another that has begun is not in the line
-            missing = {n for n in missing - self._judging.keys() if n < self._newest}
-        for number in self._astray.find(missing, now):
+        waiting: set[int] = set()
+        if not self._house.is_line_empty:
+            # What was handed out before another that has begun is not in the line.
+            waiting = {n for n in self._held if n > self._newest or n in self._judging}
+        for number in self._astray.find(self._handed_out - begun, waiting, now):
             run = self._held[number]
             log.warning("job %s was lost with a child, and is given back", run.claimed.id)
             run.decide(BEGUN)
             self._end(number)
-        self._died_idle, self._house.has_lost = bool(self._astray), False
 
     def _let_go(self, number: int, among: int) -> None:
         """Leave a job to its lease: nothing says under which of several their processes died."""

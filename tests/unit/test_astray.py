@@ -1,0 +1,38 @@
+"""Jobs that a child took and cannot speak of any more."""
+
+from __future__ import annotations
+
+from bide.worker.processes.astray import ASTRAY, Astray
+
+NOBODY: frozenset[int] = frozenset()
+LATER = ASTRAY + 0.1
+
+
+def test_nothing_is_looked_for_before_someone_is_suspected() -> None:
+    astray = Astray()
+    assert not astray
+    astray.suspect({1, 2})
+    assert astray
+    assert astray.find(NOBODY, NOBODY, 0) == []
+    assert not astray, "all are accounted for"
+
+
+def test_what_stands_in_no_row_for_long_is_found() -> None:
+    astray = Astray()
+    astray.suspect({1, 2})
+    assert astray.find({1, 2}, NOBODY, 0) == []
+    assert astray.find({1, 3}, NOBODY, ASTRAY / 2) == []
+    assert astray.find({1, 3}, NOBODY, LATER) == [1]
+
+
+def test_who_is_suspected_is_looked_for_until_those_that_may_wait_have_been_seen() -> None:
+    """While others wait in the line, an older one cannot be told from them."""
+    astray = Astray()
+    astray.suspect({1, 2})
+    assert astray.find({1, 2}, {1, 2}, 0) == []
+    assert astray.find({1, 2}, {1, 2}, LATER) == [], "they may be waiting still"
+    assert astray, "either may have been taken"
+    assert astray.find({1}, NOBODY, 5) == []
+    assert astray.find({1}, NOBODY, 5 + LATER) == [1]
+    assert astray.find({3}, NOBODY, 9) == []
+    assert not astray, "what was handed out since is not suspected"
