@@ -78,6 +78,7 @@ def test_the_jobs_in_each_state_are_counted_and_listed(home: Path, queue: Queue)
     queue.enqueue(jobs.fail, "no luck")
     burst(queue)
     queue.enqueue(jobs.add, 1, 2, delay=60, job_id="later")
+    queue.enqueue_call(jobs.add, args=(1, 2), depends_on="later")
     queue.enqueue(jobs.add, 1, 2).cancel()
     with at_work(queue, concurrency=1):
         queue.enqueue(jobs.wait_thread)

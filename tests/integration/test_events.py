@@ -167,7 +167,7 @@ def test_out_of_its_context_nothing_is_read(queue: Queue) -> None:
     ("options", "sentence"),
     [
         ({"kinds": "complete"}, "There is no event 'complete'; did you mean 'completed'?"),
-        ({"kinds": ["added", "xyz"]}, "There is no event 'xyz'; there are added, active"),
+        ({"kinds": ["added", "xyz"]}, "There is no event 'xyz'; there are added, freed, active"),
         ({"kinds": []}, "kinds names no event; leave it out"),
         ({"kinds": [3]}, "There is no event 3; there are"),
         ({"after": "17"}, "after='17' is not the id of an event; give the event.id of one"),
