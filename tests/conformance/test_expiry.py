@@ -87,13 +87,14 @@ def test_a_moment_is_that_moment_whenever_it_is_due(q: Probe) -> None:
 
 
 def test_what_has_begun_once_does_not_expire(q: Probe) -> None:
-    add(q, "a", "b", "c", terms=f"x=+{5 * SECOND}")
-    a, b, c = q.claim().jobs
+    add(q, "a", "b", "c", "d", terms=f"x=+{5 * SECOND}")
+    a, b, c, d = q.claim().jobs
     assert q.settle(a, "retry", f"+{10 * SECOND}") == "ok"
     assert q.settle(b, "snooze", f"+{10 * SECOND}") == "ok"
     assert q.settle(c, "crash") == "ok"
+    assert q.settle(d, "release", "+0") == "ok", "which says that it had begun"
     q.move(11)
-    assert sorted(q.taken()) == ["a", "b", "c"]
+    assert sorted(q.taken()) == ["a", "b", "c", "d"]
 
 
 def test_what_was_given_back_unbegun_expires(q: Probe) -> None:

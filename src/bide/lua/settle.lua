@@ -124,6 +124,8 @@ local function apply(k, stamp, outcome, at, data)
     if outcome ~= 'retry' then f.attempt = f.attempt - 1 end
     if outcome == 'release' then
       if at == '' then unbegun[#unbegun + 1] = f.started end
+      -- What has begun once does not expire, and takes no more items: see `expire.is_unbegun`.
+      if at ~= '' then f.first, f.missing = f.first or f.due, nil end
       due_us = math.min(f.due, now)
     else
       f.first = f.first or f.due
