@@ -79,6 +79,21 @@ def test_a_duration_counts_from_the_due_time_also_from_a_later_one(q: Probe) -> 
     assert q.taken() == ["a"]
 
 
+@pytest.mark.parametrize("group", ["", "g=g "])
+@pytest.mark.parametrize("verb", ["promote", "reschedule"])
+def test_a_duration_counts_from_an_earlier_due_time_too(q: Probe, verb: str, group: str) -> None:
+    add(q, "a", when=f"+{1000 * SECOND}", terms=f"{group}x=+{5 * SECOND}")
+    q.run(manage.pause(q.keys))  # so that no claim comes to it by its turn
+    moved = q.promote("a") if verb == "promote" else q.reschedule("a", "+0")
+    assert moved.word == "ok"
+    q.move(4)
+    assert q.taken() == []
+    assert not expired(q, "a")
+    q.move(2)
+    assert q.taken() == []
+    assert expired(q, "a")
+
+
 def test_a_moment_is_that_moment_whenever_it_is_due(q: Probe) -> None:
     add(q, "a", terms=f"x=@{q.now + 5 * SECOND}", when=f"+{10 * SECOND}")
     q.move(6)

@@ -8,7 +8,7 @@
 -- @key   turns      moves groups' markers
 -- @key   blocked    removes
 -- @key   edges      forgets what they wait for
--- @key   expiring   notes when one that was blocked must begin
+-- @key   expiring   notes when one must begin now
 -- @key   active     looks
 -- @key   completed  looks
 -- @key   failed     looks
@@ -18,7 +18,7 @@
 -- @key   events     tells listeners
 -- @rest  id
 -- @reply ok now, then per job: ok due | active 0 | completed 0 | failed 0 | cancelled 0 | gone 0
--- @include clock find hint event when term group depend
+-- @include clock find hint event when term group depend expire
 
 local now = clock.now(meta)
 local sets = {due = due, blocked = blocked, expiring = expiring, terms = terms, order = order,
@@ -41,6 +41,7 @@ for i = rest, #ARGV do
   elseif at > now then
     redis.call('ZREM', due[level], id)
     redis.call('ZADD', due[level], now, id)
+    expire.moved(sets, term, id, now)
     local of = level == group.GROUPED and group.leave(sets, touched, at, id)
     if of then group.put(sets, of, now, id) end
     at = now
