@@ -12,11 +12,12 @@
 -- @reply busy       what jobs of these names have left is being seen to: come again
 -- @include depend
 
--- `-`: it has not ended; C, F, X: it has completed, failed, was cancelled; U: there is no such job; D: the
--- queue is a delay queue, and holds data
+-- `-`: it has not ended; C, F, X: it has completed, failed, was cancelled; U: there is no such job;
+-- D: the queue is a delay queue, and holds data
 local parents, known = {}, {}
 for i = rest, #ARGV, 2 do
-  if not string.find(ARGV[i], '^{[^%s%c{}]+}[^%s%c{}]+$') or not string.find(ARGV[i + 1], '^[^%s%c{}]+$') then
+  if not string.find(ARGV[i], '^{[^%s%c{}]+}[^%s%c{}]+$')
+    or not string.find(ARGV[i + 1], '^[^%s%c{}]+$') then
     return redis.error_reply('BADARG attend rest')
   end
   if not known[ARGV[i + 1]] then parents[#parents + 1] = ARGV[i + 1] end

@@ -169,7 +169,8 @@ local function take(level, picked, at_level)
   local asked_of = has_terms and redis.call('HMGET', terms, unpack(ids))
   local leases, records = {}, {}
   local fresh_head = record.fresh(now)
-  local fresh_tail = record.tail(math.max(LEVELS - (at_level or level), 0), 1, 0, 0, alone, now, worker)
+  local priority = math.max(LEVELS - (at_level or level), 0)
+  local fresh_tail = record.tail(priority, 1, 0, 0, alone, now, worker)
   for i, id in ipairs(ids) do
     local body, line, at = bodies[i], lines[i], picked[2 * i]
     local f = line and record.parse(line)

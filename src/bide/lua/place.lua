@@ -1,5 +1,5 @@
 -- place: add jobs that have terms, each due at its own time; an id that exists changes nothing.
--- @key   meta       reads whether a trash is left, and whether someone listens; marks what there is
+-- @key   meta       reads whether a trash is left, who listens, and the limits; marks what there is
 -- @key   due        adds, and moves what calls fold into
 -- @key   jobs       adds the bodies, replaces them, appends what is gathered
 -- @key   terms      adds
@@ -16,7 +16,7 @@
 -- @key   completed  looks
 -- @key   failed     looks
 -- @key   cancelled  looks; adds what waits for what has not ended as it should
--- @key   run        looks, removes what a trashed namesake left; keeps the priority of what is cancelled
+-- @key   run        looks, removes what a trashed namesake left; notes priorities of the cancelled
 -- @key   notes      removes what a trashed namesake left
 -- @key   wake       hints when a job, or an expiry, is the earliest
 -- @key   keep       reads the earliest promise
@@ -25,16 +25,16 @@
 -- @key   events     tells listeners
 -- @rest  id when priority body terms parents
 -- @last  wanted     what the caller will wait for behind this: replica | fsync | replica,fsync
--- @reply ok now, then per job: word due id    of the job; `fold` says which words there are, and `open`
+-- @reply ok now, then per job: word due id    of the job; words: as `fold` has them, and `open`
 -- @reply cannot     what the server lacks for what is wanted; nothing was added
 -- @reply unknown    the id of a parent that there is not; nothing was added
 -- @reply busy       what jobs of these names have left is being seen to: come again
 -- @include clock when hint sweep event weigh durable arrive term record find expire hold fold
--- @include group depend placing ended
+-- @include group depend placing ended gate
 
 -- open: it exists, and all that it waits for is not known yet (`link`)
--- `enqueue` is the same for jobs without terms, and quicker; those that come with jobs that wait for
--- them come this way, too. This, too, adds first.
+-- `enqueue` is the same for jobs without terms, and quicker; those that come with jobs that wait
+-- for them come this way, too. This, too, adds first.
 local WIDTH = 6
 if not arrive.valid(when, ARGV, rest, WIDTH) then return redis.error_reply('BADARG place rest') end
 local rules, folds = {}, false
@@ -55,7 +55,8 @@ local lack = durable.lacks(wanted)
 if lack then return {'cannot', lack} end
 
 local now = clock.now(meta)
-local book = event.book(meta, now)
+local set = redis.call('HMGET', meta, 'listened', 'limited')
+local book = event.open(set[1], now)
 local sets = {meta = meta, due = due, jobs = jobs, run = run, active = active,
   completed = completed, failed = failed, cancelled = cancelled, terms = terms,
   expiring = expiring, blocked = blocked, edges = edges,
@@ -88,15 +89,17 @@ local stores = {run, notes, terms}
 local is_new = arrive.store(meta, jobs, trash, stores, weigh, sweep, ARGV, rest, WIDTH, rules)
 local reply = {'ok', now}
 local touched, has_groups = with.touched, false
-local earliest
 local has_written = false
-local function by(at)
-  if at and (not earliest or at < earliest) then earliest = at end
+-- When a job is due; and when something is over, which no gate holds back.
+local first = {}
+local function by(what, at)
+  if at and (not first[what] or at < first[what]) then first[what] = at end
 end
 
 local s = {meta = meta, due = due, jobs = jobs, terms = terms, expiring = expiring, unique = unique,
-  folded = folded, active = active, cancelled = cancelled, run = run, GROUPED = group.GROUPED, find = find, record = record,
-  expire = expire, hold = hold, term = term, weigh = weigh, held = {}, news = 0, notes = 0}
+  folded = folded, active = active, cancelled = cancelled, run = run, GROUPED = group.GROUPED,
+  find = find, record = record, expire = expire, hold = hold, term = term, weigh = weigh,
+  held = {}, news = 0, notes = 0}
 function s.is_trashed(id)
   return redis.call('HEXISTS', meta, 'trash') == 1 and sweep.take(trash, stores, {id})[id]
 end
@@ -106,7 +109,7 @@ local function put(id, line, level, at)
   local of = group.touch(sets, touched, line)
   if not of then
     redis.call('ZADD', due[level], at, id)
-    return by(at)
+    return by('due', at)
   end
   has_groups = true
   group.join(of, line, level)
@@ -117,12 +120,12 @@ function s.move(id, level, was, to_level, at, before, line)
   redis.call('ZREM', due[level], id)
   local of = level == group.GROUPED and group.touch(sets, touched, before)
   if of then group.drop(sets, of, was, id) end
-  local soonest = earliest
+  local soonest = first.due
   put(id, line, to_level, at)
-  if at >= was then earliest = soonest end
+  if at >= was then first.due = soonest end
   if book and at ~= was then event.add(book, 'rescheduled', 'fold', id, '-', 0, at, '') end
 end
-function s.begins(begins_by) by(begins_by and math.max(begins_by, now)) end
+function s.begins(begins_by) by('over', begins_by and math.max(begins_by, now)) end
 
 -- Adds one that waits for others; when it is due, or 0.
 local function wait_for(i, waits_for)
@@ -137,7 +140,7 @@ local function wait_for(i, waits_for)
     local at = placing.look_at(depend, term, stored, edges, id, waits_for, now)
     if at then
       redis.call('ZADD', expiring, at, id)
-      by(math.max(at, now))
+      by('over', math.max(at, now))
     end
     return 0
   end
@@ -158,7 +161,7 @@ local function add(id, line, level, at)
   local begins_by = term.begins_by(line, at)
   if begins_by then
     redis.call('ZADD', expiring, begins_by, id)
-    by(math.max(begins_by, now))
+    by('over', math.max(begins_by, now))
   end
   put(id, line, level, at)
   states[id] = 'live'
@@ -189,7 +192,7 @@ end
 
 if folds then fold.finish(s, now) end
 if has_groups then redis.call('HSETNX', meta, 'groups', 1) end
-depend.turns(sets, with)
+by('due', group.turns(sets, touched, now))
 if has_written then
   redis.call('HSETNX', meta, 'terms', 1)
   if #children > 0 then redis.call('HSETNX', meta, 'edges', 1) end
@@ -198,6 +201,8 @@ elseif wanted ~= '' and rest <= #ARGV then -- as in `enqueue`: a repeat writes, 
 end
 ended.tell(waiters, now, with.dropped)
 if book then event.write(meta, events, book) end
-by(with.earliest)
-if earliest then hint.due(wake, keep, earliest, now) end
+by('over', with.earliest)
+if first.due and set[2] then first.due = gate.earliest(meta, first.due, now) end
+by('over', first.due)
+if first.over then hint.due(wake, keep, first.over, now) end
 return reply

@@ -1,4 +1,4 @@
--- promote: make delayed jobs due now, and those that wait for others; one that waits keeps its place.
+-- promote: make delayed jobs due now, and blocked ones; one that waits keeps its place.
 -- @key   meta       reads whether someone listens
 -- @key   due        moves the due time
 -- @key   terms      reads whose groups they are, and the priority
@@ -32,7 +32,8 @@ for i = rest, #ARGV do
     local line = redis.call('HGET', terms, id) or 'd=-'
     line = string.gsub(line, ' w=%S+', '') .. ' w=+0'
     redis.call('HSET', terms, id, line)
-    depend.free(sets, {now = now, when = when, term = term, group = group, touched = touched}, id, line)
+    local with = {now = now, when = when, term = term, group = group, touched = touched}
+    depend.free(sets, with, id, line)
     depend.forget(edges, id)
     at = now
     moved[#moved + 1] = id

@@ -28,8 +28,8 @@ local f = timetable.parse(redis.call('HGET', schedule, name))
 local body = f and redis.call('HGET', scheduled, name)
 if not body then return {'gone'} end
 local book = event.book(meta, now)
-local keys = {meta = meta, jobs = jobs, due = due, terms = terms, expiring = expiring, order = order,
-  held = held, groups = groups, turns = turns}
+local keys = {meta = meta, jobs = jobs, due = due, terms = terms, expiring = expiring,
+  order = order, held = held, groups = groups, turns = turns}
 if not fire.add(keys, event, term, group, book, f, id, body, now, now) then
   return {'exists', now, 0}
 end

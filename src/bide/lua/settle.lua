@@ -29,12 +29,13 @@
 
 -- outcome: complete (when: how long to keep it, or nothing; data: result)
 --        | retry (when; data: error) | fail (when: how long to keep it, or nothing; data: error)
---        | snooze (when; data: why it was not run: no worker serves it, or nothing; uses no attempt)
+--        | snooze (when; data: why it was not run: no worker serves it, or nothing; uses no
+--          attempt)
 --        | hold (when; as snooze, and no job of the queue is claimed before then)
 --        | release (given back; when: anything if it had begun; uses no attempt)
 --        | cancel (it was asked to end, and did)
---        | crash (its process died under it, and under no other job; when: how long to keep it if it
---          has failed by that, or nothing; data: error; uses no attempt)
+--        | crash (its process died under it, and under no other job; when: how long to keep it if
+--          it has failed by that, or nothing; data: error; uses no attempt)
 local STAMP = {complete = 'C', retry = 'R', fail = 'F', snooze = 'S', hold = 'H', release = 'L',
   cancel = 'X', crash = 'K'}
 local AGAIN = {retry = true, snooze = true, hold = true, release = true, crash = true}
@@ -47,7 +48,8 @@ local ids, n = {}, 0
 for i = rest, #ARGV, 5 do
   local outcome, at = ARGV[i + 2], ARGV[i + 3]
   if not STAMP[outcome] or #ARGV[i + 1] ~= 16
-    or ((at ~= '' or outcome == 'retry' or outcome == 'snooze' or outcome == 'hold') and not when.valid(at)) then
+    or ((at ~= '' or outcome == 'retry' or outcome == 'snooze' or outcome == 'hold')
+      and not when.valid(at)) then
     return redis.error_reply('BADARG settle rest')
   end
   n = n + 1

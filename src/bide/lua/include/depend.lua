@@ -64,8 +64,8 @@ function depend.states(sets, ids)
   return found
 end
 
--- What a parent's end means to a child with these terms: 'met', 'run' (whatever else it waits for) or
--- 'cancel'.
+-- What a parent's end means to a child with these terms: 'met', 'run' (whatever else it waits for)
+-- or 'cancel'.
 function depend.effect(terms, line, outcome)
   local how = terms.value(line, 'd') or '-'
   if outcome == 'C' then return 'met' end
@@ -101,8 +101,8 @@ function depend.leave(sets, with, id)
   if not depend.forget(sets.edges, id) then redis.call('ZADD', sets.expiring, with.now, id) end
 end
 
--- Makes a job due that waits for nothing any more. `with`: what the script includes, now, book, and the
--- groups that are touched: whoever frees calls `turns` behind it, as `tell` does.
+-- Makes a job due that waits for nothing any more. `with`: what the script includes, now, book, and
+-- the groups that are touched: whoever frees calls `turns` behind it, as `tell` does.
 function depend.free(sets, with, id, line)
   local at = with.when.us(with.term.value(line, 'w') or '+0', with.now)
   redis.call('ZREM', sets.blocked, id)
@@ -150,7 +150,8 @@ function depend.drop(sets, with, id, line, parent)
   with.dropped[#with.dropped + 1] = id
 end
 
--- Nothing is left that a blocked job waits for: it is freed, unless it was to run only if one fails.
+-- Nothing is left that a blocked job waits for: it is freed, unless it was to run only if one
+-- fails.
 function depend.all_met(sets, with, id, line)
   if string.find(with.term.value(line, 'd') or '-', 'a', 1, true) then
     depend.drop(sets, with, id, line)
@@ -192,10 +193,10 @@ local function outcome_of(sets, id)
   return 'X'
 end
 
--- Tells the children of jobs that have ended, `budget` of them at most, and the children of those that
--- are cancelled by this. What is left over is marked, for claims to go on with. Adds to
--- `with.dropped` what was cancelled, sets `with.earliest` to when something that was freed is due, and
--- `with.more` where there is more to be done, here or by telling another queue.
+-- Tells the children of jobs that have ended, `budget` of them at most, and the children of those
+-- that are cancelled by this. What is left over is marked, for claims to go on with. Adds to
+-- `with.dropped` what was cancelled, sets `with.earliest` to when something that was freed is due,
+-- and `with.more` where there is more to be done, here or by telling another queue.
 function depend.tell(sets, with, ids, budget)
   local work = {unpack(ids)}
   local edges, at, seen = sets.edges, 1, #with.dropped

@@ -1,5 +1,6 @@
--- What schedules make due: a job for each time that has come, named after the schedule and the time.
--- One script adds the job and moves the schedule on, so that nobody who dies can lose or double one.
+-- What schedules make due: a job for each time that has come, named after the schedule and the
+-- time. One script adds the job and moves the schedule on, so that nobody who dies can lose or
+-- double one.
 local fire = {}
 
 local AT_ONCE, BYTES, FEW, PAUSE = 20, 2000000, 8, 1000000

@@ -227,7 +227,8 @@ function fold.finish(s, now)
     local entry = s.hold.read(text)
     if not entry then return true end
     if tonumber(entry.till) then
-      return now >= tonumber(entry.till) and (#entry.more == 0 or where(s, entry.id, field) ~= 'waits')
+      return now >= tonumber(entry.till)
+        and (#entry.more == 0 or where(s, entry.id, field) ~= 'waits')
     end
     return not holds(entry, where(s, entry.id, field), now)
   end)

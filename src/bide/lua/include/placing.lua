@@ -26,8 +26,8 @@ function placing.add_local(depend, parents, list, known)
   end
 end
 
--- Jobs that were removed may have left something to these names. Sees to some of it; true if that was
--- so, and the caller must come again.
+-- Jobs that were removed may have left something to these names. Sees to some of it; true if that
+-- was so, and the caller must come again.
 function placing.is_busy(sets, with, depend, children, parents)
   local marked, is_busy = {}, false
   for _, ids in ipairs({children, parents}) do
@@ -46,8 +46,8 @@ function placing.is_busy(sets, with, depend, children, parents)
   return is_busy or #marked > 0
 end
 
--- Notes what a child waits for. `states`: of the parents of this queue. Returns 'wait', or what became
--- clear: 'met', 'run' or 'cancel', and in this case because of which parent.
+-- Notes what a child waits for. `states`: of the parents of this queue. Returns 'wait', or what
+-- became clear: 'met', 'run' or 'cancel', and in this case because of which parent.
 function placing.note(sets, with, depend, child, line, parents, states)
   local adds, word = {}, 'met'
   local function add(member)

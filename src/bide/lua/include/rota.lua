@@ -43,7 +43,8 @@ local function pick(sets, group, record, level, now, wanted, steps, touched)
       touched[f.name] = f
       local due_us, id = group.head(sets, f.name)
       f.running = group.running(sets, f.name)
-      if id and due_us <= now and f.free <= now and f.paused == 0 and f.running < group.limit(f) then
+      if id and due_us <= now and f.free <= now and f.paused == 0
+        and f.running < group.limit(f) then
         local n = #ids + 1
         ids[n], times[n], owners[n] = id, due_us, f
       end
@@ -66,8 +67,8 @@ local function pick(sets, group, record, level, now, wanted, steps, touched)
   return picked, of, #markers
 end
 
--- Takes up to `wanted` jobs of groups whose turn it is. `take` takes jobs out of `due:grouped`, adds
--- to `taken` those that now run, and returns how many of them it has looked at.
+-- Takes up to `wanted` jobs of groups whose turn it is. `take` takes jobs out of `due:grouped`,
+-- adds to `taken` those that now run, and returns how many of them it has looked at.
 function rota.take(sets, group, gate, record, level, now, wanted, steps, take, taken)
   repeat
     local touched, first = {}, #taken + 1
