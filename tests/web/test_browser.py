@@ -72,6 +72,7 @@ def paths(desk: Page, mail: Queue) -> list[str]:
         "/?span=month",
         "/punctuality",
         "/schedules",
+        "/schedule?q=mail&name=tick",
         "/queues",
         "/queue?q=mail",
         "/jobs",

@@ -22,6 +22,7 @@ from bide.web.access import Refused, Role
 from bide.web.asked import Asked
 from bide.web.chosen import Chosen, choose
 from bide.web.pages import render
+from bide.web.scheduling import SCHEDULE_VERBS, act_on_schedule
 from bide.web.site import Site
 
 
@@ -59,18 +60,21 @@ _FINE: Final = ("ok", "asked")
 
 
 async def act(site: Site, request: Request, asked: Asked, role: Role) -> Response:
-    """Change a queue, or jobs.
+    """Change a queue, a schedule, or jobs.
 
     Raises:
         Refused: the sender may only look.
         UsageError: the form cannot be meant.
         NotFound: there is no such queue.
+        ScheduleNotFound: it has no such schedule.
     """
     if role != Role.OPERATOR:
         raise Refused("You may look, but not change anything; an operator's token may.", 403)
     verb = asked.text("verb")
     if verb in ("pause", "resume"):
         return await _pause(site, request, asked, verb)
+    if verb in SCHEDULE_VERBS:
+        return await act_on_schedule(site, request, asked, role, verb)
     if verb not in VERBS:
         raise UsageError(f"There is no verb {verb[:40]!r}; there are {', '.join(VERBS)}.")
     chosen = await choose(site, asked, VERBS[verb].states)

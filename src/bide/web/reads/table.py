@@ -11,7 +11,7 @@ from bide.web.reads.jobs import job, jobs
 from bide.web.reads.punctuality import punctuality
 from bide.web.reads.queues import queue, queues
 from bide.web.reads.range import stretch
-from bide.web.reads.schedules import schedules
+from bide.web.reads.schedules import schedule, schedules
 from bide.web.reads.timeline import timeline
 from bide.web.reads.workers import workers
 from bide.web.site import Site
@@ -27,6 +27,7 @@ READS: Final[dict[str, Read]] = {
     "jobs": jobs,
     "job": job,
     "schedules": schedules,
+    "schedule": schedule,
     "failures": failures,
     "workers": workers,
 }
