@@ -408,6 +408,22 @@ def test_a_namesake_waits_for_nothing_that_its_name_waited_for(q: Probe) -> None
     assert q.taken() == ["b"]
 
 
+def test_a_namesake_of_what_was_emptied_waits_for_nothing_of_its_either(q: Probe) -> None:
+    """It is in the trash yet, with its body."""
+    parents = [f"p{i:03}" for i in range(CHUNK)]
+    add(q, job("a"), *(job(id) for id in parents))
+    running = q.claim(count=1 + CHUNK).jobs
+    add(q, job("b", "a"), job("c", *parents))
+    q.run(manage.empty(q.keys, "e1"))
+    add(q, job("z"))
+    add(q, job("b", "z"), job("c", "z"))
+    assert {member for member in q.holding().edges if member[0] == "<"} == {"<b z", "<c z"}
+    q.settle_many(*(consume.Settle(one.id, one.token, "fail") for one in running))
+    assert [state(q, id) for id in "bc"] == ["blocked", "blocked"]
+    end(q, "z")
+    assert q.taken() == ["b", "c"]
+
+
 def test_a_namesake_of_a_parent_is_another_job(q: Probe) -> None:
     """What the children of the one that was removed are told, its namesake's are not."""
     ids = [f"c{i:04}" for i in range(500)]

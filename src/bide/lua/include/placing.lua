@@ -37,7 +37,8 @@ function placing.is_busy(sets, with, depend, children, parents)
   end
   if #marked > 0 then depend.tell(sets, with, marked, BUDGET) end
   for _, id in ipairs(children) do
-    if depend.waits(sets.edges, id) and redis.call('HEXISTS', sets.jobs, id) == 0
+    -- One that is not blocked waits for nothing, though its body may be there: in the trash.
+    if depend.waits(sets.edges, id) and not redis.call('ZSCORE', sets.blocked, id)
       and not depend.forget(sets.edges, id) then
       is_busy = true
     end
