@@ -28,6 +28,7 @@
 -- @reply ok now, then per job: word due id    of the job; words: as `fold` has them, and `open`
 -- @reply cannot     what the server lacks for what is wanted; nothing was added
 -- @reply unknown    the id of a parent that there is not; nothing was added
+-- @reply data       the id of a parent, where the queue is a delay queue's; nothing was added
 -- @reply busy       what jobs of these names have left is being seen to: come again
 -- @include clock when hint sweep event weigh durable arrive term record find expire hold fold
 -- @include group depend placing ended gate
@@ -65,13 +66,13 @@ local with = {now = now, book = book, event = event, record = record, when = whe
   group = group, touched = {}, dropped = {}}
 local states = depend.states(sets, parents)
 if #children > 0 then
-  local here = {}
+  local here, is_data = {}, redis.call('HGET', meta, 'kind') == 'data'
   for i = rest, #ARGV, WIDTH do
     local exists
     for parent in string.gmatch(ARGV[i + 5], '%S+') do
-      if not depend.is_remote(parent) and not states[parent] and not here[parent] then
+      if not depend.is_remote(parent) and (is_data or not (states[parent] or here[parent])) then
         if exists == nil then exists = redis.call('HEXISTS', jobs, ARGV[i]) == 1 end
-        if not exists then return {'unknown', parent} end
+        if not exists then return {is_data and 'data' or 'unknown', parent} end
       end
     end
     here[ARGV[i]] = not rules[i] -- which may become another job

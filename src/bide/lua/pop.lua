@@ -220,7 +220,9 @@ if #fails > 0 then
 end
 local is_kept
 if set[12] then
-  -- Jobs may wait for jobs that a consumer of data has met here.
+  -- Jobs may wait for jobs that a consumer of data has met here; and for data, where the queue had
+  -- jobs first and is marked as none of data.
+  for _, id in ipairs(taken) do given_up[#given_up + 1] = id end
   depend.tell(sets, with, given_up, TELL)
   ended.tell(waiters, now, with.dropped)
   is_kept = function(id) return depend.is_held(sets, with, id) end

@@ -149,6 +149,8 @@ def enqueue(
             raise cannot(reply[1].decode())
         if reply[0] == b"unknown":
             raise unknown_parent(text(reply[1]))
+        if reply[0] == b"data":
+            raise data_parent(keys.queue or "")
         if have_terms:
             return [
                 Receipt(text(id), due_us, _OUTCOMES[word], confirmed(job, kinds))
@@ -180,6 +182,14 @@ def unknown_parent(id: str) -> JobNotFound:
     return JobNotFound(
         f"There is no job {id!r} to wait for, so nothing was added: it never was, was deleted, or "
         "its time is over; enqueue it before what depends on it, or leave it out."
+    )
+
+
+def data_parent(queue: str) -> UsageError:
+    """The error for a parent in a delay queue."""
+    return UsageError(
+        f"{queue!r} is a delay queue: its items are data, and no job can wait for them, so nothing "
+        "was added; wait for a job."
     )
 
 
@@ -303,12 +313,7 @@ class Placing:
         return again
 
     def _refusal(self, parent: str) -> JobNotFound | UsageError:
-        if not self._data:
-            return unknown_parent(parent)
-        return UsageError(
-            f"{self._data!r} is a delay queue: its items are data, and no job can wait for "
-            "them, so nothing was added; wait for a job."
-        )
+        return data_parent(self._data) if self._data else unknown_parent(parent)
 
     def _link(self, told: list[tuple[str, str]], is_last: bool) -> Command[Any]:
         def linked(reply: list[Any]) -> Command[Any] | None:
