@@ -220,6 +220,17 @@ def test_a_parent_that_is_swept_frees_what_was_added_since(q: Probe) -> None:
     assert q.taken() == ["b2"]
 
 
+def test_a_namesake_of_what_was_set_aside_waits_for_its_own_parents_only(q: Probe) -> None:
+    add(q, job("old"), job("a", "old"))
+    q.run(manage.empty(q.keys, "e1"))
+    assert (q.where("old"), q.where("a")) == ("trash", "trash"), "nothing is swept yet"
+    add(q, job("new"), job("a", "new"))
+    for _ in range(2):  # they sweep
+        q.claim(count=0)
+    end(q, "new")
+    assert q.taken() == ["a"]
+
+
 def test_a_parent_that_is_given_up_has_failed(q: Probe) -> None:
     add(q, job("a"), job("b", "a"), job("c", "a", d="-f"))
     for _ in range(40):

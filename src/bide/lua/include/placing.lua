@@ -37,7 +37,8 @@ function placing.is_busy(sets, with, depend, children, parents)
   end
   if #marked > 0 then depend.tell(sets, with, marked, BUDGET) end
   for _, id in ipairs(children) do
-    if depend.waits(sets.edges, id) and redis.call('HEXISTS', sets.jobs, id) == 0
+    -- One that `empty` has set aside has a body yet, and is not blocked.
+    if depend.waits(sets.edges, id) and not redis.call('ZSCORE', sets.blocked, id)
       and not depend.forget(sets.edges, id) then
       is_busy = true
     end
