@@ -107,6 +107,8 @@ end
 function kinds.t(s, call, rule, entry)
   local count, period = rule.n[1], rule.n[2]
   local slots = entry and entry.more or {}
+  local back = entry and entry.since - call.now or 0 -- by which the clock was set back, at least
+  for i = 1, back > 0 and #slots or 0 do slots[i] = slots[i] - back end
   if entry and entry.id ~= '-' then
     local state, level, was, line = where(s, entry.id, rule.field)
     if state == 'waits' then
