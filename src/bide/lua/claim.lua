@@ -60,12 +60,13 @@ local now = clock.now(meta)
 local lease_end = now + lease_us
 local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
   'trash', 'drain_until', 'calm_from', 'listened', 'large', 'terms', 'groups', 'scheduled', 'side',
-  'limited', 'edges')
+  'limited', 'edges', 'rewinding')
 local has_terms, has_groups, has_schedules, has_edges = set[11], set[12], set[13], set[16]
 if has_groups then count = math.min(count, GROUPED) end -- whose turns take their time
 local book = event.open(set[9], now)
 local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now,
   lease_us)
+local rewinding = calm_until == 0 and rota.BEGIN or set[17]
 if not calm_until then
   calm_until, calm_from = tonumber(set[3]) or 0, tonumber(set[8]) or 0
 end
@@ -119,6 +120,7 @@ end
 if rewound then
   more = reclaim.clamp(active, now + math.max(lease_us, tonumber(set[5]) or 0)) or more
 end
+if has_groups and rewinding then more = rota.rewind(sets, group, now, rewinding) or more end
 if set[6] then
   sweep.some(meta, trash, stores, SWEEP, (has_terms or has_groups) and function(ids, i)
     if has_groups and i == group.GROUPED then group.forget(sets, ids, now) end

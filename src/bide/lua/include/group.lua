@@ -127,6 +127,12 @@ function group.head(sets, name)
   return 0
 end
 
+-- How long one token of a group's rate takes to come.
+local function wait_of(f)
+  local count, period = string.match(f.rate or '', '^(%d+) (%d+) ')
+  return math.ceil((tonumber(period) or 0) / math.max(tonumber(count) or 1, 1))
+end
+
 -- Puts a group's marker where it belongs, and remembers the group while there is anything to
 -- remember: at once, or with those in `notes`. When its turn is, or nil. One whose turn has come keeps
 -- its place among the others.
@@ -135,6 +141,7 @@ function group.turn(sets, f, now, notes)
   local may_begin = f.paused == 0 and running < group.limit(f)
   local at = (may_begin or running == 0) and group.head(sets, f.name)
   local level, turn = 0, 0
+  if f.free > now then f.free = math.min(f.free, now + wait_of(f)) end -- or the clock was set back
   if at and may_begin then
     level = f.level == group.ALONE and not f.is_changed and group.ALONE or LEVELS - f.priority
     turn = math.max(at, now, f.free)

@@ -4,9 +4,9 @@
 --
 -- A group's next job that is a suspect has to run as the only job of its worker: the group has its
 -- turn among the suspects then, and waits for that.
-local rota = {}
+local rota = {BEGIN = 'begin'}
 
-local SUSPECT = 2
+local SUSPECT, AHEAD = 2, 50
 local LETTERS = 'abcdefghijk'
 
 -- When the first turn at a level is, and whose; nil where there is none.
@@ -90,6 +90,27 @@ function rota.take(sets, group, gate, record, level, now, wanted, steps, take, t
     group.turns(sets, touched, now)
     wanted = wanted - (#taken - first + 1)
   until met == 0 or seen < #owners or wanted <= 0
+end
+
+-- The clock was set back: turns that had come are ahead now, and come at once. Goes through the
+-- markers from one on, some at a time; true if there are more.
+function rota.rewind(sets, group, now, from)
+  if not string.find(from, '^%(') then from = '-' end
+  local found = redis.call('ZRANGEBYLEX', sets.turns, from, '+', 'LIMIT', 0, AHEAD)
+  local touched = {}
+  for _, marker in ipairs(found) do
+    if (tonumber(string.sub(marker, 3, 19)) or 0) > now then
+      local name = string.sub(marker, 21)
+      touched[name] = group.read(sets, name)
+    end
+  end
+  group.turns(sets, touched, now)
+  if #found == AHEAD then
+    redis.call('HSET', sets.meta, 'rewinding', '(' .. found[#found])
+  else
+    redis.call('HDEL', sets.meta, 'rewinding')
+  end
+  return #found == AHEAD
 end
 
 -- How many of a claim's `wanted` slots go to groups, where both they and single jobs are due at a
