@@ -6,6 +6,7 @@ Both return a list for `enqueue_many`, in which what is waited for stands first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from bide.errors import UsageError
 from bide.ops.produce import Prepared
@@ -77,12 +78,13 @@ def fan_in(
 
 
 def _jobs(step: Step) -> list[Prepared]:
-    jobs = [step] if isinstance(step, Prepared) else list(step)
+    several = isinstance(step, Iterable) and not isinstance(step, Prepared)
+    jobs: list[Any] = list(step) if several else [step]
     odd = [job for job in jobs if not isinstance(job, Prepared)]
     if odd or not jobs:
         raise UsageError(
             "Each step is what queue.prepare(...) returns, or a list of these, not "
-            f"{odd[0] if odd else 'an empty list'!r}."
+            f"{repr(odd[0]) if odd else 'an empty list'}."
         )
     return jobs
 

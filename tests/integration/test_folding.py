@@ -92,6 +92,8 @@ def test_a_task_says_it_for_all_its_calls_and_a_call_for_itself(queue: Queue) ->
 def test_a_task_whose_policy_is_none_is_refused_where_it_is_made(queue: Queue) -> None:
     with pytest.raises(UsageError, match="no policy"):
         queue.task(unique="a")(folded.rows)  # type: ignore[call-overload]
+    with pytest.raises(UsageError, match="no policy"):
+        queue.enqueue_call(folded.rows, ([],), unique="")  # type: ignore[arg-type]
 
 
 def test_the_last_call_of_a_throttle_runs(queue: Queue) -> None:

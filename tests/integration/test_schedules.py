@@ -140,6 +140,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"every": 5, "start": soon(99), "end": soon(9)}, "would never fire"),
     ({"every": 5, "limit": 0}, "limit must be"),
     ({"every": 5, "limit": True}, "limit must be"),
+    ({"every": 5, "limit": 10**30}, "limit must be"),
     ({"every": 5, "missed": "some"}, "missed must be"),
     ({"every": 5, "jitter": -1}, "must not be negative"),
     ({"every": 5, "delay": 5}, "There is no option 'delay'"),
