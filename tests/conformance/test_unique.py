@@ -11,7 +11,7 @@ from bide.errors import ScriptBug
 from bide.ops import manage
 from bide.ops.produce import Prepared
 from bide.payload.codec import Body, decode_body, encode_body
-from tests.conformance.probe import BODY, SECOND, Probe
+from tests.conformance.probe import BODY, LEASE, SECOND, Probe
 
 
 def body(*args: Any) -> bytes:
@@ -201,6 +201,18 @@ def test_one_that_was_given_back_keeps_its_priority_when_it_is_replaced(q: Probe
     q.settle(job, "release")
     assert call(q, "b", "ur,s", arg=2, priority=9) == ("replaced", "a")
     assert q.record("a").priority == 3
+
+
+@pytest.mark.parametrize("suspect", [False, True])
+def test_one_that_has_run_in_a_group_keeps_its_priority_outside(q: Probe, suspect: bool) -> None:
+    call(q, "a", "ur,f", arg=1, priority=3, more="g=g ")
+    for _ in range(2 if suspect else 0):
+        assert q.taken() == ["a"]
+        q.move(LEASE + 1)
+    (job,) = q.claim().jobs or q.claim().jobs  # the first meets a suspect
+    assert q.settle(job, "release") == "ok"
+    assert call(q, "b", "ur,f", arg=2, priority=9) == ("replaced", "a")
+    assert "a" in q.zset_of("due:alone" if suspect else "due:3")
 
 
 def test_a_call_can_be_rejected(q: Probe) -> None:
