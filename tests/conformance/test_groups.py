@@ -8,6 +8,7 @@ import pytest
 
 from bide.command import Command
 from bide.ops import groups, inspect, manage
+from bide.ops.consume import Settle
 from bide.ops.produce import Prepared
 from bide.states import State
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe
@@ -584,6 +585,42 @@ def test_a_rate_goes_with_its_group_over_quiet_times_and_can_be_removed(q: Probe
     assert q.hear() == "-"
     assert q.taken() == ["b", "c"]
     assert group(q).rate is None
+
+
+def test_what_is_given_back_unbegun_gives_its_group_its_token_back(q: Probe) -> None:
+    limit(q, f"1 {3600 * SECOND} 2")
+    add(q, "g", *"abcd", concurrency=9)
+    jobs = q.claim().jobs
+    assert [job.id for job in jobs] == ["a", "b"]
+    q.hear()
+    assert q.settle_many(*(Settle(job.id, job.token, "release") for job in jobs)) == ["ok", "ok"]
+    assert q.hear() == "-"
+    again = q.claim().jobs
+    assert [job.id for job in again] == ["a", "b"]
+    assert [job.id for job in q.claim("w2").jobs] == []
+    missing = b'{"type":"TaskNotFound","message":"no"}'
+    assert q.settle(again[0], "snooze", "+0", missing) == "ok", "by a worker that has not its task"
+    assert len(q.taken()) == 1
+    assert q.taken("w2") == []
+
+
+def test_what_had_begun_gives_its_group_nothing_back(q: Probe) -> None:
+    limit(q, f"1 {3600 * SECOND} 1")
+    add(q, "g", "a", "b")
+    (job,) = q.claim().jobs
+    assert q.settle(job, "release", "+0") == "ok"
+    assert q.taken() == []
+
+
+def test_a_token_of_a_group_does_not_come_back_after_another_was_taken(q: Probe) -> None:
+    limit(q, f"1 {10 * SECOND} 1")
+    add(q, "g", *"abc", concurrency=9)
+    (early,) = q.claim(lease=60).jobs
+    q.move(10.01)
+    (late,) = q.claim(lease=60).jobs
+    assert q.settle(early, "release") == "ok"
+    assert q.taken() == []
+    q.settle(late, "complete")
 
 
 def test_a_queue_with_a_limit_lets_groups_and_single_jobs_take_turns(q: Probe) -> None:

@@ -10,7 +10,8 @@
 -- @key   held      adds jobs of groups that run, removes
 -- @key   groups    reads and notes groups
 -- @key   turns     moves groups' markers
--- @key   unique    frees the keys of what is swept
+-- @key   unique    frees the keys of what is swept; notes who holds a key, of jobs that are fired
+-- @key   folded    adds what was fired and folds into another job
 -- @key   blocked   removes what is freed, or cancelled
 -- @key   edges     tells who waits for jobs that have ended
 -- @key   minutes   counts how late jobs begin
@@ -39,7 +40,7 @@
 -- @reply ok now until deadline more alone drain thin post, then per job: id body token tries due
 -- @reply stale     the worker has since sent a later claim
 -- @include clock record hint wait retain sweep noting ended event reclaim recall weigh find term
--- @include expire hold minute gate timetable fire group rota when depend depending
+-- @include expire hold minute gate timetable fire group rota when depend depending fold stand
 
 -- thin: the names of schedules that want to be sent more times, with spaces between them
 -- more: 1 where there is, 2 where a limit holds back what is due
@@ -104,10 +105,12 @@ end
 local stores = {jobs, run, results, notes, has_terms and terms or nil}
 local sets = {meta = meta, due = due, jobs = jobs, run = run, notes = notes, active = active,
   asked = asked, completed = completed, failed = failed, cancelled = cancelled, terms = terms,
-  expiring = expiring, blocked = blocked, edges = edges,
-  has_groups = has_groups, order = order, held = held, groups = groups, turns = turns}
+  expiring = expiring, blocked = blocked, edges = edges, unique = unique, folded = folded,
+  has_groups = has_groups, order = order, held = held, groups = groups, turns = turns,
+  schedules = schedules, schedule = schedule, scheduled = scheduled, trash = trash}
 local with = {now = now, book = book, event = event, record = record, when = when, term = term,
-  group = group, touched = {}, dropped = {}, looks = LOOKS}
+  group = group, find = find, expire = expire, hold = hold, weigh = weigh, sweep = sweep, fold = fold,
+  touched = {}, dropped = {}, looks = LOOKS}
 local more, given_up = reclaim.some(sets, record, noting, event, group, book, now,
   now >= calm_until and now or calm_from)
 ended.tell(waiters, now, given_up)
@@ -143,8 +146,7 @@ end
 local paused = set[1]
 local fires_at, thin
 if has_schedules and not paused then
-  sets.schedules, sets.schedule, sets.scheduled, sets.jobs = schedules, schedule, scheduled, jobs
-  fires_at, thin = fire.some(sets, timetable, event, term, group, book, now)
+  fires_at, thin = fire.some(sets, timetable, stand, with, stores)
   has_groups = sets.has_groups
   if fires_at and fires_at <= now then more = true end
 end

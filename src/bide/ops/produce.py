@@ -39,6 +39,13 @@ _OUTCOMES: Final[dict[bytes, Outcome]] = {
     b"open": "exists",
     **{word.encode(): word for word in get_args(Outcome)},
 }
+
+
+def read_outcome(word: bytes) -> Outcome:
+    """What an enqueue came to, from a script's word for it."""
+    return _OUTCOMES[word]
+
+
 _WHEN: Final = re.compile(r"[+=][0-9]{1,16}")
 
 
@@ -153,11 +160,11 @@ def enqueue(
             raise data_parent(keys.queue or "")
         if have_terms:
             return [
-                Receipt(text(id), due_us, _OUTCOMES[word], confirmed(job, kinds))
+                Receipt(text(id), due_us, read_outcome(word), confirmed(job, kinds))
                 for job, (word, due_us, id) in zip(jobs, groups(reply, 2, 3), strict=True)
             ]
         return [
-            Receipt(job.id, due_us, _OUTCOMES[word], confirmed(job, kinds))
+            Receipt(job.id, due_us, read_outcome(word), confirmed(job, kinds))
             for job, (word, due_us) in zip(jobs, groups(reply, 2, 2), strict=True)
         ]
 

@@ -85,14 +85,24 @@ function group.marker(f)
   return string.format('%s %017.0f ', string.sub(LETTERS, f.level, f.level), f.turn) .. f.name
 end
 
+local function note(gate, f, b, now)
+  f.spent = gate.stored(b)
+  b = gate.bucket(f.rate, f.spent, now)
+  f.free = b.tokens < 1 and gate.refilled(b) or 0
+end
+
 -- A job of a group that has a rate begins.
 function group.spend(gate, f, now)
   local b = gate.bucket(f.rate, f.spent, now)
   if not b then return end
   b.taken, b.last = b.taken + 1, now
-  f.spent = gate.stored(b)
-  b = gate.bucket(f.rate, f.spent, now)
-  f.free = b.tokens < 1 and gate.refilled(b) or 0
+  note(gate, f, b, now)
+end
+
+-- Jobs of a group that has a rate were given back before they began: `unbegun`, as `gate` has it.
+function group.put_back(gate, f, unbegun, now)
+  local b = gate.bucket(f.rate, f.spent, now)
+  if b and gate.put_back(b, unbegun) then note(gate, f, b, now) end
 end
 
 -- What the latest of a group's jobs says of it, holds.
