@@ -437,6 +437,16 @@ def test_a_namesake_of_a_parent_is_another_job(q: Probe) -> None:
     assert q.taken() == ["new"]
 
 
+def test_a_namesake_of_a_parent_has_its_children_in_later_calls(q: Probe) -> None:
+    """Its own call must come again, because not all children of the removed one have been told."""
+    add(q, job("p"), *(job(f"old{i:03}", "p") for i in range(300)))
+    q.run(manage.delete(q.keys, ["p"]))
+    assert "!p X" in q.holding().edges
+    ids = [f"c{i:03}" for i in range(CHUNK)]
+    assert all(r.new for r in add(q, job("p"), *(job(id, "p") for id in ids)))
+    assert sorted(q.zset("blocked")) == ids
+
+
 def test_what_waits_no_more_leaves_nothing(q: Probe) -> None:
     parents = [f"p{i:03}" for i in range(produce.CHUNK)]
     add(q, *(job(id, when=f"+{1000 * SECOND}") for id in parents), job("z", *parents))
