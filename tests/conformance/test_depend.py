@@ -196,6 +196,24 @@ def test_to_delete_one_that_waits_leaves_nothing(q: Probe) -> None:
     assert q.holding().edges == set()
 
 
+def test_a_parent_that_is_no_more_is_kept_for_nobody(q: Probe) -> None:
+    """However many waited for it, and had been told or not when it was deleted."""
+    children = [f"c{i:03}" for i in range(350)]
+    add(q, job("a"), job("x", "a", d="-c"), job("b"), *(job(id, "b", d="-c") for id in children))
+    assert q.run(manage.delete(q.keys, ["a"])) == ["ok"]
+    assert state(q, "x") == "waiting"
+    assert not any(member.startswith("=a ") for member in q.holding().edges)
+    b = next(one for one in q.claim().jobs if one.id == "b")
+    q.settle(b, "complete")
+    assert len([member for member in q.holding().edges if member.startswith("=b ")]) == 101
+    while q.zset("blocked"):
+        q.claim("w2", 0)
+    assert q.run(manage.delete(q.keys, ["b"])) == ["ok"]
+    for _ in range(3):
+        q.claim("w2", 0)
+    assert q.holding().edges == set()
+
+
 def test_to_empty_a_queue_removes_what_waits_too(q: Probe) -> None:
     add(q, job("z"))
     (z,) = q.claim().jobs
