@@ -83,10 +83,11 @@ def test_a_moment_is_that_moment(q: Probe) -> None:
     assert q.holding().due["b"] == at
 
 
-def test_it_waits_for_all_of_its_parents(q: Probe) -> None:
-    add(q, job("a"), job("b"), job("c", "a", "b"))
+@pytest.mark.parametrize(("d", "outcome"), [("-", "complete"), ("-f", "fail")])
+def test_it_waits_for_all_of_its_parents(q: Probe, d: str, outcome: consume.Outcome) -> None:
+    add(q, job("a"), job("b"), job("c", "a", "b", d=d))
     a, b = q.claim().jobs
-    q.settle(a, "complete")
+    q.settle(a, outcome)
     seen = q.fetch("c")
     assert seen
     assert (seen.state, seen.awaits, seen.awaited) == (State.BLOCKED, 1, ("b",))
@@ -382,6 +383,22 @@ def test_what_a_child_needs_is_kept_until_it_has_ended(q: Probe) -> None:
         q.settle(q.take(f"m{n}"), "complete")
     assert state(q, "a") is None
     assert not any(member.startswith("=a") for member in q.holding().edges)
+
+
+def test_what_many_have_waited_for_is_removed_in_its_time(q: Probe) -> None:
+    """Though it takes more than one look to see that all of them have ended."""
+    q.configure(completed="1m")
+    children = [f"c{i:03}" for i in range(350)]
+    add(q, job("a"), *(job(id, "a") for id in children))
+    end(q, "a")
+    while jobs := q.claim(count=250).jobs:
+        q.settle_many(*(consume.Settle(one.id, one.token, "cancel") for one in jobs))
+    q.move(61)
+    for _ in range(6):
+        q.claim()
+        q.move(2)
+    assert state(q, "a") is None
+    assert q.holding().edges == set()
 
 
 def test_what_a_dead_producer_left_half_placed_is_removed(q: Probe) -> None:

@@ -271,11 +271,12 @@ function depend.has_post(edges)
   return #redis.call('ZRANGEBYLEX', edges, '[?', '(A', 'LIMIT', 0, 1) > 0
 end
 
--- Whether what a job came to is kept for one that waited for it and has not ended.
+-- Whether what a job came to is kept for one that waited for it and has not ended; nil where there was
+-- not enough time to see.
 function depend.is_held(sets, with, id)
   local found = range(sets.edges, '=', id, SOME)
   for _, member in ipairs(found) do
-    if with.looks <= 0 then return true end -- and looked at another time
+    if with.looks <= 0 then return nil end
     with.looks = with.looks - 1
     local child = string.sub(member, #id + 3)
     if redis.call('HEXISTS', sets.jobs, child) == 1
@@ -286,7 +287,8 @@ function depend.is_held(sets, with, id)
     end
     redis.call('ZREM', sets.edges, member)
   end
-  return #found == SOME
+  if #found == SOME then return nil end
+  return false
 end
 
 -- Jobs that are removed with whatever is left of them: their children hear that they are cancelled.
