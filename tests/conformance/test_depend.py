@@ -417,6 +417,25 @@ def test_what_a_dead_producer_left_half_placed_is_removed(q: Probe) -> None:
     assert not any(member.startswith("<") for member in q.holding().edges)
 
 
+def test_what_expires_while_it_is_placed_is_an_expired_job(q: Probe) -> None:
+    """And not taken for what a dead producer has left."""
+    parents = [f"p{i:03}" for i in range(CHUNK + 1)]
+    add(q, *(job(id) for id in parents))
+    placed = job("z", *parents, x=f"x=@{q.now + 5 * SECOND}")
+    q.run(produce.Placing(q.keys, placed, ()).begin()._replace(rest=None))
+    q.move(6)
+    q.claim(count=0)
+    assert state(q, "z") == "blocked"
+    (receipt,) = add(q, placed)
+    assert (receipt.id, receipt.due_us) == ("z", 0)
+    q.claim(count=0)
+    seen = q.fetch("z")
+    assert seen
+    assert (seen.state, seen.terms.expired_us is not None) == (State.CANCELLED, True)
+    q.move(31)
+    assert (q.claim(count=0).jobs, state(q, "z")) == ([], "cancelled")
+
+
 def test_what_was_left_half_placed_is_completed_by_a_repeat(q: Probe) -> None:
     parents = [f"p{i:03}" for i in range(CHUNK + 1)]
     add(q, *(job(id) for id in parents))
