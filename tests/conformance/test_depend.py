@@ -83,10 +83,11 @@ def test_a_moment_is_that_moment(q: Probe) -> None:
     assert q.holding().due["b"] == at
 
 
-def test_it_waits_for_all_of_its_parents(q: Probe) -> None:
-    add(q, job("a"), job("b"), job("c", "a", "b"))
+@pytest.mark.parametrize(("d", "outcome"), [("-", "complete"), ("-f", "fail")])
+def test_it_waits_for_all_of_its_parents(q: Probe, d: str, outcome: consume.Outcome) -> None:
+    add(q, job("a"), job("b"), job("c", "a", "b", d=d))
     a, b = q.claim().jobs
-    q.settle(a, "complete")
+    q.settle(a, outcome)
     seen = q.fetch("c")
     assert seen
     assert (seen.state, seen.awaits, seen.awaited) == (State.BLOCKED, 1, ("b",))
@@ -193,6 +194,24 @@ def test_to_delete_one_that_waits_leaves_nothing(q: Probe) -> None:
     add(q, job("a"), job("b", "a"), job("c", "b"))
     assert q.run(manage.delete(q.keys, ["b"])) == ["ok"]
     assert state(q, "c") == "cancelled"
+    assert q.holding().edges == set()
+
+
+def test_a_parent_that_is_no_more_is_kept_for_nobody(q: Probe) -> None:
+    """However many waited for it, and had been told or not when it was deleted."""
+    children = [f"c{i:03}" for i in range(350)]
+    add(q, job("a"), job("x", "a", d="-c"), job("b"), *(job(id, "b", d="-c") for id in children))
+    assert q.run(manage.delete(q.keys, ["a"])) == ["ok"]
+    assert state(q, "x") == "waiting"
+    assert not any(member.startswith("=a ") for member in q.holding().edges)
+    b = next(one for one in q.claim().jobs if one.id == "b")
+    q.settle(b, "complete")
+    assert len([member for member in q.holding().edges if member.startswith("=b ")]) == 101
+    while q.zset("blocked"):
+        q.claim("w2", 0)
+    assert q.run(manage.delete(q.keys, ["b"])) == ["ok"]
+    for _ in range(3):
+        q.claim("w2", 0)
     assert q.holding().edges == set()
 
 
@@ -377,6 +396,22 @@ def test_what_a_child_needs_is_kept_until_it_has_ended(q: Probe) -> None:
     assert not any(member.startswith("=a") for member in q.holding().edges)
 
 
+def test_what_many_have_waited_for_is_removed_in_its_time(q: Probe) -> None:
+    """Though it takes more than one look to see that all of them have ended."""
+    q.configure(completed="1m")
+    children = [f"c{i:03}" for i in range(350)]
+    add(q, job("a"), *(job(id, "a") for id in children))
+    end(q, "a")
+    while jobs := q.claim(count=250).jobs:
+        q.settle_many(*(consume.Settle(one.id, one.token, "cancel") for one in jobs))
+    q.move(61)
+    for _ in range(6):
+        q.claim()
+        q.move(2)
+    assert state(q, "a") is None
+    assert q.holding().edges == set()
+
+
 def test_what_a_dead_producer_left_half_placed_is_removed(q: Probe) -> None:
     parents = [f"p{i:03}" for i in range(CHUNK + 1)]
     add(q, *(job(id) for id in parents))
@@ -391,6 +426,25 @@ def test_what_a_dead_producer_left_half_placed_is_removed(q: Probe) -> None:
     assert q.claim().jobs == []
     assert [state(q, id) for id in "yz"] == ["cancelled", None]
     assert not any(member.startswith("<") for member in q.holding().edges)
+
+
+def test_what_expires_while_it_is_placed_is_an_expired_job(q: Probe) -> None:
+    """And not taken for what a dead producer has left."""
+    parents = [f"p{i:03}" for i in range(CHUNK + 1)]
+    add(q, *(job(id) for id in parents))
+    placed = job("z", *parents, x=f"x=@{q.now + 5 * SECOND}")
+    q.run(produce.Placing(q.keys, placed, ()).begin()._replace(rest=None))
+    q.move(6)
+    q.claim(count=0)
+    assert state(q, "z") == "blocked"
+    (receipt,) = add(q, placed)
+    assert (receipt.id, receipt.due_us) == ("z", 0)
+    q.claim(count=0)
+    seen = q.fetch("z")
+    assert seen
+    assert (seen.state, seen.terms.expired_us is not None) == (State.CANCELLED, True)
+    q.move(31)
+    assert (q.claim(count=0).jobs, state(q, "z")) == ([], "cancelled")
 
 
 def test_what_was_left_half_placed_is_completed_by_a_repeat(q: Probe) -> None:
@@ -430,6 +484,16 @@ def test_a_namesake_of_a_parent_is_another_job(q: Probe) -> None:
     assert list(q.zset("blocked")) == ["new"]
     end(q, "a")
     assert q.taken() == ["new"]
+
+
+def test_a_namesake_of_a_parent_has_its_children_in_later_calls(q: Probe) -> None:
+    """Its own call must come again, because not all children of the removed one have been told."""
+    add(q, job("p"), *(job(f"old{i:03}", "p") for i in range(300)))
+    q.run(manage.delete(q.keys, ["p"]))
+    assert "!p X" in q.holding().edges
+    ids = [f"c{i:03}" for i in range(CHUNK)]
+    assert all(r.new for r in add(q, job("p"), *(job(id, "p") for id in ids)))
+    assert sorted(q.zset("blocked")) == ids
 
 
 def test_what_waits_no_more_leaves_nothing(q: Probe) -> None:

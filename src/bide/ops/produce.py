@@ -208,11 +208,15 @@ def wanted(jobs: Sequence[Prepared]) -> Kinds:
 def enqueue_many(
     keys: Keys, jobs: Sequence[Prepared], kinds: Kinds = ()
 ) -> Iterator[list[Command[list[Receipt]]]]:
-    """Add any number of jobs: round trips of several calls, each bounded by count and bytes."""
+    """Add any number of jobs: round trips of several calls, each bounded by count and bytes.
+
+    No job waits for one of another call in its trip: any of these may have to be sent again, behind
+    the others.
+    """
     trip: list[Command[list[Receipt]]] = []
+    sent: set[str] = set()  # the jobs of these calls
     size, first, kind, awaited = 0, 0, 0, 0
-    # By one script: of calls that share a round trip, one whose script the server does not know is
-    # sent again behind the others, and what waits must not come before what it waits for.
+    # All by one script, so that what waits may share a call with what it waits for.
     is_flow = any(job.parents for job in jobs)
     for i, job in enumerate(jobs):
         full = size + len(job.body) > CHUNK_BYTES
@@ -221,10 +225,14 @@ def enqueue_many(
         many = i - first >= most or awaited + len(job.parents) > CHUNK
         if i > first and (full or many or new_kind != kind or kind == _IN_STEPS):
             trip.append(_adding(keys, jobs[first:i], kinds, kind))
+            sent.update(earlier.id for earlier in jobs[first:i])
             first, size, awaited = i, 0, 0
             if full or len(trip) == TRIP:
                 yield trip
-                trip = []
+                trip, sent = [], set()
+        if trip and not sent.isdisjoint(job.parents):
+            yield trip
+            trip, sent = [], set()
         size += len(job.body)
         kind = new_kind
         awaited += len(job.parents)
