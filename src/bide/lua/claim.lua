@@ -10,7 +10,7 @@
 -- @key   held      adds jobs of groups that run, removes
 -- @key   groups    reads and notes groups
 -- @key   turns     moves groups' markers
--- @key   unique    frees the keys of what is swept
+-- @key   unique    frees the keys of what is swept, or trimmed
 -- @key   blocked   removes what is freed, or cancelled
 -- @key   edges     tells who waits for jobs that have ended
 -- @key   minutes   counts how late jobs begin
@@ -133,7 +133,8 @@ if marked then
   local limits = retain.limits(meta)
   for i, finished in ipairs({completed, failed, cancelled}) do
     retain.trim(meta, finished, stores, now, limits, i, TRIM,
-      has_edges and function(id) return depend.is_held(sets, with, id) end)
+      has_edges and function(id) return depend.is_held(sets, with, id) end,
+      has_terms and finished == cancelled and function(ids) hold.free(unique, terms, ids) end)
   end
 end
 

@@ -9,6 +9,7 @@
 -- @key   expiring   adds what is freed
 -- @key   blocked    removes what is freed, or cancelled
 -- @key   edges      tells who waits for jobs that have ended
+-- @key   unique     frees the keys of what is trimmed
 -- @key   minutes    counts how long attempts ran
 -- @key   order      adds what is to run again
 -- @key   held       removes
@@ -26,6 +27,7 @@
 -- @rest  id token outcome when data
 -- @reply ok now, then per job: ok | lost | gone
 -- @include clock when record hint retain noting ended event minute gate group term depend
+-- @include hold
 
 -- outcome: complete (when: how long to keep it, or nothing; data: result)
 --        | retry (when; data: error) | fail (when: how long to keep it, or nothing; data: error)
@@ -237,7 +239,8 @@ if counts.fail > 0 then
 end
 if counts.cancel > 0 then
   redis.pcall('HINCRBY', meta, 'cancelled', counts.cancel)
-  retain.trim(meta, cancelled, stores, now, limits, 3, limit, is_kept)
+  retain.trim(meta, cancelled, stores, now, limits, 3, limit, is_kept,
+    limits.terms and function(ids) hold.free(unique, terms, ids) end)
 end
 ended.tell(waiters, now, finished)
 minute.write(minutes, now, counted)
