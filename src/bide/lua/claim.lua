@@ -223,7 +223,7 @@ local steps = {left = 2 * math.min(count, TURNS) + SPARE_STEPS}
 local function take_turns(level, wanted)
   rota.take(sets, group, gate, record, level, now, wanted, steps, take, taken)
 end
-local group_at = has_groups and rota.first(sets, ALONE)
+local group_at = has_groups and rota.first(sets, group, ALONE)
 local function take_suspect()
   if group_at == suspect_at then take_turns(ALONE, 1) else take(ALONE, suspect) end
 end
@@ -253,11 +253,11 @@ end
 if not paused then
   local most = limited and math.min(count, limited.room) or count
   for level = 1, LEVELS do
-    local turn_at = has_groups and rota.first(sets, level)
+    local turn_at = has_groups and rota.first(sets, group, level)
     local head = redis.call('ZRANGE', due[level], 0, 0, 'WITHSCORES')
     if turn_at and turn_at <= now and most > #taken then
       take_turns(level, rota.share(meta, set[14] == '1', due[level], now, most - #taken))
-      turn_at = rota.first(sets, level)
+      turn_at = rota.first(sets, group, level)
     end
     if turn_at and turn_at <= now then overdue = true end
     by(turn_at)

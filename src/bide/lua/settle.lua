@@ -64,7 +64,10 @@ local asks = redis.call('EXISTS', asked) == 1 and redis.call('ZMSCORE', asked, u
 local limits = retain.limits(meta)
 local book = event.open(limits.listened, now)
 local asked_of = limits.groups and redis.call('HMGET', terms, unpack(ids))
-local sets = {due = due, order = order, held = held, groups = groups, turns = turns}
+local sets = {meta = meta, due = due, jobs = jobs, run = run, active = active,
+  completed = completed, failed = failed, cancelled = cancelled, terms = terms,
+  expiring = expiring, blocked = blocked, edges = edges,
+  order = order, held = held, groups = groups, turns = turns}
 local touched, puts, released = {}, {}, {}
 local reply = {'ok', now}
 local gone_active, records, results_add, notes_add = {}, {}, {}, {}
@@ -217,10 +220,6 @@ if counts.retry > 0 then redis.pcall('HINCRBY', meta, 'retried', counts.retry) e
 local stores, limit = {jobs, run, results, notes, limits.terms and terms or nil}, n + 64
 local is_kept
 if limits.edges then
-  local sets = {meta = meta, due = due, jobs = jobs, run = run, active = active,
-    completed = completed, failed = failed, cancelled = cancelled, terms = terms,
-    expiring = expiring, blocked = blocked, edges = edges,
-    order = order, held = held, groups = groups, turns = turns}
   local with = {now = now, book = book, event = event, record = record, when = when, term = term,
     group = group, touched = {}, dropped = {}, looks = 2 * TELL}
   depend.tell(sets, with, finished, TELL + n)

@@ -78,8 +78,11 @@ end
 
 function group.entry(name, at, id) return string.format('%s %017.0f %s', name, at, id) end
 
+-- How markers of a level begin.
+function group.letter(level) return string.sub(LETTERS, level, level) end
+
 function group.marker(f)
-  return string.format('%s %017.0f ', string.sub(LETTERS, f.level, f.level), f.turn) .. f.name
+  return string.format('%s %017.0f ', group.letter(f.level), f.turn) .. f.name
 end
 
 -- How long one token of a group's rate takes, and so the longest that it lacks one.
