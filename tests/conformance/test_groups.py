@@ -8,7 +8,6 @@ import pytest
 
 from bide.command import Command
 from bide.ops import groups, inspect, manage
-from bide.ops.consume import Settle
 from bide.ops.produce import Prepared
 from bide.payload.codec import Body, encode_body
 from bide.states import State
@@ -558,64 +557,6 @@ def test_a_turn_that_is_too_early_takes_nothing(q: Probe) -> None:
     assert q.taken() == []
     q.move(11)
     assert q.taken() == ["a"]
-
-
-# -- the clock is set back
-
-
-def test_groups_have_their_turn_though_the_clock_was_set_back(q: Probe) -> None:
-    add(q, "g", "a", "b")
-    add(q, "h", "c", "d")
-    q.move(3600)
-    q.claim("w2", 0)
-    for job in q.claim().jobs:
-        q.settle(job, "complete")
-    q.move(-3599)
-    q.claim("w2", 0)
-    assert q.taken() == ["b", "d"]
-    assert "turns_from" not in q.holding().meta
-
-
-def test_what_is_due_later_is_so_by_the_new_time_too(q: Probe) -> None:
-    add(q, "g", "a", "b", concurrency=1)
-    add(q, "later", "c", when=f"+{30 * SECOND}")
-    q.move(3600)
-    (a, c) = q.claim().jobs
-    q.settle_many(Settle(a.id, a.token, "complete"), Settle(c.id, c.token, "retry", f"+{SECOND}"))
-    q.move(-3599)
-    q.claim("w2", 0)
-    assert q.taken() == ["b"]
-    q.move(3602)
-    assert q.taken("w2") == ["c"]
-
-
-def test_many_groups_have_their_turn_by_and_by_when_the_clock_was_set_back(q: Probe) -> None:
-    jobs = [Prepared(f"{i:03}{x}", "+0", 5, BODY, terms=f"g=g{i}") for i in range(300) for x in "ab"]
-    for at in range(0, 600, 100):
-        q.add_many(*jobs[at : at + 100])
-    q.move(3600)
-    for taken in [q.claim(f"w{n}", 150).jobs for n in range(6)]:
-        q.settle_many(*(Settle(job.id, job.token, "complete") for job in taken))
-    q.move(-3590)
-    q.claim("v", 0)
-    claims = [q.claim(f"v{n}", 1) for n in range(5)]
-    assert (claims[0].more, "turns_from" in q.holding().meta) == (True, False)
-    late = [marker for marker in q.zset("turns") if int(marker.split()[1]) > q.now]
-    assert late == []
-
-
-@pytest.mark.parametrize("is_free", [True, False])
-def test_a_rate_waits_for_one_token_when_the_clock_was_set_back(q: Probe, is_free: bool) -> None:
-    limit(q, f"1 {10 * SECOND} 1")
-    add(q, "g", "a", "b", concurrency=2 if is_free else 1)
-    q.move(3600)
-    (job,) = q.claim().jobs
-    q.move(-3599)
-    q.claim("w2")
-    q.settle(job, "complete")
-    assert q.taken() == []
-    q.move(10)
-    assert q.taken() == ["b"]
 
 
 # -- rates

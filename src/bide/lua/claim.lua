@@ -47,7 +47,7 @@
 -- tries: the attempt; of a job that was claimed before, what `record.tries` says
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
 local SWEEP, TRIM = 100, 100
-local MARKED, TELL, LOOKS, REWOUND = 200, 200, 200, 100
+local MARKED, TELL, LOOKS = 200, 200, 200
 local LEVELS, ALONE, MOST, GROUPED = 10, 11, 250, 150
 local TURNS, SPARE_STEPS = 20, 16 -- a claim looks at so many turns of groups at most
 count = math.min(count, MOST)
@@ -118,7 +118,6 @@ if has_terms then
 end
 if rewound then
   more = reclaim.clamp(active, now + math.max(lease_us, tonumber(set[5]) or 0)) or more
-  if has_groups then more = rota.rewind(sets, group, now, REWOUND) or more end
 end
 if set[6] then
   sweep.some(meta, trash, stores, SWEEP, (has_terms or has_groups) and function(ids, i)

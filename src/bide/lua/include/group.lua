@@ -85,12 +85,6 @@ function group.marker(f)
   return string.format('%s %017.0f ', group.letter(f.level), f.turn) .. f.name
 end
 
--- How long one token of a group's rate takes, and so the longest that it lacks one.
-local function token_us(f)
-  local count, period = string.match(f.rate or '', '^(%d+) (%d+)')
-  return count and math.ceil(tonumber(period) / math.max(tonumber(count), 1)) or 0
-end
-
 -- A job of a group that has a rate begins.
 function group.spend(gate, f, now)
   local b = gate.bucket(f.rate, f.spent, now)
@@ -144,7 +138,6 @@ function group.turn(sets, f, now, notes)
   local may_begin = f.paused == 0 and running < group.limit(f)
   local at = (may_begin or running == 0) and group.head(sets, f.name)
   local level, turn = 0, 0
-  if f.free > now then f.free = math.min(f.free, now + token_us(f)) end -- by the old time, else
   if at and may_begin then
     level = f.level == group.ALONE and not f.is_changed and group.ALONE or LEVELS - f.priority
     turn = math.max(at, now, f.free)

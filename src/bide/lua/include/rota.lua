@@ -92,30 +92,6 @@ function rota.take(sets, group, gate, record, level, now, wanted, steps, take, t
   until met == 0 or seen < #owners or wanted <= 0
 end
 
--- After the clock was set back, groups that had their turn by the old time would wait for it: looks at
--- some of the markers, from where `turns_from` says, and puts them where they belong. Whether any are
--- left.
-function rota.rewind(sets, group, now, most)
-  local from = string.match(redis.call('HGET', sets.meta, 'turns_from') or '', '^%d+$')
-  if not from or #from > 17 then return false end
-  local found = redis.call('ZSCAN', sets.turns, from, 'COUNT', most)
-  local touched = {}
-  for i = 1, #found[2], 2 do
-    local marker = found[2][i]
-    if (tonumber(string.sub(marker, 3, 19)) or 0) > now then
-      local name = string.sub(marker, 21)
-      touched[name] = group.read(sets, name)
-    end
-  end
-  group.turns(sets, touched, now)
-  if found[1] == '0' then
-    redis.call('HDEL', sets.meta, 'turns_from')
-    return false
-  end
-  redis.call('HSET', sets.meta, 'turns_from', found[1])
-  return true
-end
-
 -- How many of a claim's `wanted` slots go to groups, where both they and single jobs are due at a
 -- level: half, and of one that is left over, each has it in its turn.
 function rota.share(meta, had_odd, singles, now, wanted)
