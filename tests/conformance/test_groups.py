@@ -10,6 +10,7 @@ from bide.command import Command
 from bide.ops import groups, inspect, manage
 from bide.ops.consume import Settle
 from bide.ops.produce import Prepared
+from bide.payload.codec import Body, encode_body
 from bide.states import State
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe
 
@@ -289,6 +290,18 @@ def test_a_group_whose_turn_was_taken_stands_behind_the_others(q: Probe) -> None
     (b,) = q.claim("w", 1).jobs
     q.settle(b, "complete")
     assert [q.taken("w", 1), q.taken("w", 1)] == [["a2"], ["b2"]]
+
+
+def test_a_group_that_was_cut_for_weight_keeps_its_place(q: Probe) -> None:
+    """Else names decide, and those behind starve."""
+    body = encode_body(Body("app.tasks:send", ("x" * 700_000,)))
+    for name in "abc":
+        ids = [f"{name}{i}" for i in range(3)]
+        q.add_many(*(Prepared(id, "+0", 5, body, terms=f"g={name} n=9") for id in ids))
+    add(q, "z", "z0")
+    first, second, third = (q.taken("w", 4) for _ in range(3))
+    assert (first, second, third) == (["a0", "b0"], ["c0", "z0", "a1"], ["b1", "a2"])
+    assert q.taken("w", 4)[0] == "c1"
 
 
 def test_the_priority_of_a_group_is_that_of_its_latest_job(q: Probe) -> None:

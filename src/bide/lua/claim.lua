@@ -10,7 +10,7 @@
 -- @key   held      adds jobs of groups that run, removes
 -- @key   groups    reads and notes groups
 -- @key   turns     moves groups' markers
--- @key   unique    frees the keys of what is swept; notes who holds a key, of jobs that are fired
+-- @key   unique    frees those of what is swept or trimmed; notes who holds one, of what is fired
 -- @key   folded    adds what was fired and folds into another job
 -- @key   blocked   removes what is freed, or cancelled
 -- @key   edges     tells who waits for jobs that have ended
@@ -138,7 +138,8 @@ if marked then
   local limits = retain.limits(meta)
   for i, finished in ipairs({completed, failed, cancelled}) do
     retain.trim(meta, finished, stores, now, limits, i, TRIM,
-      has_edges and function(id) return depend.is_held(sets, with, id) end)
+      has_edges and function(id) return depend.is_held(sets, with, id) end,
+      has_terms and finished == cancelled and function(ids) hold.free(unique, terms, ids) end)
   end
 end
 
@@ -226,7 +227,7 @@ local steps = {left = 2 * math.min(count, TURNS) + SPARE_STEPS}
 local function take_turns(level, wanted)
   rota.take(sets, group, gate, record, level, now, wanted, steps, take, taken)
 end
-local group_at = has_groups and rota.first(sets, ALONE)
+local group_at = has_groups and rota.first(sets, group, ALONE)
 local function take_suspect()
   if group_at == suspect_at then take_turns(ALONE, 1) else take(ALONE, suspect) end
 end
@@ -256,11 +257,11 @@ end
 if not paused then
   local most = limited and math.min(count, limited.room) or count
   for level = 1, LEVELS do
-    local turn_at = has_groups and rota.first(sets, level)
+    local turn_at = has_groups and rota.first(sets, group, level)
     local head = redis.call('ZRANGE', due[level], 0, 0, 'WITHSCORES')
     if turn_at and turn_at <= now and most > #taken then
       take_turns(level, rota.share(meta, set[14] == '1', due[level], now, most - #taken))
-      turn_at = rota.first(sets, level)
+      turn_at = rota.first(sets, group, level)
     end
     if turn_at and turn_at <= now then overdue = true end
     by(turn_at)

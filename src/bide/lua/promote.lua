@@ -1,7 +1,7 @@
 -- promote: make delayed jobs due now, and blocked ones; one that waits keeps its place.
 -- @key   meta       reads whether someone listens
 -- @key   due        moves the due time
--- @key   terms      reads whose groups they are, and the priority
+-- @key   terms      reads whose groups they are, and the priority; notes that one is due now
 -- @key   order      moves
 -- @key   held       looks
 -- @key   groups     reads and notes groups

@@ -1,6 +1,5 @@
 -- schedule_run: make a job of a schedule now, beside those that it makes at its times.
--- @key   meta       reads whether someone listens, what limits say, and whether a trash is left; marks
---                   large bodies
+-- @key   meta       reads whether a trash is left, who listens, and the limits; marks large bodies
 -- @key   schedule   reads
 -- @key   scheduled  reads the body of its jobs
 -- @key   due        adds, and moves what this folds into

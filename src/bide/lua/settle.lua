@@ -9,6 +9,7 @@
 -- @key   expiring   adds what is freed
 -- @key   blocked    removes what is freed, or cancelled
 -- @key   edges      tells who waits for jobs that have ended
+-- @key   unique     frees the keys of what is trimmed
 -- @key   minutes    counts how long attempts ran
 -- @key   order      adds what is to run again
 -- @key   held       removes
@@ -26,6 +27,7 @@
 -- @rest  id token outcome when data
 -- @reply ok now, then per job: ok | lost | gone
 -- @include clock when record hint retain noting ended event minute gate group term depend
+-- @include hold
 
 -- outcome: complete (when: how long to keep it, or nothing; data: result)
 --        | retry (when; data: error) | fail (when: how long to keep it, or nothing; data: error)
@@ -64,7 +66,10 @@ local asks = redis.call('EXISTS', asked) == 1 and redis.call('ZMSCORE', asked, u
 local limits = retain.limits(meta)
 local book = event.open(limits.listened, now)
 local asked_of = limits.groups and redis.call('HMGET', terms, unpack(ids))
-local sets = {due = due, order = order, held = held, groups = groups, turns = turns}
+local sets = {meta = meta, due = due, jobs = jobs, run = run, active = active,
+  completed = completed, failed = failed, cancelled = cancelled, terms = terms,
+  expiring = expiring, blocked = blocked, edges = edges,
+  order = order, held = held, groups = groups, turns = turns}
 local touched, puts, released = {}, {}, {}
 local reply = {'ok', now}
 local gone_active, records, results_add, notes_add = {}, {}, {}, {}
@@ -231,10 +236,6 @@ if counts.retry > 0 then redis.pcall('HINCRBY', meta, 'retried', counts.retry) e
 local stores, limit = {jobs, run, results, notes, limits.terms and terms or nil}, n + 64
 local is_kept
 if limits.edges then
-  local sets = {meta = meta, due = due, jobs = jobs, run = run, active = active,
-    completed = completed, failed = failed, cancelled = cancelled, terms = terms,
-    expiring = expiring, blocked = blocked, edges = edges,
-    order = order, held = held, groups = groups, turns = turns}
   local with = {now = now, book = book, event = event, record = record, when = when, term = term,
     group = group, touched = {}, dropped = {}, looks = 2 * TELL}
   depend.tell(sets, with, finished, TELL + n)
@@ -253,7 +254,8 @@ if counts.fail > 0 then
 end
 if counts.cancel > 0 then
   redis.pcall('HINCRBY', meta, 'cancelled', counts.cancel)
-  retain.trim(meta, cancelled, stores, now, limits, 3, limit, is_kept)
+  retain.trim(meta, cancelled, stores, now, limits, 3, limit, is_kept,
+    limits.terms and function(ids) hold.free(unique, terms, ids) end)
 end
 ended.tell(waiters, now, finished)
 minute.write(minutes, now, counted)

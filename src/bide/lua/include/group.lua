@@ -81,8 +81,11 @@ end
 
 function group.entry(name, at, id) return string.format('%s %017.0f %s', name, at, id) end
 
+-- How markers of a level begin.
+function group.letter(level) return string.sub(LETTERS, level, level) end
+
 function group.marker(f)
-  return string.format('%s %017.0f ', string.sub(LETTERS, f.level, f.level), f.turn) .. f.name
+  return string.format('%s %017.0f ', group.letter(f.level), f.turn) .. f.name
 end
 
 local function note(gate, f, b, now)

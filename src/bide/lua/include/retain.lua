@@ -55,8 +55,8 @@ end
 -- `kind`: 1 for completed, 2 for failed, 3 for cancelled. `stores`: every hash with a field per
 -- job; the second holds the run records. `held`: says of an id whether others need the job yet;
 -- such a job goes to the end of the line. One of which it cannot say that yet (nil) stays where it
--- is.
-function retain.trim(meta, set, stores, now, limits, kind, limit, held)
+-- is. `tidy`: is told which are removed, before anything of them is.
+function retain.trim(meta, set, stores, now, limits, kind, limit, held, tidy)
   local count, age_us = limits[2 * kind - 1], limits[2 * kind]
   local excess = redis.call('ZCARD', set) - count
   local oldest = redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')
@@ -89,6 +89,7 @@ function retain.trim(meta, set, stores, now, limits, kind, limit, held)
   end
   if #ids == 0 then return end
   redis.call('ZREM', set, unpack(ids))
+  if tidy then tidy(ids) end
   retain.forget(stores, ids)
 end
 
