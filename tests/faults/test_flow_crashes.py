@@ -258,6 +258,9 @@ def test_what_comes_while_the_post_is_out_is_delivered_too(stage: Stage) -> None
     a, b = (Settle(job.id, job.token, "complete") for job in claim.jobs)
     stage.client.run(consume.settle(OTHER, [a]))
 
+    ended: list[Settle] = []
+    postman: Any = None
+
     class Meanwhile(aio.Client):
         """A client of a worker that settles and claims while its postman is on the way."""
 
@@ -279,8 +282,6 @@ def test_what_comes_while_the_post_is_out_is_delivered_too(stage: Stage) -> None
         await postman.close()
         await client.close()
 
-    ended: list[Settle] = []
-    postman: Any = None
     asyncio.run(act())
     assert ended == [b]
     assert stage.state(MAIL, "y") == stage.state(MAIL, "z") == "waiting"

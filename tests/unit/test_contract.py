@@ -326,6 +326,9 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
         (0, schedules.set_schedule(MAIL, DRAFT)),
         (0, schedules.set_schedule(MAIL, DRAFT, ([1, 2], False))),
     ],
+    "schedules.edit_schedule": [
+        (0, schedules.edit_schedule(MAIL, SCHEDULE, SCHEDULE.timing, "once", 0)),
+    ],
     "schedules.read_page": [(0, schedules.read_page(MAIL, "0"))],
     "schedules.read_schedules": [
         (n, schedules.read_schedules(MAIL, ["nightly"] * n)) for n in (1, 3)

@@ -109,8 +109,8 @@ local sets = {meta = meta, due = due, jobs = jobs, run = run, notes = notes, act
   has_groups = has_groups, order = order, held = held, groups = groups, turns = turns,
   schedules = schedules, schedule = schedule, scheduled = scheduled, trash = trash}
 local with = {now = now, book = book, event = event, record = record, when = when, term = term,
-  group = group, find = find, expire = expire, hold = hold, weigh = weigh, sweep = sweep, fold = fold,
-  touched = {}, dropped = {}, looks = LOOKS}
+  group = group, find = find, expire = expire, hold = hold, weigh = weigh, sweep = sweep,
+  fold = fold, touched = {}, dropped = {}, looks = LOOKS}
 local more, given_up = reclaim.some(sets, record, noting, event, group, book, now,
   now >= calm_until and now or calm_from)
 ended.tell(waiters, now, given_up)

@@ -23,7 +23,8 @@
 if not when.valid(at) then return redis.error_reply('BADARG reschedule at') end
 local now = clock.now(meta)
 local us = when.us(at, now)
-local sets = {due = due, expiring = expiring, terms = terms, order = order, held = held, groups = groups, turns = turns}
+local sets = {due = due, expiring = expiring, terms = terms, order = order, held = held,
+  groups = groups, turns = turns}
 local reply, moved, changed, touched = {'ok', now}, false, {}, {}
 for i = rest, #ARGV do
   local id = ARGV[i]

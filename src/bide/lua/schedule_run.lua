@@ -37,11 +37,12 @@ local body = f and redis.call('HGET', scheduled, name)
 if not body then return {'gone'} end
 local set = redis.call('HMGET', meta, 'listened', 'limited')
 local book = event.open(set[1], now)
-local sets = {meta = meta, jobs = jobs, due = due, terms = terms, expiring = expiring, order = order,
-  held = held, groups = groups, turns = turns, unique = unique, folded = folded, active = active,
-  cancelled = cancelled, run = run, trash = trash}
+local sets = {meta = meta, jobs = jobs, due = due, terms = terms, expiring = expiring,
+  order = order, held = held, groups = groups, turns = turns, unique = unique, folded = folded,
+  active = active, cancelled = cancelled, run = run, trash = trash}
 local with = {now = now, book = book, event = event, record = record, term = term, group = group,
-  find = find, expire = expire, hold = hold, weigh = weigh, sweep = sweep, fold = fold, touched = {}}
+  find = find, expire = expire, hold = hold, weigh = weigh, sweep = sweep, fold = fold,
+  touched = {}}
 local s = stand.open(sets, with, {run, notes, terms})
 local word, at, holder = fire.add(s, with, f, id, body, now)
 fire.finish(sets, s, with)

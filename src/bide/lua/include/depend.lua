@@ -197,8 +197,8 @@ end
 -- Tells the children of jobs that have ended, `budget` of them at most, and the children of those
 -- that are cancelled by this; forgets for whom a parent was kept that is no more. What is left over
 -- is marked, for claims to go on with. Adds to `with.dropped` what was cancelled, sets
--- `with.earliest` to when something that was freed is due, and `with.more` where there is more to be
--- done, here or by telling another queue.
+-- `with.earliest` to when something that was freed is due, and `with.more` where there is more to
+-- be done, here or by telling another queue.
 function depend.tell(sets, with, ids, budget)
   local work = {unpack(ids)}
   local edges, at, seen = sets.edges, 1, #with.dropped
@@ -272,8 +272,8 @@ function depend.has_post(edges)
   return #redis.call('ZRANGEBYLEX', edges, '[?', '(A', 'LIMIT', 0, 1) > 0
 end
 
--- Whether what a job came to is kept for one that waited for it and has not ended; nil where there was
--- not enough time to see.
+-- Whether what a job came to is kept for one that waited for it and has not ended; nil where there
+-- was not enough time to see.
 function depend.is_held(sets, with, id)
   local found = range(sets.edges, '=', id, SOME)
   for _, member in ipairs(found) do

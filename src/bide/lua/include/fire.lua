@@ -5,9 +5,9 @@ local fire = {}
 
 local AT_ONCE, BYTES, FEW, PAUSE = 20, 2000000, 8, 1000000
 
--- Adds a job of a schedule, unless it is there, or folds into another. `s` is of `stand`; the groups that
--- are touched have their turns behind it. Says what came of it, as `fold` does: a word, when the job is
--- due, and its id.
+-- Adds a job of a schedule, unless it is there, or folds into another. `s` is of `stand`; the
+-- groups that are touched have their turns behind it. Says what came of it, as `fold` does: a word,
+-- when the job is due, and its id.
 function fire.add(s, with, f, id, body, at)
   local level, rule = 10 - f.priority, with.hold.rule(f.terms)
   local word, holder = 'new', id

@@ -92,8 +92,8 @@ function gate.hold(meta, until_us)
 end
 
 -- Of `unbegun`, jobs that were given back before they began, it says when each was claimed. Their
--- tokens go back if nobody has taken one since: if the bucket has been asked in between, it may have
--- been full by then, and what it had then was enough. Whether any did.
+-- tokens go back if nobody has taken one since: if the bucket has been asked in between, it may
+-- have been full by then, and what it had then was enough. Whether any did.
 function gate.put_back(b, unbegun)
   local back = 0
   for i = 1, #unbegun do

@@ -74,9 +74,9 @@ function placing.note(sets, with, depend, child, line, parents, states)
   return word
 end
 
--- When to look at a job that waits: its placing may be given up; else it may expire, or nothing may be
--- heard of another queue. Whether one that is being placed has expired is seen once that is done, so
--- that nobody takes the one for the other.
+-- When to look at a job that waits: its placing may be given up; else it may expire, or nothing may
+-- be heard of another queue. Whether one that is being placed has expired is seen once that is
+-- done, so that nobody takes the one for the other.
 function placing.look_at(depend, term, line, edges, id, parents, now)
   if not depend.is_open(edges, id) then return now + depend.GATE_US end
   local at = term.begins_by(line)

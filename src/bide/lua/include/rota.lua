@@ -85,7 +85,7 @@ function rota.take(sets, group, gate, record, level, now, wanted, steps, take, t
         holders[#holders + 1] = f.name .. ' ' .. id
       end
     end
-    for i = seen + 1, #owners do owners[i].level = level end -- was not looked at, and keeps its place
+    for i = seen + 1, #owners do owners[i].level = level end -- not looked at: keeps its place
     if seen > 0 then redis.call('ZREM', sets.order, unpack(entries)) end
     if #holders > 0 then redis.call('ZADD', sets.held, unpack(holders)) end
     group.turns(sets, touched, now)
