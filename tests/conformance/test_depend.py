@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from bide.errors import JobNotFound
-from bide.ops import consume, inspect, manage, produce
+from bide.keys import keys_of
+from bide.ops import consume, edges, inspect, manage, produce
 from bide.ops.produce import CHUNK, Prepared, Receipt
 from bide.states import State
 from tests.conformance.probe import BODY, SECOND, Probe
@@ -406,15 +407,58 @@ def test_what_a_dead_producer_left_half_placed_is_removed(q: Probe) -> None:
     add(q, *(job(id) for id in parents))
     add_first = produce.Placing(q.keys, job("z", *parents), ()).begin()
     q.run(add_first._replace(rest=None))
-    add(q, job("y", "z"))
+    with pytest.raises(JobNotFound, match="no job 'z' to wait for"):
+        add(q, job("y", "z"))
     for _ in range(2):
         ended = q.claim(count=250).jobs
         q.settle_many(*(consume.Settle(one.id, one.token, "complete") for one in ended))
     assert state(q, "z") == "blocked"
     q.move(31)
     assert q.claim().jobs == []
-    assert [state(q, id) for id in "yz"] == ["cancelled", None]
+    assert [state(q, id) for id in "yz"] == [None, None]
     assert not any(member.startswith("<") for member in q.holding().edges)
+
+
+def test_two_that_are_placed_at_the_same_time_cannot_wait_for_each_other(q: Probe) -> None:
+    """Neither is there for the other until all that it waits for is known."""
+    other = keys_of("other")
+    first = produce.Placing(q.keys, job("a", "{other}b"), ()).begin()
+    second = produce.Placing(other, job("b", "{mail}a"), ()).begin()
+    for begin in (first, second):
+        q.run(begin._replace(rest=None))
+    with pytest.raises(JobNotFound, match=r"no job '\{mail\}a' to wait for"):
+        q.run(second)
+    with pytest.raises(JobNotFound, match=r"no job '\{other\}b' to wait for"):
+        q.run(first)
+    assert q.holding().edges == set()
+
+
+def test_nor_can_one_wait_for_another_that_is_placed_in_steps(q: Probe) -> None:
+    parents = [f"p{i:03}" for i in range(CHUNK)]
+    add(q, *(job(id) for id in parents))
+    begin = produce.Placing(q.keys, job("z", *parents, "y"), ()).begin()
+    q.run(begin._replace(rest=None))
+    many = [f"q{i:03}" for i in range(CHUNK)]
+    add(q, *(job(id) for id in many))
+    for of_z in (["z"], [*many, "z"]):
+        with pytest.raises(JobNotFound, match="no job 'z' to wait for"):
+            add(q, job("y", *of_z))
+    with pytest.raises(JobNotFound, match="no job 'y' to wait for"):
+        q.run(begin)
+    assert [state(q, id) for id in "yz"] == [None, None]
+    for _ in range(6):  # forget what is left of them
+        q.claim(count=0)
+    assert q.holding().edges == set()
+
+
+def test_of_a_parent_that_is_emptied_other_queues_hear(q: Probe) -> None:
+    add(q, job("a"))
+    q.run(edges.attend(q.keys, [("{other}b", "a")]))
+    q.run(manage.empty(q.keys, "e1"))
+    while q.run(manage.empty(q.keys, None)).more:
+        pass
+    assert q.claim().post
+    assert q.holding().edges == {"@{other}b a X"}
 
 
 def test_what_expires_while_it_is_placed_is_an_expired_job(q: Probe) -> None:

@@ -12,8 +12,8 @@
 -- @reply busy       what jobs of these names have left is being seen to: come again
 -- @include depend
 
--- `-`: it has not ended; C, F, X: it has completed, failed, was cancelled; U: there is no such job; D: the
--- queue is a delay queue, and holds data
+-- `-`: it has not ended; C, F, X: it has completed, failed, was cancelled; U: there is no such job, or
+-- it is being placed; D: the queue is a delay queue, and holds data
 local parents, known = {}, {}
 for i = rest, #ARGV, 2 do
   if not string.find(ARGV[i], '^{[^%s%c{}]+}[^%s%c{}]+$') or not string.find(ARGV[i + 1], '^[^%s%c{}]+$') then
@@ -23,7 +23,7 @@ for i = rest, #ARGV, 2 do
   known[ARGV[i + 1]] = true
 end
 local is_data = redis.call('HGET', meta, 'kind') == 'data'
-local states = depend.states({due = due, blocked = blocked, active = active,
+local states = depend.known({due = due, blocked = blocked, active = active, edges = edges,
   completed = completed, failed = failed, cancelled = cancelled}, parents)
 local reply, adds = {'ok'}, {}
 for i = rest, #ARGV, 2 do
