@@ -6,11 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from bide.command import Arg, Command, command
+from bide.errors import UsageError
 from bide.keys import Keys
 from bide.ops.reply import raw, words
 
 GATE: Final = "{}"
 """Stands for more that a job waits for, and that is not known yet."""
+
+MOST_PARENTS: Final = 20_000
+"""Jobs that one may wait for."""
 
 MOST_POST: Final = 250
 """Letters that are read, and told, in one call at most."""
@@ -22,6 +26,19 @@ Rest = Callable[[list[Any]], Any]
 def is_remote(parent: str) -> bool:
     """Whether what is waited for, or waits, is of another queue."""
     return parent.startswith("{")
+
+
+def check_count(parents: Sequence[str]) -> None:
+    """Refuse to wait for too many.
+
+    Raises:
+        UsageError: there are more than `MOST_PARENTS`.
+    """
+    if len(parents) > MOST_PARENTS:
+        raise UsageError(
+            f"A job can wait for {MOST_PARENTS:,} others, not for {len(parents):,}; have some jobs "
+            "wait for a part of them each, and this one for those."
+        )
 
 
 def split_reference(reference: str) -> tuple[str, str]:
