@@ -545,6 +545,17 @@ def test_a_namesake_of_a_parent_has_its_children_in_later_calls(q: Probe) -> Non
     assert sorted(q.zset("blocked")) == ids
 
 
+def test_a_namesake_of_a_parent_is_another_job_to_other_queues_too(q: Probe) -> None:
+    """What the children of the one that was removed are yet to be told, its own are not."""
+    add(q, job("a"), *(job(f"c{i:03}", "a") for i in range(450)))
+    q.run(manage.delete(q.keys, ["a"]))
+    add(q, job("a"))
+    q.run(produce.Placing(keys_of("other"), job("b", "{mail}a"), ()).begin())
+    assert q.zset("blocked") == {}
+    end(q, "a")
+    assert {member for member in q.holding().edges if "other" in member} == {"@{other}b a C"}
+
+
 def test_what_waits_no_more_leaves_nothing(q: Probe) -> None:
     parents = [f"p{i:03}" for i in range(produce.CHUNK)]
     add(q, *(job(id, when=f"+{1000 * SECOND}") for id in parents), job("z", *parents))
