@@ -251,9 +251,10 @@ def test_a_circle_is_refused(queue: Queue) -> None:
 def test_a_step_of_too_many_is_refused(queue: Queue) -> None:
     one = queue.prepare(jobs.add, (1,))
     many = [one._replace(id=f"j{n}") for n in range(20_001)]
-    for flow in (lambda: chain(many, one), lambda: fan_in(many, ended=one)):
-        with pytest.raises(UsageError, match="20,000 others, not for 20,001"):
-            flow()
+    with pytest.raises(UsageError, match="20,000 others, not for 20,001"):
+        chain(many, one)
+    with pytest.raises(UsageError, match="20,000 others, not for 20,001"):
+        fan_in(many, ended=one)
 
 
 def test_a_job_of_another_server_is_refused(queue: Queue) -> None:
