@@ -259,7 +259,7 @@ def test_what_comes_while_the_post_is_out_is_delivered_too(stage: Stage) -> None
     stage.client.run(consume.settle(OTHER, [a]))
 
     ended: list[Settle] = []
-    postman: Any = None
+    postmen: list[Postman] = []
 
     class Meanwhile(aio.Client):
         """A client of a worker that settles and claims while its postman is on the way."""
@@ -271,15 +271,14 @@ def test_what_comes_while_the_post_is_out_is_delivered_too(stage: Stage) -> None
                 await self.run(consume.settle(OTHER, [b]))
                 claim = await self.run(consume.claim(OTHER, "w", 2, 0, LEASE_US, 0))
                 assert claim.post
-                postman.deliver(OTHER)
+                postmen[0].deliver(OTHER)
             return replies
 
     async def act() -> None:
-        nonlocal postman
         client = Meanwhile(stage.url, clock=TEST_CLOCK)
-        postman = Postman(client, lambda queues: None)
-        postman.deliver(OTHER)
-        await postman.close()
+        postmen.append(Postman(client, lambda queues: None))
+        postmen[0].deliver(OTHER)
+        await postmen[0].close()
         await client.close()
 
     asyncio.run(act())

@@ -274,7 +274,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
         (1, produce.enqueue(MAIL, [JOB], ("replica", "fsync"))),
         (0, produce.enqueue(MAIL, [], ("fsync",))),
     ],
-    "edges.link": [(n, edges.link(MAIL, "a", [("b", "-")] * n, True)) for n in (0, 3)],
+    "edges.link": [(n, edges.link(MAIL, "a", [("b", "-")] * n, True, list)) for n in (0, 3)],
     "edges.attend": [(n, edges.attend(MAIL, [("{other}a", "b")] * n)) for n in (1, 3)],
     "edges.post": [(n, edges.post(MAIL, "-", ["@{other}a b C"] * n)) for n in (0, 3)],
     "edges.hear": [(n, edges.hear(MAIL, [("a", "{other}b", "C")] * n)) for n in (1, 3)],

@@ -27,7 +27,7 @@
 -- @last  wanted     what the caller will wait for behind this: replica | fsync | replica,fsync
 -- @reply ok now, then per job: word due id    of the job; words: as `fold` has them, and `open`
 -- @reply cannot     what the server lacks for what is wanted; nothing was added
--- @reply unknown    the id of a parent that there is not; nothing was added
+-- @reply unknown    the id of a parent that there is not, or not yet; nothing was added
 -- @reply data       the id of a parent, where the queue is a delay queue's; nothing was added
 -- @reply busy       what jobs of these names have left is being seen to: come again
 -- @include clock when hint sweep event weigh durable arrive term record find expire hold fold
@@ -66,7 +66,7 @@ local sets = {meta = meta, due = due, jobs = jobs, run = run, active = active,
 local with = {now = now, book = book, event = event, record = record, when = when, term = term,
   group = group, find = find, expire = expire, hold = hold, weigh = weigh, sweep = sweep,
   touched = {}, dropped = {}}
-local states = depend.states(sets, parents)
+local states = depend.known(sets, parents)
 if #children > 0 then
   local here, is_data = {}, redis.call('HGET', meta, 'kind') == 'data'
   for i = rest, #ARGV, WIDTH do

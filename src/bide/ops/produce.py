@@ -349,8 +349,7 @@ class Placing:
             is_confirmed = confirmed(self._job, self._kinds)
             return [Receipt(self._job.id, due_us, outcome, is_confirmed)]
 
-        sent = link(self._keys, self._job.id, told, is_last, linked)
-        again: Command[Any] = sent._replace(parse=receipt, confirm=self._kinds)  # type: ignore[arg-type]
+        again = link(self._keys, self._job.id, told, is_last, receipt, self._kinds, linked)
         return again
 
 

@@ -65,6 +65,24 @@ function depend.states(sets, ids)
   return found
 end
 
+-- The same of jobs that are to be waited for. One that is being placed is not there yet: nobody was
+-- told of it, and two that are placed at the same time could wait for each other.
+function depend.known(sets, ids)
+  local found, live, gates = depend.states(sets, ids), {}, {}
+  for _, id in ipairs(ids) do
+    if found[id] == 'live' then
+      live[#live + 1] = id
+      gates[#gates + 1] = '<' .. id .. ' ' .. depend.GATE
+    end
+  end
+  if #live == 0 then return found end
+  local closed = redis.call('ZMSCORE', sets.edges, unpack(gates))
+  for i, id in ipairs(live) do
+    if closed[i] and redis.call('ZSCORE', sets.blocked, id) then found[id] = nil end
+  end
+  return found
+end
+
 -- What a parent's end means to a child with these terms: 'met', 'run' (whatever else it waits for)
 -- or 'cancel'.
 function depend.effect(terms, line, outcome)
