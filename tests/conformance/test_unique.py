@@ -275,6 +275,16 @@ def test_one_that_has_run_in_a_group_keeps_its_priority_outside(q: Probe, suspec
     assert "a" in q.zset_of("due:alone" if suspect else "due:3")
 
 
+@pytest.mark.parametrize("way", ["uk,s", f"d{SECOND},0"])
+def test_one_that_is_given_back_unbegun_holds_its_key_again(q: Probe, way: str) -> None:
+    call(q, "a", way)
+    q.move(2)
+    (job,) = q.claim().jobs
+    assert call(q, "b", key="another") == ("new", "b"), "which clears away what holds nothing"
+    assert q.settle(job, "release") == "ok"
+    assert call(q, "c", way)[1] == "a"
+
+
 def test_a_call_can_be_rejected(q: Probe) -> None:
     call(q, "a", when=f"+{SECOND}")
     job = Prepared("b", "+0", 5, BODY, terms="k=k f=ux,f")

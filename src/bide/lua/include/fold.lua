@@ -226,11 +226,11 @@ function fold.finish(s, now)
   look(s.unique, s.news, function(text, field)
     local entry = s.hold.read(text)
     if not entry then return true end
-    if tonumber(entry.till) then
-      return now >= tonumber(entry.till)
-        and (#entry.more == 0 or where(s, entry.id, field) ~= 'waits')
-    end
-    return not holds(entry, where(s, entry.id, field), now)
+    local till = tonumber(entry.till)
+    if till and (now < till or #entry.more == 0) then return now >= till end
+    -- One that runs may be given back before it has begun, and holds its key again.
+    local state = where(s, entry.id, field)
+    return state ~= 'waits' and state ~= 'runs' and not holds(entry, state, now)
   end)
 end
 
