@@ -267,6 +267,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
         (0, produce.enqueue(MAIL, [], ("fsync",))),
     ],
     "edges.link": [(n, edges.link(MAIL, "a", [("b", "-")] * n, True)) for n in (0, 3)],
+    "edges.children": [(0, edges.children(MAIL, "a", 20))],
     "edges.attend": [(n, edges.attend(MAIL, [("{other}a", "b")] * n)) for n in (1, 3)],
     "edges.post": [(n, edges.post(MAIL, "-", ["@{other}a b C"] * n)) for n in (0, 3)],
     "edges.hear": [(n, edges.hear(MAIL, [("a", "{other}b", "C")] * n)) for n in (1, 3)],
@@ -317,6 +318,9 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "schedules.set_schedule": [
         (0, schedules.set_schedule(MAIL, DRAFT)),
         (0, schedules.set_schedule(MAIL, DRAFT, ([1, 2], False))),
+    ],
+    "schedules.edit_schedule": [
+        (0, schedules.edit_schedule(MAIL, SCHEDULE, SCHEDULE.timing, "once", 0)),
     ],
     "schedules.read_page": [(0, schedules.read_page(MAIL, "0"))],
     "schedules.read_schedules": [

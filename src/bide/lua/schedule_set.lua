@@ -20,8 +20,7 @@
 -- @arg   task       text     the name of its task
 -- @arg   terms      text     of its jobs; or none
 -- @arg   body       text     of its jobs
--- @arg   was        text     version, jitter and missed that are to stand there: only when it fires is
---                            set then, task, terms, priority and body stay; or none, to set it whole
+-- @arg   was        text     version, jitter and missed that it has, to set only when it fires; or none
 -- @reply ok now record    it was set
 -- @reply same now record  nothing was changed
 -- @reply times now after  nothing was changed: send its times, of those after this one
@@ -30,6 +29,8 @@
 -- @reply data             refused: the queue holds data
 -- @reply many             refused: the queue has as many schedules as it may
 -- @include clock hint weigh term timetable fire
+
+-- With `was`, task, terms, priority and body of its jobs stay as they are.
 
 local MOST = 100000
 
