@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bide.ops import consume, inspect, manage, produce
+from bide.ops import consume, edges, inspect, manage, produce
 from bide.ops.produce import Prepared, Receipt
 from bide.states import State
 from tests.conformance.probe import BODY, SECOND, Probe
@@ -49,6 +49,22 @@ def test_it_waits_until_its_parent_has_completed_and_runs_at_once(q: Probe) -> N
     assert q.settle(claimed, "complete") == "ok"
     assert q.taken("w2") == ["b"]
     assert q.holding().edges == {"=a b"}
+
+
+def test_its_parent_knows_it_until_it_has_ended(q: Probe) -> None:
+    add(q, job("a"), job("b", "a"), job("c", "a"), job("ab"), job("d", "ab"), job("e", "d"))
+
+    def children(id: str, most: int = 10) -> edges.Children:
+        return q.run(edges.children(q.keys, id, most))
+
+    assert children("a") == (2, ["b", "c"])
+    assert children("a", 1) == (2, ["b"])
+    assert children("a", 0) == (2, [])
+    assert (children("b"), children("nobody")) == ((0, []), (0, []))
+    for claimed in q.claim().jobs:
+        q.settle(claimed, "complete")
+    assert children("a") == (2, ["b", "c"]), "freed, and not ended"
+    assert children("ab") == (1, ["d"])
 
 
 @pytest.mark.parametrize("priority", [5, 9, 0])

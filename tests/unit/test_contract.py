@@ -275,6 +275,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
         (0, produce.enqueue(MAIL, [], ("fsync",))),
     ],
     "edges.link": [(n, edges.link(MAIL, "a", [("b", "-")] * n, True, list)) for n in (0, 3)],
+    "edges.children": [(0, edges.children(MAIL, "a", 20))],
     "edges.attend": [(n, edges.attend(MAIL, [("{other}a", "b")] * n)) for n in (1, 3)],
     "edges.post": [(n, edges.post(MAIL, "-", ["@{other}a b C"] * n)) for n in (0, 3)],
     "edges.hear": [(n, edges.hear(MAIL, [("a", "{other}b", "C")] * n)) for n in (1, 3)],

@@ -189,7 +189,6 @@ local function judge(id, listed, aside, line, asked_of)
   of = asked_of and term.is_one(asked_of) and group.touch(in_groups, touched, asked_of) or nil
   local f, is_odd = evidence.read(record, line, now)
   local has_body = redis.call('HEXISTS', jobs, id) == 1
-  local has_notes = redis.call('HEXISTS', notes, id) == 1
   if #listed == 0 and #aside > 0 then
     if #aside > 1 and tell('sets', id, 'is in the trash more than once', 'is in it once') then
       for i = 2, #aside do redis.call('ZREM', aside[i].key, id) end
@@ -238,7 +237,8 @@ local function judge(id, listed, aside, line, asked_of)
     here = move(id, places, place_in(state, f))
     places = {here}
   end
-  if not f and (here.state == 'completed' or here.state == 'failed' or has_notes) then
+  if not f and (here.state == 'completed' or here.state == 'failed'
+    or noting.tells_of_runs(redis.call('HGET', notes, id))) then
     f = record.unclaimed(10 - evidence.level(nil, here.level), now)
     if here.state == 'completed' then f.head = record.settled(f.head, 'C') end
     if here.state == 'failed' then f.head = record.settled(f.head, 'F') end

@@ -6,6 +6,7 @@
 -- @key   order      moves
 -- @key   held       looks
 -- @key   groups     reads and notes groups
+-- @key   notes      adds from when to when
 -- @key   turns      moves groups' markers
 -- @key   blocked    looks
 -- @key   active     looks
@@ -18,7 +19,7 @@
 -- @arg   at         text     +N microseconds from now, or =N
 -- @rest  id
 -- @reply ok now, then per job: ok due | active 0 | completed 0 | failed 0 | cancelled 0 | gone 0
--- @include clock find when hint event group term expire
+-- @include clock find when hint event group term expire noting
 
 if not when.valid(at) then return redis.error_reply('BADARG reschedule at') end
 local now = clock.now(meta)
@@ -26,6 +27,7 @@ local us = when.us(at, now)
 local sets = {due = due, expiring = expiring, terms = terms, order = order, held = held,
   groups = groups, turns = turns}
 local reply, moved, changed, touched = {'ok', now}, false, {}, {}
+local room = noting.room()
 for i = rest, #ARGV do
   local id = ARGV[i]
   local level, was = find.due(due, id)
@@ -35,7 +37,10 @@ for i = rest, #ARGV do
     expire.moved(sets, term, id, us)
     local of = level == group.GROUPED and group.leave(sets, touched, was, id)
     if of then group.put(sets, of, us, id) end
-    if was ~= us then changed[#changed + 1] = id end
+    if was ~= us then
+      noting.move(room, notes, id, now, was, us)
+      changed[#changed + 1] = id
+    end
     moved = true
     reply[#reply + 1] = 'ok'
     reply[#reply + 1] = us

@@ -96,6 +96,27 @@ def attend(
     return command("attend", keys, args, lambda reply: words(reply, 1), rest=rest)
 
 
+class Children(NamedTuple):
+    """The jobs that wait for one, or have waited for it and have not ended."""
+
+    total: int
+    ids: list[str]
+    """The first of them; of jobs of other queues, `{queue}id`."""
+
+
+def children(keys: Keys, id: str, most: int) -> Command[Children]:
+    """Who waits for a job.
+
+    Args:
+        keys: of its queue.
+        id: the job.
+        most: how many are read at most.
+    """
+    return command(
+        "children", keys, (raw(id), most), lambda reply: Children(reply[2], words(reply, 3))
+    )
+
+
 class Letter(NamedTuple):
     """Something to be told to, or asked of, another queue."""
 

@@ -114,7 +114,7 @@ def _templates() -> jinja2.Environment:
         "wall": _wall,
     }
     known: dict[str, Any] = env.globals
-    known["filled"] = filled
+    known |= {"filled": filled, "story": _story}
     known |= {"STATES": LISTABLE, "ORDER": ORDER, "SPANS": tuple(SPANS), "VERSION": VERSION}
     return env
 
@@ -167,6 +167,13 @@ def _relative(at: str | None, now: str | None = None) -> Markup | str:
     return Markup('<time datetime="{}" data-rel title="{:%Y-%m-%d %H:%M:%S} UTC">{}</time>').format(
         at, read, relative(away)
     )
+
+
+def _story(job: dict[str, Any]) -> list[tuple[str, Any]]:
+    """What happened to a job until now, in its order."""
+    told = [(each["at"], "moved", each) for each in job["rescheduled"]]
+    told += [(each["started"], "attempt", each) for each in job["attempts"]]
+    return [(what, each) for _, what, each in sorted(told, key=lambda one: one[0])]
 
 
 def _wall(at: str, zone: str) -> str:

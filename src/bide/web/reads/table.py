@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from bide.web.asked import Asked
 from bide.web.reads.failures import failures
+from bide.web.reads.groups import groups
 from bide.web.reads.jobs import job, jobs
 from bide.web.reads.punctuality import punctuality
 from bide.web.reads.queues import queue, queues
@@ -24,6 +25,7 @@ READS: Final[dict[str, Read]] = {
     "range": stretch,
     "queues": queues,
     "queue": queue,
+    "groups": groups,
     "jobs": jobs,
     "job": job,
     "schedules": schedules,
