@@ -95,10 +95,10 @@ end
 -- After the clock was set back, groups that had their turn by the old time would wait for it: looks at
 -- some of the markers, from where `turns_from` says, and puts them where they belong. Whether any are
 -- left.
-function rota.rewind(sets, group, now, most)
+function rota.rewind(sets, group, now, limit)
   local from = string.match(redis.call('HGET', sets.meta, 'turns_from') or '', '^%d+$')
   if not from or #from > 17 then return false end
-  local found = redis.call('ZSCAN', sets.turns, from, 'COUNT', most)
+  local found = redis.call('ZSCAN', sets.turns, from, 'COUNT', limit)
   local touched = {}
   for i = 1, #found[2], 2 do
     local marker = found[2][i]
