@@ -52,7 +52,7 @@ class Page(NamedTuple):
     """When each has its next turn; those that have none are left out."""
 
 
-def arrange(
+def configure(
     keys: Keys,
     name: str,
     concurrency: int | None = None,
@@ -74,7 +74,9 @@ def arrange(
     if concurrency is not None and concurrency != UNSET:
         check_concurrency(concurrency)
     words = ["-" if value is None else str(int(value)) for value in (concurrency, paused)]
-    return command("arrange", keys, (check_name(name, "group"), *words, rate), lambda reply: None)
+    return command(
+        "group_configure", keys, (check_name(name, "group"), *words, rate), lambda reply: None
+    )
 
 
 def counts(keys: Keys, name: str) -> Command[GroupCounts]:
