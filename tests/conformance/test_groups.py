@@ -680,7 +680,7 @@ def test_what_was_due_is_taken_though_its_turn_is_ahead_now(q: Probe) -> None:
 
 
 def test_a_groups_rate_holds_it_up_for_as_long_as_one_token_takes(q: Probe) -> None:
-    q.run(groups.arrange(q.keys, "g", rate=f"1 {10 * SECOND} 1"))
+    q.run(groups.configure(q.keys, "g", rate=f"1 {10 * SECOND} 1"))
     q.move(7200)
     add(q, "g", "a", "b")
     q.move(7200)

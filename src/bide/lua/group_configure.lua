@@ -20,7 +20,9 @@ end
 if concurrency ~= '-' and not (string.find(concurrency, '^%d+$') and #concurrency <= 6) then
   return redis.error_reply('BADARG group_configure concurrency')
 end
-if not string.find(paused, '^[01-]$') then return redis.error_reply('BADARG group_configure paused') end
+if not string.find(paused, '^[01-]$') then
+  return redis.error_reply('BADARG group_configure paused')
+end
 if rate ~= '-' and rate ~= 'none' and not (string.find(rate, '^[1-9]%d* [1-9]%d* [1-9]%d*$')
   and #rate <= 50) then
   return redis.error_reply('BADARG group_configure rate')
