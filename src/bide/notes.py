@@ -117,8 +117,8 @@ def read_notes(raw: bytes | None) -> Notes:
                 fraction, said = msgspec.json.decode(text, type=tuple[float, str])
                 progress = Progress(fraction, said, from_us(int(at)))
             elif kind == b"R":
-                at, was, due = (from_us(int(number)) for number in rest.split(b" "))
-                moves.append(Move(at, was, due))
+                moved, was, due = (from_us(int(number)) for number in rest.split(b" "))
+                moves.append(Move(moved, was, due))
         except (ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
             continue
     return Notes(tuple(attempts), tuple(logs), progress, tuple(moves))

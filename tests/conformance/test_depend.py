@@ -57,8 +57,8 @@ def test_it_waits_until_its_parent_has_completed_and_runs_at_once(q: Probe) -> N
 def test_its_parent_knows_it_until_it_has_ended(q: Probe) -> None:
     add(q, job("a"), job("b", "a"), job("c", "a"), job("ab"), job("d", "ab"), job("e", "d"))
 
-    def children(id: str, most: int = 10) -> tuple[int, list[str]]:
-        return tuple(q.run(edges.children(q.keys, id, most)))
+    def children(id: str, most: int = 10) -> edges.Children:
+        return q.run(edges.children(q.keys, id, most))
 
     assert children("a") == (2, ["b", "c"])
     assert children("a", 1) == (2, ["b"])
