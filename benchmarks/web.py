@@ -68,14 +68,14 @@ def run(lab: Lab) -> list[Report]:
                     wall, scripts = _time(watch, port, path)
                     row = rows.setdefault(name, {})
                     row[f"{NAMED[size]} ms"] = statistics.median(wall)
-                    row[f"{NAMED[size]} script ms"] = statistics.median(scripts)
+                    row[f"{NAMED[size]} script"] = statistics.median(scripts)
                     typical = max(typical, statistics.median(scripts))
                     worst = max(worst, *scripts)
             watch.close()
-        rows.setdefault("the longest script of all", {})[f"{NAMED[size]} script ms"] = worst
+        rows.setdefault("the longest script of all", {})[f"{NAMED[size]} script"] = worst
         told = f"ms of a request's longest script, {NAMED[size]} delayed"
         aims.append(Aim(told, typical, at_most=MOST_MS))
-    note = f"ms: a request, script ms: its longest script; medians of {TIMES}"
+    note = f"ms: a request; script: the ms of its longest script; medians of {TIMES}"
     return [Report("The page by the number of delayed jobs", rows, "page", note, aims)]
 
 
