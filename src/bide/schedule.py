@@ -35,6 +35,9 @@ LONGEST_NAME: Final = 100
 SHORTEST_US: Final = 10_000
 """The shortest interval."""
 
+MOST_FIRED: Final = 1_000_000_000
+"""The highest limit: a schedule of the shortest interval reaches it in four months."""
+
 _MARK: Final = "@"
 _DIGITS: Final = re.compile(r"[1-9][0-9]{14,15}")
 _FAR: Final = 9_000_000_000_000_000
@@ -331,8 +334,9 @@ def timing_of(
         raise UsageError("Give one of cron=, every= and at=: a schedule fires by one of them.")
     if tz is not None and cron is None:
         raise UsageError("tz= goes with cron=: moments and intervals are the same in every zone.")
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise UsageError(f"limit must be a whole number, 1 or more, not {limit!r}.")
+    is_whole = isinstance(limit, int) and not isinstance(limit, bool)
+    if limit is not None and not (is_whole and 1 <= limit <= MOST_FIRED):
+        raise UsageError(f"limit must be a whole number from 1 to {MOST_FIRED:,}, not {limit!r}.")
     start_us = 0 if start is None else at_to_us(start)
     end_us = 0 if end is None else at_to_us(end)
     if start_us and end_us and start_us > end_us:

@@ -8,7 +8,7 @@ import pytest
 
 from bide.clock import from_us
 from bide.errors import ScriptBug, UsageError
-from bide.ops import groups, inspect, manage, schedules
+from bide.ops import inspect, manage, schedules
 from bide.ops.consume import Claim
 from bide.ops.schedules import Draft, Set
 from bide.payload.codec import Body, encode_body
@@ -696,7 +696,9 @@ def test_a_paused_one_is_run_now_all_the_same(q: Probe) -> None:
     pause(q, True)
     before = read(q)
     assert q.run(schedules.run_schedule(q.keys, NAME, "tick@now")) is not None
-    assert q.run(schedules.run_schedule(q.keys, NAME, "tick@now")) == 0, "a repeat adds nothing"
+    again = q.run(schedules.run_schedule(q.keys, NAME, "tick@now"))
+    assert again is not None
+    assert again.outcome == "exists"
     (job,) = q.claim().jobs
     assert (job.id, job.body) == ("tick@now", of_schedule(BODY, NAME))
     assert time_of(job.id, NAME) is None
@@ -754,15 +756,3 @@ def test_all_are_read_in_pages(q: Probe) -> None:
         assert len(page.schedules) < 2 * schedules.PAGE
     assert len(found) == 450
     assert pages > 1
-
-
-def test_what_a_schedule_makes_is_of_its_group(q: Probe) -> None:
-    put(q, every_us=10 * SECOND, terms="g=g", missed="all", priority=9)
-    move_to(q, q.now + 25 * SECOND)
-    (job,) = q.claim().jobs
-    assert q.run(groups.counts(q.keys, "g"))[1:5] == (0, 1, 1, 9)
-    assert q.claim().jobs == []
-    assert q.settle(job, "complete") == "ok"
-    assert len(q.claim().jobs) == 1
-    assert q.run(schedules.run_schedule(q.keys, NAME, f"{NAME}@now"))
-    assert q.claim().jobs == []

@@ -1,7 +1,7 @@
--- promote: make delayed jobs due now, and those that wait for others; one that waits keeps its place.
+-- promote: make delayed jobs due now, and blocked ones; one that waits keeps its place.
 -- @key   meta       reads whether someone listens
 -- @key   due        moves the due time
--- @key   terms      reads whose groups they are, and the priority
+-- @key   terms      reads whose groups they are, and the priority; notes that one is due now
 -- @key   order      moves
 -- @key   held       looks
 -- @key   groups     reads and notes groups
@@ -9,7 +9,7 @@
 -- @key   turns      moves groups' markers
 -- @key   blocked    removes
 -- @key   edges      forgets what they wait for
--- @key   expiring   notes when one that was blocked must begin
+-- @key   expiring   notes when one must begin now
 -- @key   active     looks
 -- @key   completed  looks
 -- @key   failed     looks
@@ -19,7 +19,7 @@
 -- @key   events     tells listeners
 -- @rest  id
 -- @reply ok now, then per job: ok due | active 0 | completed 0 | failed 0 | cancelled 0 | gone 0
--- @include clock find hint event when term group depend noting
+-- @include clock find hint event when term group depend expire noting
 
 local now = clock.now(meta)
 local sets = {due = due, blocked = blocked, expiring = expiring, terms = terms, order = order,
@@ -34,7 +34,8 @@ for i = rest, #ARGV do
     local line = redis.call('HGET', terms, id) or 'd=-'
     line = string.gsub(line, ' w=%S+', '') .. ' w=+0'
     redis.call('HSET', terms, id, line)
-    depend.free(sets, {now = now, when = when, term = term, group = group, touched = touched}, id, line)
+    local with = {now = now, when = when, term = term, group = group, touched = touched}
+    depend.free(sets, with, id, line)
     depend.forget(edges, id)
     at = now
     moved[#moved + 1] = id
@@ -43,6 +44,7 @@ for i = rest, #ARGV do
   elseif at > now then
     redis.call('ZREM', due[level], id)
     redis.call('ZADD', due[level], now, id)
+    expire.moved(sets, term, id, now)
     local of = level == group.GROUPED and group.leave(sets, touched, at, id)
     if of then group.put(sets, of, now, id) end
     noting.move(room, notes, id, now, at, now)

@@ -2,6 +2,7 @@
 -- @key   meta       reads whether someone listens
 -- @key   due        moves the due time
 -- @key   terms      reads whose groups they are, notes the due time of one that waits for others
+-- @key   expiring   notes when one must begin now
 -- @key   order      moves
 -- @key   held       looks
 -- @key   groups     reads and notes groups
@@ -18,12 +19,13 @@
 -- @arg   at         text     +N microseconds from now, or =N
 -- @rest  id
 -- @reply ok now, then per job: ok due | active 0 | completed 0 | failed 0 | cancelled 0 | gone 0
--- @include clock find when hint event group noting
+-- @include clock find when hint event group term expire noting
 
 if not when.valid(at) then return redis.error_reply('BADARG reschedule at') end
 local now = clock.now(meta)
 local us = when.us(at, now)
-local sets = {due = due, terms = terms, order = order, held = held, groups = groups, turns = turns}
+local sets = {due = due, expiring = expiring, terms = terms, order = order, held = held,
+  groups = groups, turns = turns}
 local reply, moved, changed, touched = {'ok', now}, false, {}, {}
 local room = noting.room()
 for i = rest, #ARGV do
@@ -32,6 +34,7 @@ for i = rest, #ARGV do
   if level then
     redis.call('ZREM', due[level], id)
     redis.call('ZADD', due[level], us, id)
+    expire.moved(sets, term, id, us)
     local of = level == group.GROUPED and group.leave(sets, touched, was, id)
     if of then group.put(sets, of, us, id) end
     if was ~= us then

@@ -20,7 +20,7 @@
 -- @arg   task       text     the name of its task
 -- @arg   terms      text     of its jobs; or none
 -- @arg   body       text     of its jobs
--- @arg   was        text     version, jitter and missed that it has, to set only when it fires; or none
+-- @arg   was        text     version, jitter and missed that are to stand there; or none
 -- @reply ok now record    it was set
 -- @reply same now record  nothing was changed
 -- @reply times now after  nothing was changed: send its times, of those after this one
@@ -30,8 +30,8 @@
 -- @reply many             refused: the queue has as many schedules as it may
 -- @include clock hint weigh term timetable fire
 
--- With `was`, task, terms, priority and body of its jobs stay as they are.
-
+-- was: only the times, jitter and missed are set, if these still stand there; task, terms, priority
+-- and body stay. Without it the schedule is set whole.
 local MOST = 100000
 
 local given = timetable.times(times)

@@ -37,6 +37,8 @@ class GroupCounts(NamedTuple):
     paused: bool
     rate: str | None = None
     """How many may begin in which time, such as `"10/s"`; None for no limit."""
+    burst: int | None = None
+    """How many of them may begin at once, after a quiet time; None without a rate."""
 
 
 class Page(NamedTuple):
@@ -96,15 +98,9 @@ def _read(reply: list[Any]) -> Page:
         delayed, waiting, running, priority, limit, configured, paused = numbers
         found.append(
             GroupCounts(
-                name=text(name),
-                delayed=delayed,
-                waiting=waiting,
-                active=running,
-                priority=priority,
-                concurrency=limit,
-                is_configured=bool(configured),
-                paused=bool(paused),
-                rate=written_rate(rate),
+                text(name),
+                *(delayed, waiting, running, priority, limit, bool(configured), bool(paused)),
+                *written_rate(rate),
             )
         )
         if turn_us:

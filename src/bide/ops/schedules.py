@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from bide.command import Command, command
 from bide.errors import UsageError
 from bide.keys import Keys
+from bide.ops.produce import Receipt, read_outcome
 from bide.ops.reply import groups, text, words
 from bide.schedule import Missed, Schedule, Timing
 
@@ -179,11 +180,13 @@ def remove_schedules(keys: Keys, names: Sequence[str]) -> Command[list[str]]:
     return command("schedule_remove", keys, names[:CHUNK], lambda reply: words(reply, 1))
 
 
-def run_schedule(keys: Keys, name: str, id: str) -> Command[int | None]:
-    """Make a job of a schedule, due now; when it is due (0 where the id exists), None for none."""
+def run_schedule(keys: Keys, name: str, id: str) -> Command[Receipt | None]:
+    """Make a job of a schedule, due now; what came of it, or None where there is no schedule."""
 
-    def parse(reply: list[Any]) -> int | None:
-        return None if reply[0] == b"gone" else reply[2]
+    def parse(reply: list[Any]) -> Receipt | None:
+        if reply[0] == b"gone":
+            return None
+        return Receipt(text(reply[4]), reply[3], read_outcome(reply[2]))
 
     return command("schedule_run", keys, (name, id), parse)
 

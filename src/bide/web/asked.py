@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 from bide.clock import at_to_us
 from bide.errors import UsageError
 from bide.states import LISTABLE, State
+
+T = TypeVar("T")
 
 _LATEST_US: Final = 2**52
 
@@ -63,6 +65,17 @@ class Asked(Mapping[str, str]):
         if not (text.isascii() and text.isdecimal()) or len(text) > 16 or int(text) > most:
             raise UsageError(f"{name}={text[:40]!r} is no whole number from 0 to {most}.")
         return int(text)
+
+    def choice(self, name: str, among: Mapping[str, T], otherwise: str) -> tuple[str, T]:
+        """What a parameter names, and its name.
+
+        Raises:
+            UsageError: it names nothing.
+        """
+        word = self.text(name) or otherwise
+        if word not in among:
+            raise UsageError(f"There is no {name} {word[:40]!r}; give one of {', '.join(among)}.")
+        return word, among[word]
 
     def moment_us(self, name: str) -> int | None:
         """A moment: microseconds since 1970, or ISO 8601 with a time zone; None for none.

@@ -4,7 +4,7 @@
 --   C attempt started ended worker          an attempt whose lease ended without an outcome
 --   L at text                               a line that the job logged, as JSON
 --   P at text                               how far it is, as JSON: only the latest
---   R at from to                            it was rescheduled: when it was due, and when it is since
+--   R at from to                          it was rescheduled: when it was due, when it is since
 --
 -- Of each kind the newest are kept, up to a number of lines and of bytes.
 local noting = {}
@@ -58,8 +58,8 @@ function noting.crash(f, now)
   return string.format('C %d %.0f %.0f %s', f.attempt, f.started, now, f.worker)
 end
 
--- From when to when a job was moved. Of many with long notes, which take time to read, a call adds to
--- the first: `room.left` bytes of them.
+-- From when to when a job was moved. Of many with long notes, which take time to read, a call adds
+-- to the first: `room.left` bytes of them.
 function noting.move(room, notes, id, now, from, to)
   room.left = room.left - redis.call('HSTRLEN', notes, id)
   if room.left < 0 then return end
