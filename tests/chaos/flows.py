@@ -35,7 +35,7 @@ def spans(lines: Iterable[Line], happened: Sequence[Happened]) -> list[Span]:
     for run, line in begun.items():
         hits = [h.from_us for h in happened if h.hit(line) and h.from_us >= line.real_us]
         until_us = ends.get(run, min(hits, default=line.real_us))
-        found.append(Span(line.real_us, until_us, line.id))
+        found.append(Span(line.real_us, max(until_us, line.real_us + 1), line.id))
     return sorted(found)
 
 
