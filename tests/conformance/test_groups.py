@@ -10,6 +10,7 @@ from bide.command import Command
 from bide.ops import groups, inspect, manage
 from bide.ops.consume import Settle
 from bide.ops.produce import Prepared
+from bide.payload.codec import Body, encode_body
 from bide.states import State
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe
 
@@ -289,6 +290,18 @@ def test_a_group_whose_turn_was_taken_stands_behind_the_others(q: Probe) -> None
     (b,) = q.claim("w", 1).jobs
     q.settle(b, "complete")
     assert [q.taken("w", 1), q.taken("w", 1)] == [["a2"], ["b2"]]
+
+
+def test_a_group_that_was_cut_for_weight_keeps_its_place(q: Probe) -> None:
+    """Else names decide, and those behind starve."""
+    body = encode_body(Body("app.tasks:send", ("x" * 700_000,)))
+    for name in "abc":
+        ids = [f"{name}{i}" for i in range(3)]
+        q.add_many(*(Prepared(id, "+0", 5, body, terms=f"g={name} n=9") for id in ids))
+    add(q, "z", "z0")
+    first, second, third = (q.taken("w", 4) for _ in range(3))
+    assert (first, second, third) == (["a0", "b0"], ["c0", "z0", "a1"], ["b1", "a2"])
+    assert q.taken("w", 4)[0] == "c1"
 
 
 def test_the_priority_of_a_group_is_that_of_its_latest_job(q: Probe) -> None:
@@ -631,3 +644,58 @@ def test_a_queue_with_a_limit_lets_groups_and_single_jobs_take_turns(q: Probe) -
     kinds = {id[:1] for id in q.taken()}
     assert kinds == {"i", "s"}
     assert q.taken() == []
+
+
+# -- the clock is set back
+
+
+def test_what_was_due_is_taken_though_its_turn_is_ahead_now(q: Probe) -> None:
+    names = [f"g{i:02}" for i in range(60)]  # more than one claim looks at
+    q.move(7200)
+    for name in names:
+        add(q, name, f"{name}-early", f"{name}-next")
+    add(q, "later", "later-1", when=f"+{5000 * SECOND}")
+    q.move(7200)
+    for _ in range(10):
+        for job in q.claim(count=100).jobs:
+            if job.id.endswith("-early"):
+                assert q.settle(job, "complete") == "ok", (
+                    "and its group's turn is behind all others"
+                )
+            else:
+                assert q.settle(job, "release") == "ok"
+        if len(q.zset("completed")) == 60:
+            break
+    q.move(-3600)
+    seen: set[str] = set()
+    for _ in range(10):
+        claim = q.claim(count=100)
+        seen |= {job.id for job in claim.jobs}
+        if not claim.more:
+            break
+    assert seen == {f"{name}-next" for name in names}
+    assert "rewinding" not in q.holding().meta
+    q.move(3600)
+    assert q.taken() == ["later-1"]
+
+
+def test_a_groups_rate_holds_it_up_for_as_long_as_one_token_takes(q: Probe) -> None:
+    q.run(groups.arrange(q.keys, "g", rate=f"1 {10 * SECOND} 1"))
+    q.move(7200)
+    add(q, "g", "a", "b")
+    q.move(7200)
+    (job,) = q.claim().jobs
+    assert q.settle(job, "complete") == "ok"
+    q.move(-3600)
+    assert q.taken() == []
+    q.move(9)
+    assert q.taken() == []
+    q.move(1.1)
+    assert q.taken() == ["b"]
+
+
+def test_a_cursor_that_cannot_be_read_begins_anew(q: Probe) -> None:
+    add(q, "g", "a")
+    q.raw.hset(q.keys["meta"], "rewinding", "odd")
+    assert q.taken() == ["a"]
+    assert "rewinding" not in q.holding().meta

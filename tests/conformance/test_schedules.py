@@ -216,6 +216,56 @@ def test_what_cannot_be_meant_is_refused_whole(q: Probe, what: str, odd: dict[in
     assert q.raw.exists(q.keys["schedule"], q.keys["scheduled"], q.keys["schedules"]) == 0
 
 
+def edit(q: Probe, known: Schedule, jitter_us: int = 0, **timing: Any) -> str:
+    wish = Timing(**timing)
+    return q.run(schedules.edit_schedule(q.keys, known, wish, known.missed, jitter_us)).word
+
+
+def test_an_edit_changes_when_it_fires_and_nothing_of_its_jobs(q: Probe) -> None:
+    known = put(q, priority=8, terms="x=+5000000")
+    q.run(schedules.pause_schedule(q.keys, NAME, True))
+    assert edit(q, known, cron="30 6 * * *", tz="UTC") == "ok"
+    now = read(q)
+    assert (now.when, len(now.times), now.paused) == ("30 6 * * * UTC", AHEAD, True)
+    assert (now.task, now.priority) == (known.task, 8)
+    assert now.version > known.version
+    assert q.raw.hget(q.keys["scheduled"], NAME) == of_schedule(BODY, NAME)
+    record: Any = q.raw.hget(q.keys["schedule"], NAME)
+    assert record.endswith(b"x=+5000000")
+
+
+def test_an_edit_that_is_repeated_changes_nothing(q: Probe) -> None:
+    known = put(q)
+    for word in ("ok", "same"):
+        assert edit(q, known, 7, every_us=5 * SECOND) == word
+        once = read(q)
+    q.move(1)
+    assert edit(q, known, 7, every_us=5 * SECOND) == "same"
+    assert read(q) == once
+
+
+@pytest.mark.parametrize(
+    "change", [{"every_us": 20 * SECOND}, {"jitter_us": SECOND}, {"missed": "all"}], ids=str
+)
+def test_an_edit_does_not_write_over_what_another_has_changed(
+    q: Probe, change: dict[str, Any]
+) -> None:
+    known = put(q)
+    put(q, **change)
+    theirs = read(q)
+    assert edit(q, known, every_us=5 * SECOND) == "stale"
+    assert edit(q, known, cron="* * * * *", tz="UTC") == "stale"
+    assert read(q) == theirs
+    assert edit(q, theirs, every_us=5 * SECOND) == "ok"
+
+
+def test_an_edit_makes_no_schedule(q: Probe) -> None:
+    known = put(q)
+    q.run(schedules.remove_schedules(q.keys, [NAME]))
+    assert edit(q, known, every_us=5 * SECOND) == "gone"
+    assert q.raw.exists(q.keys["schedule"], q.keys["scheduled"], q.keys["schedules"]) == 0
+
+
 # -- firing
 
 

@@ -10,7 +10,7 @@
 -- @key   held      adds jobs of groups that run, removes
 -- @key   groups    reads and notes groups
 -- @key   turns     moves groups' markers
--- @key   unique    frees the keys of what is swept; notes who holds a key, of jobs that are fired
+-- @key   unique    frees those of what is swept or trimmed; notes who holds one, of what is fired
 -- @key   folded    adds what was fired and folds into another job
 -- @key   blocked   removes what is freed, or cancelled
 -- @key   edges     tells who waits for jobs that have ended
@@ -61,12 +61,13 @@ local now = clock.now(meta)
 local lease_end = now + lease_us
 local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
   'trash', 'drain_until', 'calm_from', 'listened', 'large', 'terms', 'groups', 'scheduled', 'side',
-  'limited', 'edges')
+  'limited', 'edges', 'rewinding')
 local has_terms, has_groups, has_schedules, has_edges = set[11], set[12], set[13], set[16]
 if has_groups then count = math.min(count, GROUPED) end -- whose turns take their time
 local book = event.open(set[9], now)
 local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now,
   lease_us)
+local rewinding = calm_until == 0 and rota.BEGIN or set[17]
 if not calm_until then
   calm_until, calm_from = tonumber(set[3]) or 0, tonumber(set[8]) or 0
 end
@@ -108,8 +109,8 @@ local sets = {meta = meta, due = due, jobs = jobs, run = run, notes = notes, act
   has_groups = has_groups, order = order, held = held, groups = groups, turns = turns,
   schedules = schedules, schedule = schedule, scheduled = scheduled, trash = trash}
 local with = {now = now, book = book, event = event, record = record, when = when, term = term,
-  group = group, find = find, expire = expire, hold = hold, weigh = weigh, sweep = sweep, fold = fold,
-  touched = {}, dropped = {}, looks = LOOKS}
+  group = group, find = find, expire = expire, hold = hold, weigh = weigh, sweep = sweep,
+  fold = fold, touched = {}, dropped = {}, looks = LOOKS}
 local more, given_up = reclaim.some(sets, record, noting, event, group, book, now,
   now >= calm_until and now or calm_from)
 ended.tell(waiters, now, given_up)
@@ -122,6 +123,7 @@ end
 if rewound then
   more = reclaim.clamp(active, now + math.max(lease_us, tonumber(set[5]) or 0)) or more
 end
+if has_groups and rewinding then more = rota.rewind(sets, group, now, rewinding) or more end
 if set[6] then
   sweep.some(meta, trash, stores, SWEEP, (has_terms or has_groups) and function(ids, i)
     if has_groups and i == group.GROUPED then group.forget(sets, ids, now) end
@@ -136,7 +138,8 @@ if marked then
   local limits = retain.limits(meta)
   for i, finished in ipairs({completed, failed, cancelled}) do
     retain.trim(meta, finished, stores, now, limits, i, TRIM,
-      has_edges and function(id) return depend.is_held(sets, with, id) end)
+      has_edges and function(id) return depend.is_held(sets, with, id) end,
+      has_terms and finished == cancelled and function(ids) hold.free(unique, terms, ids) end)
   end
 end
 
@@ -169,7 +172,8 @@ local function take(level, picked, at_level)
   local asked_of = has_terms and redis.call('HMGET', terms, unpack(ids))
   local leases, records = {}, {}
   local fresh_head = record.fresh(now)
-  local fresh_tail = record.tail(math.max(LEVELS - (at_level or level), 0), 1, 0, 0, alone, now, worker)
+  local priority = math.max(LEVELS - (at_level or level), 0)
+  local fresh_tail = record.tail(priority, 1, 0, 0, alone, now, worker)
   for i, id in ipairs(ids) do
     local body, line, at = bodies[i], lines[i], picked[2 * i]
     local f = line and record.parse(line)
@@ -223,7 +227,7 @@ local steps = {left = 2 * math.min(count, TURNS) + SPARE_STEPS}
 local function take_turns(level, wanted)
   rota.take(sets, group, gate, record, level, now, wanted, steps, take, taken)
 end
-local group_at = has_groups and rota.first(sets, ALONE)
+local group_at = has_groups and rota.first(sets, group, ALONE)
 local function take_suspect()
   if group_at == suspect_at then take_turns(ALONE, 1) else take(ALONE, suspect) end
 end
@@ -253,11 +257,11 @@ end
 if not paused then
   local most = limited and math.min(count, limited.room) or count
   for level = 1, LEVELS do
-    local turn_at = has_groups and rota.first(sets, level)
+    local turn_at = has_groups and rota.first(sets, group, level)
     local head = redis.call('ZRANGE', due[level], 0, 0, 'WITHSCORES')
     if turn_at and turn_at <= now and most > #taken then
       take_turns(level, rota.share(meta, set[14] == '1', due[level], now, most - #taken))
-      turn_at = rota.first(sets, level)
+      turn_at = rota.first(sets, group, level)
     end
     if turn_at and turn_at <= now then overdue = true end
     by(turn_at)

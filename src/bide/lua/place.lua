@@ -1,5 +1,5 @@
 -- place: add jobs that have terms, each due at its own time; an id that exists changes nothing.
--- @key   meta       reads whether a trash is left, and whether someone listens; marks what there is
+-- @key   meta       reads whether a trash is left, who listens, and the limits; marks what there is
 -- @key   due        adds, and moves what calls fold into
 -- @key   jobs       adds the bodies, replaces them, appends what is gathered
 -- @key   terms      adds
@@ -16,7 +16,7 @@
 -- @key   completed  looks
 -- @key   failed     looks
 -- @key   cancelled  looks; adds what waits for what has not ended as it should
--- @key   run        looks, removes what a trashed namesake left; keeps the priority of what is cancelled
+-- @key   run        looks, removes what a trashed namesake left; notes priorities of the cancelled
 -- @key   notes      removes what a trashed namesake left
 -- @key   wake       hints when a job, or an expiry, is the earliest
 -- @key   keep       reads the earliest promise
@@ -25,16 +25,17 @@
 -- @key   events     tells listeners
 -- @rest  id when priority body terms parents
 -- @last  wanted     what the caller will wait for behind this: replica | fsync | replica,fsync
--- @reply ok now, then per job: word due id    of the job; `fold` says which words there are, and `open`
+-- @reply ok now, then per job: word due id    of the job; words: as `fold` has them, and `open`
 -- @reply cannot     what the server lacks for what is wanted; nothing was added
--- @reply unknown    the id of a parent that there is not; nothing was added
+-- @reply unknown    the id of a parent that there is not, or not yet; nothing was added
+-- @reply data       the id of a parent, where the queue is a delay queue's; nothing was added
 -- @reply busy       what jobs of these names have left is being seen to: come again
 -- @include clock when hint sweep event weigh durable arrive term record find expire hold fold
--- @include group depend placing ended stand
+-- @include group depend placing ended stand gate
 
 -- open: it exists, and all that it waits for is not known yet (`link`)
--- `enqueue` is the same for jobs without terms, and quicker; those that come with jobs that wait for
--- them come this way, too. This, too, adds first.
+-- `enqueue` is the same for jobs without terms, and quicker; those that come with jobs that wait
+-- for them come this way, too. This, too, adds first.
 local WIDTH = 6
 if not arrive.valid(when, ARGV, rest, WIDTH) then return redis.error_reply('BADARG place rest') end
 local rules, folds = {}, false
@@ -55,7 +56,8 @@ local lack = durable.lacks(wanted)
 if lack then return {'cannot', lack} end
 
 local now = clock.now(meta)
-local book = event.book(meta, now)
+local set = redis.call('HMGET', meta, 'listened', 'limited')
+local book = event.open(set[1], now)
 local sets = {meta = meta, due = due, jobs = jobs, run = run, active = active,
   completed = completed, failed = failed, cancelled = cancelled, terms = terms,
   expiring = expiring, blocked = blocked, edges = edges,
@@ -64,15 +66,15 @@ local sets = {meta = meta, due = due, jobs = jobs, run = run, active = active,
 local with = {now = now, book = book, event = event, record = record, when = when, term = term,
   group = group, find = find, expire = expire, hold = hold, weigh = weigh, sweep = sweep,
   touched = {}, dropped = {}}
-local states = depend.states(sets, parents)
+local states = depend.known(sets, parents)
 if #children > 0 then
-  local here = {}
+  local here, is_data = {}, redis.call('HGET', meta, 'kind') == 'data'
   for i = rest, #ARGV, WIDTH do
     local exists
     for parent in string.gmatch(ARGV[i + 5], '%S+') do
-      if not depend.is_remote(parent) and not states[parent] and not here[parent] then
+      if not depend.is_remote(parent) and (is_data or not (states[parent] or here[parent])) then
         if exists == nil then exists = redis.call('HEXISTS', jobs, ARGV[i]) == 1 end
-        if not exists then return {'unknown', parent} end
+        if not exists then return {is_data and 'data' or 'unknown', parent} end
       end
     end
     here[ARGV[i]] = not rules[i] -- which may become another job
@@ -146,7 +148,7 @@ end
 
 if folds then fold.finish(s, now) end
 if s.has_groups then redis.call('HSETNX', meta, 'groups', 1) end
-depend.turns(sets, with)
+s.due_by(group.turns(sets, with.touched, now))
 if has_written then
   redis.call('HSETNX', meta, 'terms', 1)
   if #children > 0 then redis.call('HSETNX', meta, 'edges', 1) end
@@ -156,5 +158,6 @@ end
 ended.tell(waiters, now, with.dropped)
 if book then event.write(meta, events, book) end
 s.by(with.earliest)
-if s.earliest then hint.due(wake, keep, s.earliest, now) end
+local at = s.soonest(set[2] and gate)
+if at then hint.due(wake, keep, at, now) end
 return reply

@@ -1,5 +1,5 @@
 -- schedule_run: make a job of a schedule now, beside those that it makes at its times.
--- @key   meta       reads whether someone listens, and whether a trash is left; marks large bodies
+-- @key   meta       reads whether a trash is left, who listens, and the limits; marks large bodies
 -- @key   schedule   reads
 -- @key   scheduled  reads the body of its jobs
 -- @key   due        adds, and moves what this folds into
@@ -24,7 +24,8 @@
 -- @arg   id         text     of the job; one that exists changes nothing
 -- @reply ok now word due id    of the job; `fold` says which words there are
 -- @reply gone
--- @include clock hint event sweep weigh term record find expire hold fold group stand timetable fire
+-- @include clock hint event sweep weigh term record find expire hold fold group stand
+-- @include timetable fire gate
 
 if string.sub(id, 1, #name + 1) ~= name .. '@' or not timetable.is_name(name) or #id > 128
   or not string.find(id, '^[^%s%c{}]+$') then
@@ -34,15 +35,18 @@ local now = clock.now(meta)
 local f = timetable.parse(redis.call('HGET', schedule, name))
 local body = f and redis.call('HGET', scheduled, name)
 if not body then return {'gone'} end
-local book = event.book(meta, now)
-local sets = {meta = meta, jobs = jobs, due = due, terms = terms, expiring = expiring, order = order,
-  held = held, groups = groups, turns = turns, unique = unique, folded = folded, active = active,
-  cancelled = cancelled, run = run, trash = trash}
+local set = redis.call('HMGET', meta, 'listened', 'limited')
+local book = event.open(set[1], now)
+local sets = {meta = meta, jobs = jobs, due = due, terms = terms, expiring = expiring,
+  order = order, held = held, groups = groups, turns = turns, unique = unique, folded = folded,
+  active = active, cancelled = cancelled, run = run, trash = trash}
 local with = {now = now, book = book, event = event, record = record, term = term, group = group,
-  find = find, expire = expire, hold = hold, weigh = weigh, sweep = sweep, fold = fold, touched = {}}
+  find = find, expire = expire, hold = hold, weigh = weigh, sweep = sweep, fold = fold,
+  touched = {}}
 local s = stand.open(sets, with, {run, notes, terms})
 local word, at, holder = fire.add(s, with, f, id, body, now)
 fire.finish(sets, s, with)
 if book then event.write(meta, events, book) end
-if s.earliest then hint.due(wake, keep, s.earliest, now) end
+local soonest = s.soonest(set[2] and gate)
+if soonest then hint.due(wake, keep, soonest, now) end
 return {'ok', now, word, at, holder}

@@ -47,6 +47,9 @@ class Page(NamedTuple):
     cursor: str
     """Where to go on; `BEGIN` at the end."""
     groups: list[GroupCounts]
+    now_us: int
+    turns: dict[str, int]
+    """When each has its next turn; those that have none are left out."""
 
 
 def arrange(
@@ -90,14 +93,16 @@ def page(keys: Keys, cursor: str) -> Command[Page]:
 
 
 def _read(reply: list[Any]) -> Page:
-    found = [
-        GroupCounts(
-            text(name),
-            *(delayed, waiting, running, priority, limit, bool(configured), bool(paused)),
-            *written_rate(rate),
+    found, turns = [], {}
+    for name, *numbers, rate, turn_us in groups(reply, 3, 10):
+        delayed, waiting, running, priority, limit, configured, paused = numbers
+        found.append(
+            GroupCounts(
+                text(name),
+                *(delayed, waiting, running, priority, limit, bool(configured), bool(paused)),
+                *written_rate(rate),
+            )
         )
-        for name, delayed, waiting, running, priority, limit, configured, paused, rate in groups(
-            reply, 3, 9
-        )
-    ]
-    return Page(reply[2].decode(), found)
+        if turn_us:
+            turns[text(name)] = turn_us
+    return Page(reply[2].decode(), found, reply[1], turns)

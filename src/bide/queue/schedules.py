@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar, Unpack, cast
 
 from bide.clock import Duration, to_us
 from bide.errors import ScheduleNotFound, UsageError
@@ -32,6 +32,8 @@ from bide.task import Function, task_name
 from bide.terms import Terms, folds
 
 T = TypeVar("T")
+Decorator = TypeVar("Decorator")
+"""What makes a task with a schedule of a function: `TaskDecorator`, or `AsyncTaskDecorator`."""
 
 
 _LATER: Final = "have it call a task that enqueues the job that waits"
@@ -147,6 +149,109 @@ def declare(
         )
     _declared[queue.name, name] = planned
     return function
+
+
+class Declaring(Generic[Decorator]):
+    """What a queue does with schedules that are declared: the same in both worlds."""
+
+    _task_class: type[Any]
+    """What its functions become: `Task`, or `AsyncTask`."""
+
+    def cron(
+        self,
+        expression: str,
+        *,
+        name: str | None = None,
+        tz: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        limit: int | None = None,
+        missed: Missed = "once",
+        jitter: Duration | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> Decorator:
+        """Declare a schedule of a task; workers that serve the queue set it when they start.
+
+            @queue.cron("0 9 * * 1-5", tz="Europe/Paris")
+            def report() -> None: ...
+
+        Args:
+            expression: five fields, such as `"0 9 * * 1-5"`.
+            name: of the schedule; by default the task's.
+            tz: as for `Schedules.upsert`; so are all that follow.
+            args: positional arguments.
+            kwargs: keyword arguments.
+            start: before which it does not fire.
+            end: after which it does not fire.
+            limit: how often it fires at most.
+            missed: what becomes of times that pass while no worker looks.
+            jitter: how much later than its time a job may be due at most.
+            options: of its jobs.
+
+        Raises:
+            UsageError: something cannot be meant, or the queue has another schedule of this name.
+        """
+        return self._declaring(
+            name,
+            args,
+            kwargs,
+            options,
+            cron=expression,
+            tz=tz,
+            start=start,
+            end=end,
+            limit=limit,
+            missed=missed,
+            jitter=jitter,
+        )
+
+    def every(
+        self,
+        interval: Duration,
+        *,
+        name: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        limit: int | None = None,
+        missed: Missed = "once",
+        jitter: Duration | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> Decorator:
+        """Declare a schedule of a task with an interval, such as `"90s"`; see `cron`."""
+        return self._declaring(
+            name,
+            args,
+            kwargs,
+            options,
+            every=interval,
+            start=start,
+            end=end,
+            limit=limit,
+            missed=missed,
+            jitter=jitter,
+        )
+
+    def _declaring(
+        self,
+        name: str | None,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+        options: ScheduleOptions,
+        **when: Any,
+    ) -> Decorator:
+        queue = cast("QueueCore[Any]", self)
+        plan(queue, "x", "x:x", (), None, options, **when)  # a mistake is to show where it is made
+        kind = self._task_class
+
+        def scheduled(function: Any) -> Any:
+            task = function if isinstance(function, kind) else kind(function, queue, {})
+            return declare(queue, task, name, args, kwargs, options, **when)
+
+        return cast("Decorator", scheduled)
 
 
 def declared(queue: str) -> list[Plan]:

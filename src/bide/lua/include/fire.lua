@@ -1,12 +1,13 @@
--- What schedules make due: a job for each time that has come, named after the schedule and the time.
--- One script adds the job and moves the schedule on, so that nobody who dies can lose or double one.
+-- What schedules make due: a job for each time that has come, named after the schedule and the
+-- time. One script adds the job and moves the schedule on, so that nobody who dies can lose or
+-- double one.
 local fire = {}
 
 local AT_ONCE, BYTES, FEW, PAUSE = 20, 2000000, 8, 1000000
 
--- Adds a job of a schedule, unless it is there, or folds into another. `s` is of `stand`; the groups that
--- are touched have their turns behind it. Says what came of it, as `fold` does: a word, when the job is
--- due, and its id.
+-- Adds a job of a schedule, unless it is there, or folds into another. `s` is of `stand`; the
+-- groups that are touched have their turns behind it. Says what came of it, as `fold` does: a word,
+-- when the job is due, and its id.
 function fire.add(s, with, f, id, body, at)
   local level, rule = 10 - f.priority, with.hold.rule(f.terms)
   local word, holder = 'new', id
@@ -31,7 +32,7 @@ function fire.finish(sets, s, with)
     redis.call('HSETNX', sets.meta, 'groups', 1)
     sets.has_groups = true
   end
-  s.by(with.group.turns(sets, with.touched, with.now))
+  s.due_by(with.group.turns(sets, with.touched, with.now))
   with.touched = {}
 end
 

@@ -2,9 +2,9 @@
 -- waits is given another place. It is what `fold` needs to know of the queue.
 local stand = {}
 
--- `sets`: the queue's keys by their names. `with`: what the script includes, now, book, and the groups
--- that are touched: whoever adds calls `group.turns` behind it. `stores`: where a job that `empty` has set
--- aside may have left something. `earliest` is then when someone must look at what was added.
+-- `sets`: the queue's keys by their names. `with`: what the script includes, now, book, and the
+-- groups that are touched: whoever adds calls `group.turns` behind it. `stores`: where a job that
+-- `empty` has set aside may have left something.
 function stand.open(sets, with, stores)
   local group = with.group
   local s = {GROUPED = group.GROUPED, held = {}, news = 0, notes = 0}
@@ -21,8 +21,20 @@ function stand.open(sets, with, stores)
       and with.sweep.take(sets.trash, stores, {id})[id]
   end
 
+  -- Something is due then, which the gate may hold back; or over, which no gate does.
+  local soonest_due, soonest_over
+  function s.due_by(at)
+    if at and (not soonest_due or at < soonest_due) then soonest_due = at end
+  end
   function s.by(at)
-    if at and (not s.earliest or at < s.earliest) then s.earliest = at end
+    if at and (not soonest_over or at < soonest_over) then soonest_over = at end
+  end
+
+  -- When someone must look at what was added, if at all; `gate` where the queue has limits.
+  function s.soonest(gate)
+    if soonest_due and gate then s.by(gate.earliest(s.meta, soonest_due, with.now))
+    else s.by(soonest_due) end
+    return soonest_over
   end
 
   function s.begins(begins_by) s.by(begins_by and math.max(begins_by, with.now)) end
@@ -32,7 +44,7 @@ function stand.open(sets, with, stores)
     local of = group.touch(sets, with.touched, line)
     if not of then
       redis.call('ZADD', s.due[level], at, id)
-      return s.by(at)
+      return s.due_by(at)
     end
     s.has_groups = true
     group.join(of, line, level)
@@ -55,9 +67,9 @@ function stand.open(sets, with, stores)
     redis.call('ZREM', s.due[level], id)
     local of = level == group.GROUPED and group.touch(sets, with.touched, before)
     if of then group.drop(sets, of, was, id) end
-    local soonest = s.earliest
+    local soonest = soonest_due
     put(id, line, to_level, at)
-    if at >= was then s.earliest = soonest end
+    if at >= was then soonest_due = soonest end
     if with.book and at ~= was then
       with.event.add(with.book, 'rescheduled', 'fold', id, '-', 0, at, '')
     end
