@@ -189,6 +189,25 @@ def test_what_is_removed_is_as_good_as_cancelled(
     assert q.hear() == "-"
 
 
+def test_to_delete_one_that_others_go_on_without_leaves_nothing(q: Probe) -> None:
+    add(q, job("a"), job("b", "a", d="-c"))
+    q.run(manage.delete(q.keys, ["a"]))
+    assert (state(q, "b"), q.holding().edges) == ("waiting", set())
+
+
+def test_to_delete_one_that_was_kept_for_many_leaves_nothing(q: Probe) -> None:
+    add(q, job("p"), job("a"), *(job(f"b{i}", "p", "a") for i in range(250)))
+    a, p = q.claim(count=2).jobs
+    assert q.settle(a, "complete") == "ok"
+    for _ in range(3):
+        q.claim()
+    q.run(manage.delete(q.keys, ["a"]))
+    for _ in range(3):
+        q.claim()
+    assert not [edge for edge in q.holding().edges if edge[1:2] == "a"]
+    assert q.settle(p, "complete") == "ok"
+
+
 def test_to_delete_one_that_waits_leaves_nothing(q: Probe) -> None:
     add(q, job("a"), job("b", "a"), job("c", "b"))
     assert q.run(manage.delete(q.keys, ["b"])) == ["ok"]

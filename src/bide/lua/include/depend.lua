@@ -182,6 +182,13 @@ function depend.resolve(sets, with, id, parent, outcome)
   return effect ~= 'cancel'
 end
 
+-- Forgets for which jobs one that was removed was kept, or for some; whether for all.
+local function let_go(edges, id)
+  local kept = range(edges, '=', id, SOME)
+  if #kept > 0 then redis.call('ZREM', edges, unpack(kept)) end
+  return #kept < SOME
+end
+
 -- How a job has ended that children wait for; what was removed is as good as cancelled.
 local function outcome_of(sets, id)
   local mark = range(sets.edges, '!', id, 1)[1]
@@ -206,6 +213,7 @@ function depend.tell(sets, with, ids, budget)
     if #found > 0 then
       local outcome, mark = outcome_of(sets, parent)
       budget = budget - #found
+      local is_kept = redis.call('HEXISTS', sets.jobs, parent) == 1 -- what was removed is not
       local adds, gone = {}, {}
       for i, member in ipairs(found) do
         gone[2 * i - 1] = member
@@ -220,7 +228,7 @@ function depend.tell(sets, with, ids, budget)
           with.more = true
         else
           if redis.call('ZSCORE', sets.blocked, child)
-            and depend.resolve(sets, with, child, parent, outcome) then
+            and depend.resolve(sets, with, child, parent, outcome) and is_kept then
             adds[#adds + 1] = 0
             adds[#adds + 1] = '=' .. parent .. ' ' .. child
           end
@@ -237,7 +245,11 @@ function depend.tell(sets, with, ids, budget)
       end
     else
       local mark = range(edges, '!', parent, 1)[1]
-      if mark then redis.call('ZREM', edges, mark) end
+      if mark and redis.call('HEXISTS', sets.jobs, parent) == 0 and not let_go(edges, parent) then
+        budget, with.more = budget - SOME, true
+      elseif mark then
+        redis.call('ZREM', edges, mark)
+      end
       at = at + 1
     end
   end
@@ -285,9 +297,8 @@ end
 function depend.removed(edges, ids)
   for i = 1, #ids do
     depend.forget(edges, ids[i])
-    local kept = range(edges, '=', ids[i], SOME)
-    if #kept > 0 then redis.call('ZREM', edges, unpack(kept)) end
-    if #range(edges, '>', ids[i], 1) > 0 and #range(edges, '!', ids[i], 1) == 0 then
+    local is_all = let_go(edges, ids[i])
+    if (not is_all or #range(edges, '>', ids[i], 1) > 0) and #range(edges, '!', ids[i], 1) == 0 then
       redis.call('ZADD', edges, 0, '!' .. ids[i] .. ' X')
     end
   end
