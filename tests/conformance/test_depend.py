@@ -192,7 +192,7 @@ def test_what_is_removed_is_as_good_as_cancelled(
 def test_to_delete_one_that_others_go_on_without_leaves_nothing(q: Probe) -> None:
     add(q, job("a"), job("b", "a", d="-c"))
     q.run(manage.delete(q.keys, ["a"]))
-    assert (state(q, "b"), q.holding().edges) == ("waiting", set())
+    assert (state(q, "b"), q.holding().edges) == ("waiting", frozenset())
 
 
 def test_to_delete_one_that_was_kept_for_many_leaves_nothing(q: Probe) -> None:
