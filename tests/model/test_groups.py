@@ -150,12 +150,12 @@ def _change(real: Real, id: str, how: str, seconds: int) -> None:
 
 def _arrange(real: Real, name: str, verb: str, value: Any) -> None:
     if verb == "pause":
-        command = groups.arrange(real.keys, name, paused=value)
+        command = groups.configure(real.keys, name, paused=value)
     elif verb == "concurrency":
-        command = groups.arrange(real.keys, name, concurrency=value)
+        command = groups.configure(real.keys, name, concurrency=value)
     else:
         rate = "none" if value is None else " ".join(map(str, value))
-        command = groups.arrange(real.keys, name, rate=rate)
+        command = groups.configure(real.keys, name, rate=rate)
     real.client.run(command)
 
 
