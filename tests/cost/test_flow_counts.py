@@ -87,7 +87,7 @@ CASES: dict[str, tuple[Callable[[Queue], Sequence[Prepared]], int, float, float]
     "of a group of its own": (of_own_groups, COUNT, 9.5, 9.7),
     "of ten groups": (of_ten_groups, COUNT, 4.9, 18),
     "of one wide group": (of_one_wide_group, COUNT, 4.4, 22),
-    "that waits, or is waited for": (in_chains, COUNT, 5.4, 8.5),
+    "that waits, or is waited for": (in_chains, COUNT, 5.4, 8.6),
     "of ten, of which one waits for nine": (fanned_in, COUNT, 3.8, 9),
 }
 """How they are made, how many run now; commands to enqueue one, and to claim and settle one, or 0
