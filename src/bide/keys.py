@@ -71,7 +71,8 @@ LAYOUT: Final[dict[str, Key]] = {
     "notes": Key(
         ":notes",
         "hash",
-        "job id → what happened to it, a line each, bounded: errors, crashes, log lines, progress",
+        "job id → what happened to it, a line each, bounded: errors, crashes, log lines, "
+        "progress, when it was rescheduled",
     ),
     "terms": Key(
         ":terms",

@@ -182,6 +182,11 @@ class Schedule(NamedTuple):
         return next(iter(self.upcoming(1)), None)
 
     @property
+    def stand(self) -> str:
+        """What whoever changes it says that it has read: its version, jitter and missed."""
+        return f"{self.version} {self.jitter_us} {self.missed}"
+
+    @property
     def over(self) -> bool:
         """Whether none of its times is left."""
         return self.closed and not self.times
@@ -215,6 +220,25 @@ class Schedule(NamedTuple):
             first_us = times[-1] + self.timing.every_us if times else None
             times += islice(self.timing.times(first_us, after_us), count - len(times))
         return [from_us(at_us) for at_us in times]
+
+    def foreseen(self, timing: Timing, now_us: int) -> Schedule:
+        """The schedule as it would be if it were set now to fire at other times, and not paused.
+
+        What `lua/schedule_set.lua` does, for people who look before they set it.
+        """
+        if timing == self.timing:
+            return self._replace(paused=False)
+        seen_us = max(now_us, timing.start_us - 1, self.last_us)
+        times: tuple[int, ...] = tuple(at for at in timing.at_us if at > seen_us)
+        if timing.every_us:
+            first_us = timing.start_us or now_us + timing.every_us
+            missed = max(0, -(-(seen_us + 1 - first_us) // timing.every_us))
+            first_us += missed * timing.every_us
+            times = (first_us,) if first_us <= (timing.end_us or first_us) else ()
+        closed = timing.kind == "at" or (timing.kind == "every" and not times)
+        return self._replace(
+            timing=timing, paused=False, fired=0, seen_us=seen_us, times=times, closed=closed
+        )
 
     @classmethod
     def read(cls, name: str, record: bytes) -> Schedule | None:

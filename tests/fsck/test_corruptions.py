@@ -131,7 +131,7 @@ def test_one_that_has_begun_need_not_be_looked_at_when_it_would_expire(full: Ful
 
 
 def test_what_is_being_emptied_is_no_error(full: Full) -> None:
-    full.run(groups.arrange(KEYS, "wide", concurrency=2))
+    full.run(groups.configure(KEYS, "wide", concurrency=2))
     full.add_to("wide", "one", "two", priority=9)
     assert full.claim("w6", 1) == ["one"]
     while full.run(manage.empty(KEYS, "that")).busy:

@@ -256,6 +256,15 @@ def test_what_is_no_step_is_refused(queue: Queue) -> None:
         fan_in(None, ended=a)  # type: ignore[arg-type]
 
 
+def test_a_step_of_too_many_is_refused(queue: Queue) -> None:
+    one = queue.prepare(jobs.add, (1,))
+    many = [one._replace(id=f"j{n}") for n in range(20_001)]
+    with pytest.raises(UsageError, match="20,000 others, not for 20,001"):
+        chain(many, one)
+    with pytest.raises(UsageError, match="20,000 others, not for 20,001"):
+        fan_in(many, ended=one)
+
+
 def test_a_job_of_another_server_is_refused(queue: Queue) -> None:
     elsewhere = Queue("work", url=queue.url, prefix="staging")
     job = elsewhere.enqueue(jobs.add, 1)

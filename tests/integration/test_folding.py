@@ -211,12 +211,18 @@ def test_in_eager_mode_each_call_runs_where_it_is(queue: Queue) -> None:
     assert jobs.seen == [("Line", "line 0"), ("a", 0)]
 
 
-def test_a_schedule_asks_for_no_key_and_gathers_nothing(queue: Queue, direct: Any) -> None:
+def test_the_jobs_of_a_schedule_and_calls_share_keys_and_nothing_is_gathered(queue: Queue) -> None:
     task = queue.task(unique=Unique(key="k"), expires="1h")(folded.nightly)
     queue.schedules.upsert("nightly", task, ("a",), every="1h")
     job = queue.schedules.run("nightly")
-    assert direct.hget(queue.keys["terms"], job.id) in (b"x=+3600000000", None)
-    assert direct.hgetall(queue.keys["unique"]) == {}
+    assert (job.outcome, queue.schedules.run("nightly").outcome) == ("new", "kept")
+    assert task.enqueue("b").id == job.id
+    queue.schedules.upsert(
+        "nightly", task, ("a",), every="1h", unique=Unique(key="k", on_conflict="reject")
+    )
+    with pytest.raises(NotUnique, match="the jobs of the schedule 'nightly' fold") as caught:
+        queue.schedules.run("nightly")
+    assert caught.value.job_id == job.id
     with pytest.raises(UsageError, match="each job of a schedule is made for itself"):
         queue.schedules.upsert("g", queue.task(unique=gather(1))(folded.rows), (1,), every="1h")
 

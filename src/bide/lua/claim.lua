@@ -10,7 +10,8 @@
 -- @key   held      adds jobs of groups that run, removes
 -- @key   groups    reads and notes groups
 -- @key   turns     moves groups' markers
--- @key   unique    frees the keys of what is swept
+-- @key   unique    frees those of what is swept or trimmed; notes who holds one, of what is fired
+-- @key   folded    adds what was fired and folds into another job
 -- @key   blocked   removes what is freed, or cancelled
 -- @key   edges     tells who waits for jobs that have ended
 -- @key   minutes   counts how late jobs begin
@@ -39,7 +40,7 @@
 -- @reply ok now until deadline more alone drain thin post, then per job: id body token tries due
 -- @reply stale     the worker has since sent a later claim
 -- @include clock record hint wait retain sweep noting ended event reclaim recall weigh find term
--- @include expire hold minute gate timetable fire group rota when depend depending
+-- @include expire hold minute gate timetable fire group rota when depend depending fold stand
 
 -- thin: the names of schedules that want to be sent more times, with spaces between them
 -- more: 1 where there is, 2 where a limit holds back what is due
@@ -104,10 +105,12 @@ end
 local stores = {jobs, run, results, notes, has_terms and terms or nil}
 local sets = {meta = meta, due = due, jobs = jobs, run = run, notes = notes, active = active,
   asked = asked, completed = completed, failed = failed, cancelled = cancelled, terms = terms,
-  expiring = expiring, blocked = blocked, edges = edges,
-  has_groups = has_groups, order = order, held = held, groups = groups, turns = turns}
+  expiring = expiring, blocked = blocked, edges = edges, unique = unique, folded = folded,
+  has_groups = has_groups, order = order, held = held, groups = groups, turns = turns,
+  schedules = schedules, schedule = schedule, scheduled = scheduled, trash = trash}
 local with = {now = now, book = book, event = event, record = record, when = when, term = term,
-  group = group, touched = {}, dropped = {}, looks = LOOKS}
+  group = group, find = find, expire = expire, hold = hold, weigh = weigh, sweep = sweep,
+  fold = fold, touched = {}, dropped = {}, looks = LOOKS}
 local more, given_up = reclaim.some(sets, record, noting, event, group, book, now,
   now >= calm_until and now or calm_from)
 ended.tell(waiters, now, given_up)
@@ -135,7 +138,8 @@ if marked then
   local limits = retain.limits(meta)
   for i, finished in ipairs({completed, failed, cancelled}) do
     retain.trim(meta, finished, stores, now, limits, i, TRIM,
-      has_edges and function(id) return depend.is_held(sets, with, id) end)
+      has_edges and function(id) return depend.is_held(sets, with, id) end,
+      has_terms and finished == cancelled and function(ids) hold.free(unique, terms, ids) end)
   end
 end
 
@@ -143,8 +147,7 @@ end
 local paused = set[1]
 local fires_at, thin
 if has_schedules and not paused then
-  sets.schedules, sets.schedule, sets.scheduled, sets.jobs = schedules, schedule, scheduled, jobs
-  fires_at, thin = fire.some(sets, timetable, event, term, group, book, now)
+  fires_at, thin = fire.some(sets, timetable, stand, with, stores)
   has_groups = sets.has_groups
   if fires_at and fires_at <= now then more = true end
 end
@@ -169,7 +172,8 @@ local function take(level, picked, at_level)
   local asked_of = has_terms and redis.call('HMGET', terms, unpack(ids))
   local leases, records = {}, {}
   local fresh_head = record.fresh(now)
-  local fresh_tail = record.tail(math.max(LEVELS - (at_level or level), 0), 1, 0, 0, alone, now, worker)
+  local priority = math.max(LEVELS - (at_level or level), 0)
+  local fresh_tail = record.tail(priority, 1, 0, 0, alone, now, worker)
   for i, id in ipairs(ids) do
     local body, line, at = bodies[i], lines[i], picked[2 * i]
     local f = line and record.parse(line)
@@ -223,7 +227,7 @@ local steps = {left = 2 * math.min(count, TURNS) + SPARE_STEPS}
 local function take_turns(level, wanted)
   rota.take(sets, group, gate, record, level, now, wanted, steps, take, taken)
 end
-local group_at = has_groups and rota.first(sets, ALONE)
+local group_at = has_groups and rota.first(sets, group, ALONE)
 local function take_suspect()
   if group_at == suspect_at then take_turns(ALONE, 1) else take(ALONE, suspect) end
 end
@@ -253,11 +257,11 @@ end
 if not paused then
   local most = limited and math.min(count, limited.room) or count
   for level = 1, LEVELS do
-    local turn_at = has_groups and rota.first(sets, level)
+    local turn_at = has_groups and rota.first(sets, group, level)
     local head = redis.call('ZRANGE', due[level], 0, 0, 'WITHSCORES')
     if turn_at and turn_at <= now and most > #taken then
       take_turns(level, rota.share(meta, set[14] == '1', due[level], now, most - #taken))
-      turn_at = rota.first(sets, level)
+      turn_at = rota.first(sets, group, level)
     end
     if turn_at and turn_at <= now then overdue = true end
     by(turn_at)

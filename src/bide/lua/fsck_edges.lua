@@ -58,7 +58,8 @@ local function check_child(child, parent, member)
   local is_remote = depend.is_remote(parent)
   if not is_blocked(child) then
     if is_remote or not redis.call('ZSCORE', edges, '>' .. parent .. ' ' .. child) then
-      if not is_aside(child) and tell(child, 'waits for ' .. parent .. ', and is not blocked', 'waits no more') then
+      if not is_aside(child)
+        and tell(child, 'waits for ' .. parent .. ', and is not blocked', 'waits no more') then
         remove(member)
       end
     end
@@ -111,7 +112,7 @@ for i = 1, #found, 2 do
     check_parent(a, b, member)
   elseif form == 2 then
     check_child(a, b, member)
-  elseif form == 4 and redis.call('HEXISTS', jobs, a) == 0 then
+  elseif form == 4 and redis.call('HEXISTS', jobs, a) == 0 and not depend.is_marked(edges, a) then
     if tell(a, 'is kept for ' .. b .. ', and is no job', 'is kept no more') then remove(member) end
   end
 end

@@ -55,8 +55,8 @@ local function move(s, id, level, was, to_level, at, line, before)
   s.begins(by)
 end
 
--- At which level a waiting job stands with a call's terms: what has a record, at that which it says,
--- unless its group has one.
+-- At which level a waiting job stands with a call's terms: what has a record, at that which it
+-- says, unless its group has one.
 local function level_of(s, call, level, line)
   if not line or s.term.value(call.line, 'g') then return call.level end
   if level ~= s.GROUPED then return level end

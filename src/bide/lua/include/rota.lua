@@ -7,11 +7,10 @@
 local rota = {BEGIN = 'begin'}
 
 local SUSPECT, AHEAD = 2, 50
-local LETTERS = 'abcdefghijk'
 
 -- When the first turn at a level is, and whose; nil where there is none.
-function rota.first(sets, level)
-  local letter = string.sub(LETTERS, level, level)
+function rota.first(sets, group, level)
+  local letter = group.letter(level)
   local marker = redis.call('ZRANGEBYLEX', sets.turns, '[' .. letter, '(' .. letter .. '!', 'LIMIT',
     0, 1)[1]
   if not marker then return nil end
@@ -19,8 +18,8 @@ function rota.first(sets, level)
 end
 
 -- The markers of turns that have come, the first of them.
-local function due_markers(sets, level, now, most)
-  local letter = string.sub(LETTERS, level, level)
+local function due_markers(sets, group, level, now, most)
+  local letter = group.letter(level)
   return redis.call('ZRANGEBYLEX', sets.turns, '[' .. letter,
     string.format('(%s %017.0f', letter, now + 1), 'LIMIT', 0, most)
 end
@@ -28,7 +27,7 @@ end
 -- The next jobs of groups whose turn it is, one of each: id and due time of each as `ZRANGE` gives
 -- them, and their groups; third, how many turns were looked at, which `steps.left` bounds.
 local function pick(sets, group, record, level, now, wanted, steps, touched)
-  local markers = due_markers(sets, level, now, math.min(wanted, steps.left))
+  local markers = due_markers(sets, group, level, now, math.min(wanted, steps.left))
   if #markers == 0 then return {}, {}, 0 end
   steps.left = steps.left - #markers
   redis.call('ZREM', sets.turns, unpack(markers))
@@ -43,7 +42,8 @@ local function pick(sets, group, record, level, now, wanted, steps, touched)
       touched[f.name] = f
       local due_us, id = group.head(sets, f.name)
       f.running = group.running(sets, f.name)
-      if id and due_us <= now and f.free <= now and f.paused == 0 and f.running < group.limit(f) then
+      if id and due_us <= now and f.free <= now and f.paused == 0
+        and f.running < group.limit(f) then
         local n = #ids + 1
         ids[n], times[n], owners[n] = id, due_us, f
       end
@@ -66,8 +66,8 @@ local function pick(sets, group, record, level, now, wanted, steps, touched)
   return picked, of, #markers
 end
 
--- Takes up to `wanted` jobs of groups whose turn it is. `take` takes jobs out of `due:grouped`, adds
--- to `taken` those that now run, and returns how many of them it has looked at.
+-- Takes up to `wanted` jobs of groups whose turn it is. `take` takes jobs out of `due:grouped`,
+-- adds to `taken` those that now run, and returns how many of them it has looked at.
 function rota.take(sets, group, gate, record, level, now, wanted, steps, take, taken)
   repeat
     local touched, first = {}, #taken + 1
@@ -85,6 +85,7 @@ function rota.take(sets, group, gate, record, level, now, wanted, steps, take, t
         holders[#holders + 1] = f.name .. ' ' .. id
       end
     end
+    for i = seen + 1, #owners do owners[i].level = level end -- not looked at: keeps its place
     if seen > 0 then redis.call('ZREM', sets.order, unpack(entries)) end
     if #holders > 0 then redis.call('ZADD', sets.held, unpack(holders)) end
     group.turns(sets, touched, now)
