@@ -8,7 +8,7 @@ from bide.command import Command, command
 from bide.ids import check_name
 from bide.keys import Keys
 from bide.limits import written_rate
-from bide.ops.reply import groups, text
+from bide.ops.reply import pieces, text
 from bide.terms import check_concurrency
 
 PAGE: Final = 200
@@ -102,7 +102,7 @@ def _read(reply: list[Any]) -> Page:
             paused=bool(paused),
             rate=written_rate(rate),
         )
-        for name, delayed, waiting, running, priority, limit, configured, paused, rate in groups(
+        for name, delayed, waiting, running, priority, limit, configured, paused, rate in pieces(
             reply, 3, 9
         )
     ]
