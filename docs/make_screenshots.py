@@ -7,25 +7,36 @@ Starts a server, a worker and the page of its own, fills them, and drives the sy
 
 from __future__ import annotations
 
-import json
+import math
 import os
 import random
 import shutil
 import socket
 import threading
 import time
-import urllib.request
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import uvicorn
 
-from bide import Queue, Retry, Worker, current_job
+from bide import JobFailed, Queue, Retry, Worker, config, current_job
 from bide.embedded import Server
+from bide.queue.core import leave_overridden
+from bide.script import SHARED_CLOCK
+from bide.testing.store import Store
 from bide.web import app
 
-HERE = Path(__file__).parent / "static"
+HERE: Final = Path(__file__).parent / "static"
+
+RETRIED: Final = "order-A-0208"
+"""The job of which there is a picture: it fails five times."""
+
+STEPS: Final = 40
+STEP_US: Final = 15_000_000
+"""How many stretches the past has, and how long each is, in microseconds."""
+
 
 orders, mail, reports = (Queue(name) for name in ("orders", "mail", "reports"))
 stopping = threading.Event()
@@ -70,14 +81,10 @@ def number(dice: random.Random) -> str:
     return f"A-{dice.randrange(10_000):04}"
 
 
-def fill() -> None:
+def fill(url: str) -> None:
     """What was, and what is to come."""
     dice = random.Random(7)
-    orders.enqueue_many([cancel_unpaid.prepare(number(dice)) for _ in range(160)])
-    prepared = [orders.prepare(charge, (f"A-{i:04}", 4200), retry=0) for i in range(100, 126)]
-    orders.enqueue_many(prepared)
-    mail.enqueue_many([notify.prepare(number(dice)) for _ in range(60)])
-    Worker([orders, mail, reports], concurrency=8).work(burst=True)
+    past(url, dice)
 
     def minutes(centre: float) -> float:
         near, far = dice.gauss(centre, 6) % 57 + 0.4, dice.uniform(60, 1300)
@@ -99,11 +106,23 @@ def fill() -> None:
     mail.schedules.upsert("digest", "notify", ["all"], every="20s")
     cron, zone = "0 3 * * *", "Europe/Berlin"
     reports.schedules.upsert("nightly", "nightly_report", ["today"], cron=cron, tz=zone)
-    retried = charge.options(job_id="order-A-0208").enqueue("A-0208", 1200)
-    worker = Worker([orders], concurrency=1)
-    threading.Timer(1.0, worker.stop).start()
-    worker.work()
-    retried.refresh()
+    charge.options(job_id=RETRIED).enqueue("A-0208", 1200)
+
+
+def past(url: str, dice: random.Random) -> None:
+    """The last ten minutes, on a clock that is set back and moved until it is right again."""
+    clock = Store(url, "bide")
+    with config.override(clock=SHARED_CLOCK):
+        clock.advance(-STEPS * STEP_US)
+        for step in range(STEPS):
+            told = round(6 + 3 * math.sin(step / 5) + dice.uniform(0, 3))
+            orders.enqueue_many([cancel_unpaid.prepare(number(dice)) for _ in range(told)])
+            mail.enqueue_many([notify.prepare(number(dice)) for _ in range(told)])
+            failing = [(f"A-{100 + step:04}", 4200)] * (step % 7 == 3 or 2 * (step > STEPS - 6))
+            orders.enqueue_many([orders.prepare(charge, given, retry=0) for given in failing])
+            Worker([orders, mail], concurrency=8).work(burst=True)
+            clock.advance(STEP_US)
+    leave_overridden()
 
 
 def pictures(address: str) -> None:
@@ -118,32 +137,29 @@ def pictures(address: str) -> None:
         for scheme in ("light", "dark"):
             page = browser.new_page(
                 color_scheme=scheme,
-                viewport={"width": 1180, "height": 760},
+                viewport={"width": 1180, "height": 850},
                 locale="en-GB",
                 timezone_id="UTC",
             )
             for name, path in (
                 ("timeline", "/"),
-                ("job", f"/job?{failed(address)}"),
+                ("job", f"/job?q=orders&id={RETRIED}"),
             ):
                 page.goto(address + path)
                 page.wait_for_selector("#pulse[data-is=live]")
+                # What a traceback names are the folders of whoever makes the pictures.
+                page.evaluate(
+                    "for (const it of document.querySelectorAll('details')) it.open = false"
+                )
                 page.screenshot(path=HERE / f"page-{name}-{scheme}.png")
         browser.close()
-
-
-def failed(address: str) -> str:
-    """The address of a job that has failed."""
-    with urllib.request.urlopen(f"{address}/api/jobs?state=failed&count=1") as reply:
-        job: dict[str, Any] = json.load(reply)["jobs"][0]
-    return f"q={job['queue']}&id={job['id']}"
 
 
 def main() -> None:
     """Make the pictures."""
     with Server.start() as server:
         os.environ["BIDE_URL"] = server.url
-        fill()
+        fill(server.url)
         worker = Worker([orders, mail, reports], concurrency=4)
         working = threading.Thread(target=worker.work)
         working.start()
@@ -156,6 +172,8 @@ def main() -> None:
         web = threading.Thread(target=serving.run, kwargs={"sockets": [listener]})
         web.start()
         try:
+            with suppress(JobFailed):
+                orders.fetch(RETRIED).wait(60)
             pictures(f"http://127.0.0.1:{listener.getsockname()[1]}")
         finally:
             stopping.set()

@@ -34,13 +34,11 @@ from bide.dialogue import (
     dialogue,
     read_entries,
     reading,
-    translate,
-    unavailable,
-    unwrapped,
 )
 from bide.errors import BideError
 from bide.listening import Hints, Listener, Subscription, Waiter, abort
 from bide.loops import PerLoop
+from bide.refusals import translate, unavailable, unwrapped
 from bide.routes import Delivery, Finding, Trip, routes_for
 from bide.script import SERVER_CLOCK, load
 from bide.sharing import Shared

@@ -22,7 +22,7 @@ Role = Literal["worker", "producer", "operator", "viewer"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 _LOOK: Final = (
-    *("ahead", "between", "counts", "fetch", "groups", "list", "minutes", "queues"),
+    *("ahead", "between", "children", "counts", "fetch", "groups", "list", "minutes", "queues"),
     *("schedule_list", "timeline", "upcoming", "workers"),
 )
 _CHANGE: Final = (
@@ -33,8 +33,8 @@ _CHANGE: Final = (
 )
 _PRODUCE: Final = (*_CHANGE, "attend", "enqueue", "link", "place", "schedule_set", "watch")
 _OPERATE: Final = (
-    *("between", "fsck_edges", "fsck_groups", "fsck_jobs", "fsck_queue", "fsck_queues"),
-    *("fsck_schedules", "fsck_workers", "stop", "timeline", "upgrade", "workers"),
+    *("between", "children", "fsck_edges", "fsck_groups", "fsck_jobs", "fsck_queue", "fsck_queues"),
+    *("fsck_schedules", "fsck_workers", "schedule_set", "stop", "timeline", "upgrade", "workers"),
 )
 _WORK: Final = (
     *("begin", "claim", "extend", "hear", "heartbeat", "leave", "note", "pop", "post", "refuse"),

@@ -36,9 +36,9 @@ from bide.dialogue import (
     dialogue,
     read_entries,
     reading,
-    unwrapped,
 )
 from bide.errors import BideError
+from bide.refusals import unwrapped
 from bide.routes import Delivery, Finding, Surveying, Trip, routes_for
 from bide.script import SERVER_CLOCK
 

@@ -224,6 +224,14 @@ def test_of_very_many_delayed_runs_the_earliest_are_held_to(q: Probe) -> None:
     assert q.raw.hstrlen(q.keys["unique"], "t:k") < 2000
 
 
+def test_after_a_jump_backward_a_throttle_restrains_for_a_period_and_no_longer(q: Probe) -> None:
+    call(q, "a", ONE)
+    q.taken()
+    q.move(-3600)
+    assert call(q, "b", ONE) == ("new", "b", 10)
+    assert call(q, "c", ONE) == ("folded", "b", 10)
+
+
 def test_a_throttle_is_forgotten_when_it_restrains_nothing(q: Probe) -> None:
     for i in range(60):
         call(q, f"j{i}", ONE, key=f"k{i}")

@@ -560,66 +560,6 @@ def test_a_turn_that_is_too_early_takes_nothing(q: Probe) -> None:
     assert q.taken() == ["a"]
 
 
-# -- the clock is set back
-
-
-def test_groups_have_their_turn_though_the_clock_was_set_back(q: Probe) -> None:
-    add(q, "g", "a", "b")
-    add(q, "h", "c", "d")
-    q.move(3600)
-    q.claim("w2", 0)
-    for job in q.claim().jobs:
-        q.settle(job, "complete")
-    q.move(-3599)
-    q.claim("w2", 0)
-    assert q.taken() == ["b", "d"]
-    assert "turns_from" not in q.holding().meta
-
-
-def test_what_is_due_later_is_so_by_the_new_time_too(q: Probe) -> None:
-    add(q, "g", "a", "b", concurrency=1)
-    add(q, "later", "c", when=f"+{30 * SECOND}")
-    q.move(3600)
-    (a, c) = q.claim().jobs
-    q.settle_many(Settle(a.id, a.token, "complete"), Settle(c.id, c.token, "retry", f"+{SECOND}"))
-    q.move(-3599)
-    q.claim("w2", 0)
-    assert q.taken() == ["b"]
-    q.move(3602)
-    assert q.taken("w2") == ["c"]
-
-
-def test_many_groups_have_their_turn_by_and_by_when_the_clock_was_set_back(q: Probe) -> None:
-    jobs = [
-        Prepared(f"{i:03}{x}", "+0", 5, BODY, terms=f"g=g{i}") for i in range(300) for x in "ab"
-    ]
-    for at in range(0, 600, 100):
-        q.add_many(*jobs[at : at + 100])
-    q.move(3600)
-    for taken in [q.claim(f"w{n}", 150).jobs for n in range(6)]:
-        q.settle_many(*(Settle(job.id, job.token, "complete") for job in taken))
-    q.move(-3590)
-    q.claim("v", 0)
-    claims = [q.claim(f"v{n}", 1) for n in range(5)]
-    assert (claims[0].more, "turns_from" in q.holding().meta) == (True, False)
-    late = [marker for marker in q.zset("turns") if int(marker.split()[1]) > q.now]
-    assert late == []
-
-
-@pytest.mark.parametrize("is_free", [True, False])
-def test_a_rate_waits_for_one_token_when_the_clock_was_set_back(q: Probe, is_free: bool) -> None:
-    limit(q, f"1 {10 * SECOND} 1")
-    add(q, "g", "a", "b", concurrency=2 if is_free else 1)
-    q.move(3600)
-    (job,) = q.claim().jobs
-    q.move(-3599)
-    q.claim("w2")
-    q.settle(job, "complete")
-    assert q.taken() == []
-    q.move(10)
-    assert q.taken() == ["b"]
-
-
 # -- rates
 
 
@@ -660,6 +600,42 @@ def test_a_rate_goes_with_its_group_over_quiet_times_and_can_be_removed(q: Probe
     assert group(q).rate is None
 
 
+def test_what_is_given_back_unbegun_gives_its_group_its_token_back(q: Probe) -> None:
+    limit(q, f"1 {3600 * SECOND} 2")
+    add(q, "g", *"abcd", concurrency=9)
+    jobs = q.claim().jobs
+    assert [job.id for job in jobs] == ["a", "b"]
+    q.hear()
+    assert q.settle_many(*(Settle(job.id, job.token, "release") for job in jobs)) == ["ok", "ok"]
+    assert q.hear() == "-"
+    again = q.claim().jobs
+    assert [job.id for job in again] == ["a", "b"]
+    assert [job.id for job in q.claim("w2").jobs] == []
+    missing = b'{"type":"TaskNotFound","message":"no"}'
+    assert q.settle(again[0], "snooze", "+0", missing) == "ok", "by a worker that has not its task"
+    assert len(q.taken()) == 1
+    assert q.taken("w2") == []
+
+
+def test_what_had_begun_gives_its_group_nothing_back(q: Probe) -> None:
+    limit(q, f"1 {3600 * SECOND} 1")
+    add(q, "g", "a", "b")
+    (job,) = q.claim().jobs
+    assert q.settle(job, "release", "+0") == "ok"
+    assert q.taken() == []
+
+
+def test_a_token_of_a_group_does_not_come_back_after_another_was_taken(q: Probe) -> None:
+    limit(q, f"1 {10 * SECOND} 1")
+    add(q, "g", *"abc", concurrency=9)
+    (early,) = q.claim(lease=60).jobs
+    q.move(10.01)
+    (late,) = q.claim(lease=60).jobs
+    assert q.settle(early, "release") == "ok"
+    assert q.taken() == []
+    q.settle(late, "complete")
+
+
 def test_a_queue_with_a_limit_lets_groups_and_single_jobs_take_turns(q: Probe) -> None:
     q.run(manage.limit(q.keys, f"1 {10 * SECOND} 2", "keep"))
     for i in range(3):
@@ -668,3 +644,58 @@ def test_a_queue_with_a_limit_lets_groups_and_single_jobs_take_turns(q: Probe) -
     kinds = {id[:1] for id in q.taken()}
     assert kinds == {"i", "s"}
     assert q.taken() == []
+
+
+# -- the clock is set back
+
+
+def test_what_was_due_is_taken_though_its_turn_is_ahead_now(q: Probe) -> None:
+    names = [f"g{i:02}" for i in range(60)]  # more than one claim looks at
+    q.move(7200)
+    for name in names:
+        add(q, name, f"{name}-early", f"{name}-next")
+    add(q, "later", "later-1", when=f"+{5000 * SECOND}")
+    q.move(7200)
+    for _ in range(10):
+        for job in q.claim(count=100).jobs:
+            if job.id.endswith("-early"):
+                assert q.settle(job, "complete") == "ok", (
+                    "and its group's turn is behind all others"
+                )
+            else:
+                assert q.settle(job, "release") == "ok"
+        if len(q.zset("completed")) == 60:
+            break
+    q.move(-3600)
+    seen: set[str] = set()
+    for _ in range(10):
+        claim = q.claim(count=100)
+        seen |= {job.id for job in claim.jobs}
+        if not claim.more:
+            break
+    assert seen == {f"{name}-next" for name in names}
+    assert "rewinding" not in q.holding().meta
+    q.move(3600)
+    assert q.taken() == ["later-1"]
+
+
+def test_a_groups_rate_holds_it_up_for_as_long_as_one_token_takes(q: Probe) -> None:
+    q.run(groups.configure(q.keys, "g", rate=f"1 {10 * SECOND} 1"))
+    q.move(7200)
+    add(q, "g", "a", "b")
+    q.move(7200)
+    (job,) = q.claim().jobs
+    assert q.settle(job, "complete") == "ok"
+    q.move(-3600)
+    assert q.taken() == []
+    q.move(9)
+    assert q.taken() == []
+    q.move(1.1)
+    assert q.taken() == ["b"]
+
+
+def test_a_cursor_that_cannot_be_read_begins_anew(q: Probe) -> None:
+    add(q, "g", "a")
+    q.raw.hset(q.keys["meta"], "rewinding", "odd")
+    assert q.taken() == ["a"]
+    assert "rewinding" not in q.holding().meta

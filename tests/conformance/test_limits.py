@@ -11,8 +11,10 @@ from bide.errors import BideError, UsageError
 from bide.limits import Limits
 from bide.ops import inspect, manage
 from bide.ops.consume import Claim, Settle
-from tests.conformance.probe import SECOND, Probe
+from bide.ops.produce import Prepared
+from tests.conformance.probe import BODY, SECOND, Probe
 
+HOUR = 3600 * SECOND
 IDS = [f"job-{n:02}" for n in range(20)]
 
 
@@ -313,25 +315,42 @@ def test_a_job_that_was_asked_to_end_holds_the_queue_all_the_same(q: Probe) -> N
 # -- who is told
 
 
-def test_an_enqueue_wakes_nobody_while_a_keeper_waits_for_the_rate(q: Probe) -> None:
+def with_terms(terms: str) -> list[Prepared]:
+    return [Prepared(id, "+0", 5, BODY, terms=terms) for id in IDS]
+
+
+@pytest.mark.parametrize("terms", ["", "g=one", f"x=+{HOUR}"])
+def test_an_enqueue_wakes_nobody_while_a_keeper_waits_for_the_rate(q: Probe, terms: str) -> None:
     q.limit(rate="1/s")
     q.add("a", "b")
     q.claim("w1")
     q.claim("w2")
     q.hear()
-    q.add(*IDS)
+    q.add_many(*with_terms(terms))
     assert q.hints() == 0
 
 
-def test_an_enqueue_wakes_nobody_while_a_keeper_waits_for_the_end_of_a_hold(q: Probe) -> None:
+@pytest.mark.parametrize("terms", ["", "g=one", f"x=+{HOUR}"])
+def test_an_enqueue_wakes_nobody_while_a_keeper_waits_for_the_end_of_a_hold(
+    q: Probe, terms: str
+) -> None:
     job = q.take("a")
     q.add("b")
     q.settle(job, "hold", "+1000000")
     q.claim("w1")
     q.claim("w2")
     q.hear()
-    q.add(*IDS)
+    q.add_many(*with_terms(terms))
     assert q.hints() == 0
+
+
+def test_what_may_expire_before_the_gate_opens_wakes_someone(q: Probe) -> None:
+    q.limit(rate="1/h")
+    q.add("a")
+    q.claim("w1")
+    q.hear()
+    q.add_many(*with_terms(f"x=+{SECOND // 10}"))
+    assert q.hear() == "-"
 
 
 def test_a_worker_that_is_full_calls_another_for_what_the_rate_will_let_begin(q: Probe) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -299,6 +301,30 @@ def test_a_worker_names_what_is_wrong_with_its_arguments(url: str) -> None:
         Worker("q", url=url, lease=0.1)
     with pytest.raises(TaskNotFound, match="cannot be imported"):
         Worker("q", url=url, modules=["no.such.module"])
+
+
+WITHIN = """
+import asyncio, sys
+from bide import Worker
+
+async def main():
+    worker = Worker("q", url=sys.argv[1])
+    try:
+        worker.work(burst=True)
+    except ValueError as error:
+        print(error)
+    print(await worker.run(burst=True))
+
+asyncio.run(main())
+"""
+
+
+def test_it_does_not_begin_within_an_event_loop_and_says_what_does(one_url: str) -> None:
+    command = [sys.executable, "-c", WITHIN, one_url]  # for a process that goes on can be killed
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    refusal, worked = ended.stdout.splitlines()
+    assert "call `await worker.run()` there" in refusal
+    assert worked == "0"
 
 
 def test_a_queue_that_is_named_twice_is_served_once(one_url: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect as introspection
 import re
 from importlib import resources
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -46,6 +47,7 @@ FOLDER = resources.files("bide").joinpath("lua")
 INCLUDES = sorted(
     f.name.removesuffix(".lua") for f in FOLDER.joinpath("include").iterdir() if f.is_file()
 )
+LUA = sorted((Path(__file__).parents[2] / "src" / "bide").rglob("*.lua"))
 TAGS = {"key", "arg", "rest", "last", "reply", "include"}
 
 every_script = pytest.mark.parametrize("name", names())
@@ -86,6 +88,12 @@ def test_every_other_line_of_the_header_is_a_tag_that_the_loader_knows(name: str
     assert {tag for tag, _ in script.header} <= TAGS
     assert tagged(script, "reply"), "what it answers"
     assert len(tagged(script, "rest")) <= 1
+
+
+@pytest.mark.parametrize("path", LUA, ids=lambda path: path.name)
+def test_a_line_is_as_short_as_those_of_python(path: Path) -> None:
+    lines = path.read_text("utf-8").splitlines()
+    assert [f"{path}:{n}" for n, line in enumerate(lines, 1) if len(line) > 100] == []
 
 
 @every_script
@@ -266,7 +274,8 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
         (1, produce.enqueue(MAIL, [JOB], ("replica", "fsync"))),
         (0, produce.enqueue(MAIL, [], ("fsync",))),
     ],
-    "edges.link": [(n, edges.link(MAIL, "a", [("b", "-")] * n, True)) for n in (0, 3)],
+    "edges.link": [(n, edges.link(MAIL, "a", [("b", "-")] * n, True, list)) for n in (0, 3)],
+    "edges.children": [(0, edges.children(MAIL, "a", 20))],
     "edges.attend": [(n, edges.attend(MAIL, [("{other}a", "b")] * n)) for n in (1, 3)],
     "edges.post": [(n, edges.post(MAIL, "-", ["@{other}a b C"] * n)) for n in (0, 3)],
     "edges.hear": [(n, edges.hear(MAIL, [("a", "{other}b", "C")] * n)) for n in (1, 3)],
@@ -317,6 +326,9 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "schedules.set_schedule": [
         (0, schedules.set_schedule(MAIL, DRAFT)),
         (0, schedules.set_schedule(MAIL, DRAFT, ([1, 2], False))),
+    ],
+    "schedules.edit_schedule": [
+        (0, schedules.edit_schedule(MAIL, SCHEDULE, SCHEDULE.timing, "once", 0)),
     ],
     "schedules.read_page": [(0, schedules.read_page(MAIL, "0"))],
     "schedules.read_schedules": [

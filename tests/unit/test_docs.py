@@ -42,6 +42,16 @@ def test_no_page_waits_to_be_filled_in(page: Path) -> None:
     assert "@@" not in page.read_text("utf-8")
 
 
+def test_each_module_stands_on_a_floor() -> None:
+    """The import linter holds that it stands in its layers, too."""
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    floors = "\n".join(line for line in text.splitlines() if line.startswith("| `"))
+    package = ROOT / "src" / "bide"
+    parts = {path.name for path in package.glob("[!_]*.py")}
+    parts |= {f"{path.parent.name}/" for path in package.glob("*/__init__.py")}
+    assert [part for part in sorted(parts) if f"`{part}" not in floors] == []
+
+
 def test_the_readme_has_the_length_that_people_read() -> None:
     assert 90 <= len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
 

@@ -119,6 +119,9 @@ def test_a_key_that_takes_much_is_shortened_and_stays_itself() -> None:
         (lambda: Unique(until="done"), "until='done' is not a duration"),
         (lambda: Unique(until=0), "longer than nothing"),
         (lambda: Unique(on_conflict="drop"), "'keep', 'replace', 'reject'"),  # type: ignore[arg-type]
+        (lambda: Unique(on_conflict=["keep"]), "'keep', 'replace', 'reject'"),  # type: ignore[arg-type]
+        (lambda: Unique(key="a\ud800"), "half a character"),
+        (lambda: terms(Unique(key=lambda: "\ud800")), "half a character"),
         (lambda: Unique(key=""), "1 to 200 characters"),
         (lambda: Unique(key="x" * 201), "use a digest"),
         (lambda: Unique(key=1.5), "text or an integer"),  # type: ignore[arg-type]

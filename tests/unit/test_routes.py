@@ -9,8 +9,8 @@ import pytest
 from redis import exceptions as lib
 
 from bide.calls import At, Behind, Call, NoScript, Route
-from bide.dialogue import unwrapped
 from bide.errors import UsageError
+from bide.refusals import unwrapped
 from bide.routes import Routes, Trip, routes_for
 from bide.routes.cluster import HOPS
 

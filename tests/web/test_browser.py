@@ -72,7 +72,9 @@ def paths(desk: Page, mail: Queue) -> list[str]:
         "/?span=month",
         "/punctuality",
         "/schedules",
+        "/schedule?q=mail&name=tick",
         "/queues",
+        "/groups?q=mail",
         "/queue?q=mail",
         "/jobs",
     ]
@@ -86,6 +88,7 @@ def test_every_page_is_whole(
     at = datetime.now(UTC) + timedelta(minutes=20)
     mail.enqueue_many([mail.prepare("shop:remind", (i,), at=at) for i in range(150)])
     mail.schedules.upsert("tick", "shop:tick", every="10s")
+    mail.enqueue_call("shop:remind", delay=60, group="customer-7")
     mail.enqueue("shop:" + "long_name" * 20, "x" * 400, delay=90)
     mine = tab(color_scheme=scheme, viewport={"width": width, "height": 800})
     for path in paths(desk, mail):

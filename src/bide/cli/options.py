@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from bide.config import LOG_FORMATS
 from bide.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -42,6 +43,18 @@ def server_options(function: F) -> F:
 def json_option(function: F) -> F:
     """`--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+
+
+def log_options(function: F) -> F:
+    """`--verbose` and `--log-format`."""
+    verbose = click.option("-v", "--verbose", is_flag=True, help="Log every job.")
+    log_format = click.option(
+        "--log-format",
+        type=click.Choice(LOG_FORMATS),
+        help="For people, as logfmt, or as JSON, a line each; else $BIDE_LOG_FORMAT.  "
+        "[default: text]",
+    )
+    return verbose(log_format(function))
 
 
 def queues_option(help: str) -> Callable[[F], F]:

@@ -20,9 +20,9 @@ from redis.retry import Retry
 
 from bide import sync
 from bide.connection import options, resolve_prefix
-from bide.dialogue import translate
 from bide.errors import BideError
 from bide.keys import keys_of
+from bide.refusals import translate
 from bide.servers import Kind, read_servers
 
 ROUND_TRIPS: Final = 20

@@ -7,8 +7,8 @@ import logging
 import click
 
 from bide import logs
-from bide.cli.options import url_option
-from bide.config import LOG_FORMATS, settings
+from bide.cli.options import log_options, url_option
+from bide.config import settings
 from bide.connection import resolve_url
 from bide.errors import UsageError
 
@@ -17,12 +17,7 @@ from bide.errors import UsageError
 @click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
 @click.option("--burst", is_flag=True, help="Stop when nothing is due.")
 @click.option("--name", metavar="NAME", help="In logs.  [default: host and process id]")
-@click.option("-v", "--verbose", is_flag=True, help="Log every job.")
-@click.option(
-    "--log-format",
-    type=click.Choice(LOG_FORMATS),
-    help="For people, as logfmt, or as JSON, a line each; else $BIDE_LOG_FORMAT.  [default: text]",
-)
+@log_options
 @url_option
 def rq_timer(
     queues: tuple[str, ...],

@@ -9,9 +9,15 @@ from typing import Any
 import click
 
 from bide import logs
-from bide.cli.options import import_from_here, queues_option, read_address, server_options
+from bide.cli.options import (
+    import_from_here,
+    log_options,
+    queues_option,
+    read_address,
+    server_options,
+)
 from bide.clock import to_us
-from bide.config import LOG_FORMATS, settings, to_bytes
+from bide.config import settings, to_bytes
 from bide.errors import UsageError
 from bide.supervisor import Supervisor
 from bide.supervisor.plan import Plan
@@ -76,12 +82,7 @@ from bide.worker.worker import GRACE, LEASE
     is_flag=True,
     help="Serve a server that drops jobs when its memory is full (maxmemory-policy).",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Log every job.")
-@click.option(
-    "--log-format",
-    type=click.Choice(LOG_FORMATS),
-    help="For people, as logfmt, or as JSON, a line each; else $BIDE_LOG_FORMAT.  [default: text]",
-)
+@log_options
 @server_options
 def worker(
     modules: tuple[str, ...],

@@ -17,7 +17,8 @@ for i = 1, #due do
     reply[3] = reply[3] + size
     if start < size and count > 0 then
       local take = math.min(count, size - start)
-      local some = redis.call('ZRANGE', due[i], first + start, first + start + take - 1, 'WITHSCORES')
+      local from = first + start
+      local some = redis.call('ZRANGE', due[i], from, from + take - 1, 'WITHSCORES')
       for j = 1, #some, 2 do
         reply[#reply + 1] = some[j]
         reply[#reply + 1] = tonumber(some[j + 1])

@@ -2,7 +2,7 @@
 -- @key   meta       sets
 -- @key   jobs       looks at some
 -- @arg   retention  text     count and age in µs of what is kept completed, failed, cancelled
--- @arg   kind       text     of a delay queue: `data` where some are to be pushed, else `maybe`; or `-`
+-- @arg   kind       text     of a delay queue: `data` where items are to come, else `maybe`; or `-`
 -- @reply ok kind
 
 local MARK, SAMPLE = 3, 5

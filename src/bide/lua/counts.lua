@@ -10,8 +10,8 @@
 -- @key   park       counts
 -- @key   schedules  reads when the first fires
 -- @key   schedule   counts
--- @reply ok now delayed waiting active completed failed cancelled blocked next_due idle, then meta, then
--- @reply schedules next_fire
+-- @reply ok now delayed waiting active completed failed cancelled blocked next_due idle, then
+-- @reply meta, then schedules next_fire
 -- @include clock
 
 local now = clock.now(meta)

@@ -17,12 +17,13 @@
 -- @key   edges      reads what it waits for
 -- @key   asked      reads
 -- @rest  id
--- @reply ok now, then per job: state since priority body run result notes asked terms turn awaited | gone
+-- @reply ok now, then per job: gone | state since priority body run result notes asked terms turn
+-- @reply awaited
 -- @reply more now, then the same of the first of them: there is no room for the others in one reply
 -- @include clock find weigh group depend
 
--- turn: of a job that waits for its group's: paused limit running before, and when its rate lets one
--- begin
+-- turn: of a job that waits for its group's: paused limit running before, and when its rate lets
+-- one begin
 -- awaited: of one that is blocked, how many jobs it waits for, and the ids of the first
 
 local now = clock.now(meta)
@@ -61,7 +62,8 @@ for i = rest, #ARGV do
         before, f.free)
     end
     reply[#reply + 1] = {state, since, priority, body,
-      redis.call('HGET', run, id), result, said, state == 'active' and redis.call('ZSCORE', asked, id),
+      redis.call('HGET', run, id), result, said,
+      state == 'active' and redis.call('ZSCORE', asked, id),
       line, turn, state == 'blocked' and depend.awaited(edges, id)}
   end
 end

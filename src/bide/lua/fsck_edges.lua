@@ -105,7 +105,7 @@ for i = 1, #found, 2 do
     check_parent(a, b, member)
   elseif form == 2 then
     check_child(a, b, member)
-  elseif form == 4 and redis.call('HEXISTS', jobs, a) == 0 then
+  elseif form == 4 and redis.call('HEXISTS', jobs, a) == 0 and not depend.is_marked(edges, a) then
     if tell(a, 'is kept for ' .. b .. ', and is no job', 'is kept no more') then remove(member) end
   end
 end

@@ -16,8 +16,8 @@
 -- @reply ok now cursor    where to go on, 0 at the end; then per finding: kind id says fix
 -- @include clock evidence hint group
 
--- That a job is missing in `order` or `held`, `fsck_jobs` finds. No group is lost: what is removed is
--- of no job.
+-- That a job is missing in `order` or `held`, `fsck_jobs` finds. No group is lost: what is removed
+-- is of no job.
 local PIECE = 8
 
 local now = clock.now(meta)
@@ -97,7 +97,9 @@ end
 local function check_group(name, text)
   local f = group.parse(text, name)
   if not f.is_known then
-    if tell('groups', name, 'what is noted of it cannot be read', 'is noted anew') then touch(name) end
+    if tell('groups', name, 'what is noted of it cannot be read', 'is noted anew') then
+      touch(name)
+    end
     return
   end
   local at, running = next_due(name), group.running(sets, name)

@@ -39,7 +39,8 @@ local WHY_NO_BODY = '{"type":"bide.PayloadError","message":"Its body was lost on
   .. ' it cannot run; enqueue it again."}'
 
 local lists = {due = due, trash = trash}
-local sets = {blocked = blocked, active = active, completed = completed, failed = failed, cancelled = cancelled,
+local sets = {blocked = blocked, active = active, completed = completed, failed = failed,
+  cancelled = cancelled,
   asked = asked, waiters = waiters}
 local stores = {jobs = jobs, run = run, results = results, notes = notes, terms = terms}
 local key = stores[part] or sets[part] or (lists[part] and lists[part][level])
@@ -188,7 +189,6 @@ local function judge(id, listed, aside, line, asked_of)
   of = asked_of and term.is_one(asked_of) and group.touch(in_groups, touched, asked_of) or nil
   local f, is_odd = evidence.read(record, line, now)
   local has_body = redis.call('HEXISTS', jobs, id) == 1
-  local has_notes = redis.call('HEXISTS', notes, id) == 1
   if #listed == 0 and #aside > 0 then
     if #aside > 1 and tell('sets', id, 'is in the trash more than once', 'is in it once') then
       for i = 2, #aside do redis.call('ZREM', aside[i].key, id) end
@@ -237,7 +237,8 @@ local function judge(id, listed, aside, line, asked_of)
     here = move(id, places, place_in(state, f))
     places = {here}
   end
-  if not f and (here.state == 'completed' or here.state == 'failed' or has_notes) then
+  if not f and (here.state == 'completed' or here.state == 'failed'
+    or noting.tells_of_runs(redis.call('HGET', notes, id))) then
     f = record.unclaimed(10 - evidence.level(nil, here.level), now)
     if here.state == 'completed' then f.head = record.settled(f.head, 'C') end
     if here.state == 'failed' then f.head = record.settled(f.head, 'F') end
@@ -259,7 +260,8 @@ local function judge(id, listed, aside, line, asked_of)
   end
   check_score(id, here, f)
   if not regroup.is_known(in_groups, group, of, here, id)
-    and tell('group', id, 'its group does not know that it is ' .. name(here), 'knows it again') then
+    and tell('group', id, 'its group does not know that it is ' .. name(here),
+      'knows it again') then
     regroup.enter(in_groups, group, of, here, id)
   end
 
@@ -300,7 +302,8 @@ end
 local function check_aside(id, state, score)
   if part == 'asked' and state ~= 'active' then
     local is_unlisted = not state and redis.call('HEXISTS', jobs, id) == 1 -- which has been told
-    if not is_unlisted and tell('asked', id, 'was asked to end, and does not run', 'is forgotten') then
+    if not is_unlisted
+      and tell('asked', id, 'was asked to end, and does not run', 'is forgotten') then
       redis.call('ZREM', asked, id)
     end
   elseif part == 'waiters' and state and state ~= 'due' and state ~= 'active'
@@ -323,7 +326,8 @@ end
 -- What stands in a key beside `jobs`, and has no body.
 local function check_bodiless(id, listed, aside, line, asked_of)
   if #listed > 0 then
-    if not stores[part] then judge(id, listed, aside, line, asked_of) end -- else its set tells of it
+    -- Else its set tells of it.
+    if not stores[part] then judge(id, listed, aside, line, asked_of) end
   elseif #aside == 0 or part == 'trash' then
     if tell('orphan', id, 'is in ' .. part .. ', and there is no such job', 'is removed') then
       redis.call('ZREM', trash[math.max(level, 1)], id)

@@ -79,10 +79,10 @@ local function check_type(where, wanted)
   end
 end
 
-local hashes = {meta, jobs, run, results, notes, terms, minutes, groups, claims, schedule, scheduled,
-  unique, folded}
-local zsets = {active, completed, failed, cancelled, asked, waiters, keep, park, listeners, expiring,
-  schedules, order, held, turns, blocked, edges}
+local hashes = {meta, jobs, run, results, notes, terms, minutes, groups, claims, schedule,
+  scheduled, unique, folded}
+local zsets = {active, completed, failed, cancelled, asked, waiters, keep, park, listeners,
+  expiring, schedules, order, held, turns, blocked, edges}
 for i = 1, #due do zsets[#zsets + 1] = due[i] end
 for i = 1, #trash do zsets[#zsets + 1] = trash[i] end
 
@@ -255,7 +255,9 @@ end
 local function judge_folded(_, text)
   local at = string.match(text, '^(%d+) %l+ %d+ %S+$')
   if not at then return 'what it came to cannot be read' end
-  if not evidence.moment(at, 0, latest + DAY) then return 'it came at a time that lies too far ahead' end
+  if not evidence.moment(at, 0, latest + DAY) then
+    return 'it came at a time that lies too far ahead'
+  end
 end
 
 -- Keys that carry the queue's name, and are none of its keys.

@@ -60,7 +60,8 @@ local function check_record(name, line)
       'is not to fire any more') then
       redis.call('ZREM', schedules, name)
     end
-  elseif wanted and (not score or (asks and score > now + SOON) or (not asks and score ~= wanted)) then
+  elseif wanted
+    and (not score or (asks and score > now + SOON) or (not asks and score ~= wanted)) then
     if tell(name, 'is not to fire when it says', 'fires when it says') then
       redis.call('ZADD', schedules, wanted, name)
       hint.push(wake, '-')

@@ -1,4 +1,4 @@
--- fsck_workers: look at what workers said of themselves, and remove what none of them can have said.
+-- fsck_workers: look at what workers said of themselves, and remove what none can have said.
 -- @key   workers  looks, removes
 -- @arg   cursor   text     where to go on, as the reply before said; 0 to begin
 -- @arg   limit    integer  how many to look at, about

@@ -8,7 +8,7 @@
 -- @key   wake         hints when it has its turn
 -- @key   keep         reads the earliest promise
 -- @arg   name         text  of the group
--- @arg   concurrency  text  how many at once, whatever its jobs ask for; 0: what they ask for; - as it is
+-- @arg   concurrency  text  how many at once, whatever its jobs ask for; 0: as they ask; - as it is
 -- @arg   paused       text  1 or 0; - as it is
 -- @arg   rate         text  count, period in µs and burst; none; - as it is
 -- @reply ok
@@ -20,7 +20,9 @@ end
 if concurrency ~= '-' and not (string.find(concurrency, '^%d+$') and #concurrency <= 6) then
   return redis.error_reply('BADARG group_configure concurrency')
 end
-if not string.find(paused, '^[01-]$') then return redis.error_reply('BADARG group_configure paused') end
+if not string.find(paused, '^[01-]$') then
+  return redis.error_reply('BADARG group_configure paused')
+end
 if rate ~= '-' and rate ~= 'none' and not (string.find(rate, '^[1-9]%d* [1-9]%d* [1-9]%d*$')
   and #rate <= 50) then
   return redis.error_reply('BADARG group_configure rate')

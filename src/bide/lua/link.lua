@@ -25,16 +25,17 @@
 -- @reply ok due     due: when it is due, or 0
 -- @reply ended      it is not blocked (any more)
 -- @reply gone       there is no such job
--- @reply unknown    the id of a parent that there is not; the job is removed, as if it had never been
+-- @reply unknown    the id of a parent that there is not (yet); the job is removed, whole
 -- @reply busy       what jobs of these names have left is being seen to: come again
 -- @include clock when hint event term record group depend placing ended retain
 
--- outcome: - of one that may not have ended: of this queue, that is looked up; of another queue's that
--- has: C | F | X, as `edges` has it, or U for one that there is not
+-- outcome: - of one that may not have ended: of this queue, that is looked up; of another queue's
+-- that has: C | F | X, as `edges` has it, or U for one that there is not
 local parents, known, words, unknown = {}, {}, {}, nil
 for i = rest, #ARGV, 2 do
   local parent, outcome = ARGV[i], ARGV[i + 1]
-  if not placing.is_valid(parent) or not string.find(parent, '%S') or not string.find(outcome, '^[-CFXU]$')
+  if not placing.is_valid(parent) or not string.find(parent, '%S')
+    or not string.find(outcome, '^[-CFXU]$')
     or (outcome ~= '-' and not depend.is_remote(parent)) then
     return redis.error_reply('BADARG link rest')
   end
@@ -55,7 +56,7 @@ local sets = {meta = meta, due = due, jobs = jobs, run = run, active = active,
   order = order, held = held, groups = groups, turns = turns}
 local with = {now = now, book = book, event = event, record = record, when = when, term = term,
   group = group, touched = {}, dropped = {}}
-local states = depend.states(sets, parents)
+local states = depend.known(sets, parents)
 for _, parent in ipairs(parents) do
   if not states[parent] then unknown = unknown or parent end
 end

@@ -57,7 +57,8 @@ local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_
   'trash', 'calm_from', 'listened', 'kind', 'large', 'groups', 'edges')
 local book = event.open(set[8], now)
 local longest = tonumber(set[5]) or 0
-local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now, longest)
+local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now,
+  longest)
 if not calm_until then
   calm_until, calm_from = tonumber(set[3]) or 0, tonumber(set[7]) or 0
 end
@@ -147,7 +148,8 @@ if not set[1] then
   end
 end
 
--- Take. Whoever finds nothing but jobs is at the wrong queue, unless that was marked as one of data.
+-- Take. Whoever finds nothing but jobs is at the wrong queue, unless that was marked as one of
+-- data.
 local reply = {'ok', now, 0, 0, 0}
 local astray = strangers > 0 and items == 0 and set[9] ~= 'data'
 if astray then
@@ -184,8 +186,8 @@ for i, id in ipairs(ids) do
     add[#add + 1] = now
     add[#add + 1] = id
     if book then
-      event.add(book, is_data and 'completed' or 'failed', 'pop', id, consumer, f and f.attempt or 1, 0,
-        is_data and '' or REFUSAL)
+      event.add(book, is_data and 'completed' or 'failed', 'pop', id, consumer,
+        f and f.attempt or 1, 0, is_data and '' or REFUSAL)
     end
     if is_data then
       taken[#taken + 1] = id
@@ -221,7 +223,9 @@ if #fails > 0 then
 end
 local is_kept
 if set[12] then
-  -- Jobs may wait for jobs that a consumer of data has met here.
+  -- Jobs may wait for jobs that a consumer of data has met here; and for data, where the queue had
+  -- jobs first and is marked as none of data.
+  for _, id in ipairs(taken) do given_up[#given_up + 1] = id end
   depend.tell(sets, with, given_up, TELL)
   ended.tell(waiters, now, with.dropped)
   is_kept = function(id) return depend.is_held(sets, with, id) end

@@ -14,4 +14,5 @@ for i = rest, #ARGV, 500 do
   redis.call('ZREM', edges, unpack(ARGV, i, math.min(i + 499, #ARGV)))
 end
 local from = string.find(after, '^[@?]') and '(' .. after or '[?'
-return {'ok', unpack(redis.call('ZRANGEBYLEX', edges, from, '(A', 'LIMIT', 0, math.min(count, 500)))}
+local found = redis.call('ZRANGEBYLEX', edges, from, '(A', 'LIMIT', 0, math.min(count, 500))
+return {'ok', unpack(found)}

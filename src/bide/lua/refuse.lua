@@ -25,7 +25,8 @@ for i = rest, #ARGV, 2 do
     local f = record.parse(line) or record.unknown(record.fresh(now), now)
     redis.call('ZADD', failed, now, id)
     redis.call('HSET', run, id, record.format(record.settled(f.head, 'F'), f))
-    redis.call('HSET', notes, id, noting.add(redis.call('HGET', notes, id), noting.error(f, now, why)))
+    local noted = redis.call('HGET', notes, id)
+    redis.call('HSET', notes, id, noting.add(noted, noting.error(f, now, why)))
     if book then event.add(book, 'failed', 'refuse', id, f.worker, f.attempt, 0, why) end
   elseif redis.call('ZSCORE', failed, id) then
     word = 'ok' -- by this call, whose reply was lost

@@ -16,7 +16,9 @@ local given = timetable.times(times)
 if not given then return redis.error_reply('BADARG schedule_refill times') end
 local now = clock.now(meta)
 local f = timetable.parse(redis.call('HGET', schedule, name))
-if not f or f.kind ~= 'cron' or string.format('%.0f', f.version) ~= version then return {'stale'} end
+if not f or f.kind ~= 'cron' or string.format('%.0f', f.version) ~= version then
+  return {'stale'}
+end
 -- One that has fired as often as it may is over, whatever its times.
 if f.closed then return {'ok', now, timetable.format(f)} end
 f.times, f.closed = given, closed == 1

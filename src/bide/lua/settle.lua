@@ -31,12 +31,13 @@
 
 -- outcome: complete (when: how long to keep it, or nothing; data: result)
 --        | retry (when; data: error) | fail (when: how long to keep it, or nothing; data: error)
---        | snooze (when; data: why it was not run: no worker serves it, or nothing; uses no attempt)
+--        | snooze (when; data: why it was not run: no worker serves it, or nothing; uses no
+--          attempt)
 --        | hold (when; as snooze, and no job of the queue is claimed before then)
 --        | release (given back; when: anything if it had begun; uses no attempt)
 --        | cancel (it was asked to end, and did)
---        | crash (its process died under it, and under no other job; when: how long to keep it if it
---          has failed by that, or nothing; data: error; uses no attempt)
+--        | crash (its process died under it, and under no other job; when: how long to keep it if
+--          it has failed by that, or nothing; data: error; uses no attempt)
 local STAMP = {complete = 'C', retry = 'R', fail = 'F', snooze = 'S', hold = 'H', release = 'L',
   cancel = 'X', crash = 'K'}
 local AGAIN = {retry = true, snooze = true, hold = true, release = true, crash = true}
@@ -49,7 +50,8 @@ local ids, n = {}, 0
 for i = rest, #ARGV, 5 do
   local outcome, at = ARGV[i + 2], ARGV[i + 3]
   if not STAMP[outcome] or #ARGV[i + 1] ~= 16
-    or ((at ~= '' or outcome == 'retry' or outcome == 'snooze' or outcome == 'hold') and not when.valid(at)) then
+    or ((at ~= '' or outcome == 'retry' or outcome == 'snooze' or outcome == 'hold')
+      and not when.valid(at)) then
     return redis.error_reply('BADARG settle rest')
   end
   n = n + 1
@@ -94,6 +96,15 @@ local function again(f, id, at, of)
   if not earliest or at < earliest then earliest = at end
 end
 
+-- It was claimed and has not begun: what it took of the rates of its queue and of its group.
+local function give_back(f, of)
+  unbegun[#unbegun + 1] = f.started
+  if of and of.rate then
+    of.unbegun = of.unbegun or {}
+    of.unbegun[#of.unbegun + 1] = f.started
+  end
+end
+
 local function apply(k, stamp, outcome, at, data)
   local id, line, verb = ids[k], lines[k], outcome
   local of = asked_of and asked_of[k] and group.touch(sets, touched, asked_of[k])
@@ -128,13 +139,15 @@ local function apply(k, stamp, outcome, at, data)
     f.alone = 0
     if outcome ~= 'retry' then f.attempt = f.attempt - 1 end
     if outcome == 'release' then
-      if at == '' then unbegun[#unbegun + 1] = f.started end
+      if at == '' then give_back(f, of) end
+      -- What has begun once does not expire, and takes no more items: see `expire.is_unbegun`.
+      if at ~= '' then f.first, f.missing = f.first or f.due, nil end
       due_us = math.min(f.due, now)
     else
       f.first = f.first or f.due
       if outcome == 'snooze' and data ~= '' then -- it has not run: what crashed with it, still did
         f.missing = f.missing or f.started
-        unbegun[#unbegun + 1] = f.started
+        give_back(f, of)
       else
         f.strikes, f.crashes, f.missing = 0, 0, nil
       end
@@ -204,6 +217,9 @@ if #cancelled_add > 0 then redis.call('ZADD', cancelled, unpack(cancelled_add)) 
 for set, add in pairs(due_add) do redis.call('ZADD', set, unpack(add)) end
 for _, one in ipairs(released) do group.release(sets, unpack(one)) end
 for _, one in ipairs(puts) do group.put(sets, unpack(one)) end
+for _, of in pairs(touched) do
+  if of.unbegun then group.put_back(gate, of, of.unbegun, now) end
+end
 local turn = group.turns(sets, touched, now)
 if turn and (not earliest or turn < earliest) then earliest = turn end
 redis.call('HSET', run, unpack(records))

@@ -16,7 +16,9 @@ if not string.find(cursor, '^%d+$') then return redis.error_reply('BADARG upgrad
 local schema = tonumber(redis.call('HGET', meta, 'schema') or 1)
 local upward = target >= schema
 local step = schemas[upward and target or schema]
-if math.abs(target - schema) > 1 or (target ~= schema and not step) then return {'cannot', schema} end
+if math.abs(target - schema) > 1 or (target ~= schema and not step) then
+  return {'cannot', schema}
+end
 
 -- The mark is moved before the first piece on the way up, and behind the last on the way down: who
 -- does not know the higher schema touches nothing meanwhile. Who does, writes what is the target.

@@ -10,10 +10,9 @@ from bide.clock import Duration
 from bide.ids import new_id
 from bide.ops import registry
 from bide.ops import schedules as ops
-from bide.ops.produce import Receipt
 from bide.options import ScheduleOptions
 from bide.queue.awaited_job import AsyncJob
-from bide.queue.schedules import by_name, declare, found, plan
+from bide.queue.schedules import Declaring, by_name, found, plan, ran
 from bide.queue.tasks import AsyncTask, AsyncTaskDecorator
 from bide.schedule import Missed, Schedule, check_schedule_name, id_of
 from bide.task import Function
@@ -100,11 +99,9 @@ class AsyncSchedules:
             ScheduleNotFound: there is none of this name.
         """
         id = id_of(check_schedule_name(name), new_id())
-        due_us = await self._queue._run(ops.run_schedule(self._queue.keys, name, id))
-        if due_us is None:
-            found(None, name, self._queue.name)
-        receipt = Receipt(id, due_us, "new") if due_us else None
-        return AsyncJob(self._queue, id, receipt=receipt)
+        receipt = await self._queue._run(ops.run_schedule(self._queue.keys, name, id))
+        receipt = ran(receipt, name, self._queue.name)
+        return AsyncJob(self._queue, receipt.id, receipt=receipt)
 
     async def pause(self, name: str) -> Schedule:
         """Let a schedule fire no more until it is resumed; raises as `fetch` does."""
@@ -126,72 +123,12 @@ class AsyncSchedules:
         return found(schedule, name, self._queue.name)
 
 
-class AsyncScheduling:
+class AsyncScheduling(Declaring[AsyncTaskDecorator]):
     """What a queue does with schedules."""
+
+    _task_class = AsyncTask
 
     @property
     def schedules(self) -> AsyncSchedules:
         """The queue's schedules."""
         return AsyncSchedules(cast("AsyncQueue", self))
-
-    def cron(
-        self,
-        expression: str,
-        *,
-        name: str | None = None,
-        tz: str | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        start: datetime | None = None,
-        end: datetime | None = None,
-        limit: int | None = None,
-        missed: Missed = "once",
-        jitter: Duration | None = None,
-        **options: Unpack[ScheduleOptions],
-    ) -> AsyncTaskDecorator:
-        """Declare a schedule of a task; arguments and errors as for `Queue.cron`."""
-        when: dict[str, Any] = {
-            "cron": expression,
-            "tz": tz,
-            "start": start,
-            "end": end,
-            "limit": limit,
-        }
-        when |= {"missed": missed, "jitter": jitter}
-        return self._declaring(name, args, kwargs, options, when)
-
-    def every(
-        self,
-        interval: Duration,
-        *,
-        name: str | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        start: datetime | None = None,
-        end: datetime | None = None,
-        limit: int | None = None,
-        missed: Missed = "once",
-        jitter: Duration | None = None,
-        **options: Unpack[ScheduleOptions],
-    ) -> AsyncTaskDecorator:
-        """Declare a schedule of a task with an interval, such as `"90s"`; see `Queue.cron`."""
-        when: dict[str, Any] = {"every": interval, "start": start, "end": end, "limit": limit}
-        when |= {"missed": missed, "jitter": jitter}
-        return self._declaring(name, args, kwargs, options, when)
-
-    def _declaring(
-        self,
-        name: str | None,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any] | None,
-        options: ScheduleOptions,
-        when: dict[str, Any],
-    ) -> AsyncTaskDecorator:
-        queue = cast("AsyncQueue", self)
-        plan(queue, "x", "x:x", (), None, options, **when)  # a mistake is to show where it is made
-
-        def scheduled(function: Any) -> Any:
-            task = function if isinstance(function, AsyncTask) else AsyncTask(function, queue, {})
-            return declare(queue, task, name, args, kwargs, options, **when)
-
-        return scheduled

@@ -10,10 +10,9 @@ from bide.clock import Duration
 from bide.ids import new_id
 from bide.ops import registry
 from bide.ops import schedules as ops
-from bide.ops.produce import Receipt
 from bide.options import ScheduleOptions
 from bide.queue.blocking_job import Job
-from bide.queue.schedules import by_name, declare, found, plan
+from bide.queue.schedules import Declaring, by_name, found, plan, ran
 from bide.queue.tasks import Task, TaskDecorator
 from bide.schedule import Missed, Schedule, check_schedule_name, id_of
 from bide.task import Function
@@ -126,15 +125,17 @@ class Schedules:
     def run(self, name: str) -> Job[Any]:
         """Make a job of a schedule now, paused or not, beside those that it makes at its times.
 
+        Where its jobs are `unique`, it may fold into another: the job that is returned, whose
+        `outcome` says so.
+
         Raises:
             ScheduleNotFound: there is none of this name.
+            NotUnique: another holds the key, and `unique` says to reject.
         """
         id = id_of(check_schedule_name(name), new_id())
-        due_us = self._queue._run(ops.run_schedule(self._queue.keys, name, id))
-        if due_us is None:
-            found(None, name, self._queue.name)
-        receipt = Receipt(id, due_us, "new") if due_us else None
-        return Job(self._queue, id, receipt=receipt)
+        receipt = self._queue._run(ops.run_schedule(self._queue.keys, name, id))
+        receipt = ran(receipt, name, self._queue.name)
+        return Job(self._queue, receipt.id, receipt=receipt)
 
     def pause(self, name: str) -> Schedule:
         """Let a schedule fire no more until it is resumed; raises as `fetch` does."""
@@ -155,92 +156,12 @@ class Schedules:
         return found(schedule, name, self._queue.name)
 
 
-class Scheduling:
+class Scheduling(Declaring[TaskDecorator]):
     """What a queue does with schedules."""
+
+    _task_class = Task
 
     @property
     def schedules(self) -> Schedules:
         """The queue's schedules."""
         return Schedules(cast("Queue", self))
-
-    def cron(
-        self,
-        expression: str,
-        *,
-        name: str | None = None,
-        tz: str | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        start: datetime | None = None,
-        end: datetime | None = None,
-        limit: int | None = None,
-        missed: Missed = "once",
-        jitter: Duration | None = None,
-        **options: Unpack[ScheduleOptions],
-    ) -> TaskDecorator:
-        """Declare a schedule of a task; workers that serve the queue set it when they start.
-
-            @queue.cron("0 9 * * 1-5", tz="Europe/Paris")
-            def report() -> None: ...
-
-        Args:
-            expression: five fields, such as `"0 9 * * 1-5"`.
-            name: of the schedule; by default the task's.
-            tz: as for `Schedules.upsert`; so are all that follow.
-            args: positional arguments.
-            kwargs: keyword arguments.
-            start: before which it does not fire.
-            end: after which it does not fire.
-            limit: how often it fires at most.
-            missed: what becomes of times that pass while no worker looks.
-            jitter: how much later than its time a job may be due at most.
-            options: of its jobs.
-
-        Raises:
-            UsageError: something cannot be meant, or the queue has another schedule of this name.
-        """
-        when: dict[str, Any] = {
-            "cron": expression,
-            "tz": tz,
-            "start": start,
-            "end": end,
-            "limit": limit,
-        }
-        when |= {"missed": missed, "jitter": jitter}
-        return self._declaring(name, args, kwargs, options, when)
-
-    def every(
-        self,
-        interval: Duration,
-        *,
-        name: str | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        start: datetime | None = None,
-        end: datetime | None = None,
-        limit: int | None = None,
-        missed: Missed = "once",
-        jitter: Duration | None = None,
-        **options: Unpack[ScheduleOptions],
-    ) -> TaskDecorator:
-        """Declare a schedule of a task with an interval, such as `"90s"`; see `cron`."""
-        when: dict[str, Any] = {"every": interval, "start": start, "end": end, "limit": limit}
-        when |= {"missed": missed, "jitter": jitter}
-        return self._declaring(name, args, kwargs, options, when)
-
-    def _declaring(
-        self,
-        name: str | None,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any] | None,
-        options: ScheduleOptions,
-        when: dict[str, Any],
-    ) -> TaskDecorator:
-        queue = cast("Queue", self)
-        plan(queue, "x", "x:x", (), None, options, **when)  # a mistake is to show where it is made
-
-        def scheduled(function: Any) -> Any:
-            task = function if isinstance(function, Task) else Task(function, queue, {})
-            return declare(queue, task, name, args, kwargs, options, **when)
-
-        return scheduled

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar, Unpack, cast
 
 from bide.clock import Duration, to_us
 from bide.errors import ScheduleNotFound, UsageError
 from bide.ids import LONGEST
 from bide.keys import Keys
+from bide.ops.produce import Receipt
 from bide.ops.schedules import Draft, Page
 from bide.options import ScheduleOptions, check_names
 from bide.payload.recast import of_schedule
 from bide.payload.signing import Seal
 from bide.queue.core import QueueCore
+from bide.queue.gathering import not_unique
 from bide.schedule import (
     Missed,
     Schedule,
@@ -27,9 +29,24 @@ from bide.schedule import (
     timing_of,
 )
 from bide.task import Function, task_name
-from bide.terms import Terms, unfolded
+from bide.terms import Terms, folds
 
 T = TypeVar("T")
+Decorator = TypeVar("Decorator")
+"""What makes a task with a schedule of a function: `TaskDecorator`, or `AsyncTaskDecorator`."""
+
+
+_LATER: Final = "have it call a task that enqueues the job that waits"
+_NEVER: Final = {
+    "delay": "they are due at its times; give it others, or start= or jitter=",
+    "job_id": "the id of each is the schedule's name and the time",
+    "durability": "workers' claims make them, and nobody is there to wait for it",
+    "depends_on": f"nobody knows yet what each could wait for; {_LATER}",
+    "allow_failure": f"they wait for no other; {_LATER}",
+    "if_failed": f"they wait for no other; {_LATER}",
+    "on_parent_cancel": f"they wait for no other; {_LATER}",
+}
+"""Options of other jobs, and why those of a schedule cannot have them."""
 
 
 class Plan(NamedTuple):
@@ -58,7 +75,11 @@ class Plan(NamedTuple):
                 f"{task_name(self.task)} gathers the items of many calls, and each job of a "
                 "schedule is made for itself; schedule a task that calls queue.gather(...)."
             )
-        body = seal.sign("schedule", self.name, of_schedule(job.body, self.name))
+        body = of_schedule(job.body, self.name)
+        if folds(job.terms):  # and may come to stand in another job's place
+            body = seal.sign("fold", "", body)
+        else:
+            body = seal.sign("schedule", self.name, body)
         return Draft(
             name=self.name,
             timing=self.timing,
@@ -67,7 +88,7 @@ class Plan(NamedTuple):
             priority=job.priority,
             task=task_name(self.task),
             body=body,
-            terms=unfolded(job.terms),
+            terms=job.terms,
         )
 
 
@@ -90,6 +111,9 @@ def plan(
     jitter: Duration | None = None,
 ) -> Plan:
     """A schedule as its maker says it; arguments and errors as for `Schedules.upsert`."""
+    for option in options:
+        if option in _NEVER:
+            raise UsageError(f"The jobs of a schedule have no {option}=: {_NEVER[option]}.")
     check_names(options, ScheduleOptions)
     timing = timing_of(cron, every, at, tz, start, end, limit)
     jitter_us = 0 if jitter is None else to_us(jitter, "jitter")
@@ -127,6 +151,109 @@ def declare(
     return function
 
 
+class Declaring(Generic[Decorator]):
+    """What a queue does with schedules that are declared: the same in both worlds."""
+
+    _task_class: type[Any]
+    """What its functions become: `Task`, or `AsyncTask`."""
+
+    def cron(
+        self,
+        expression: str,
+        *,
+        name: str | None = None,
+        tz: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        limit: int | None = None,
+        missed: Missed = "once",
+        jitter: Duration | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> Decorator:
+        """Declare a schedule of a task; workers that serve the queue set it when they start.
+
+            @queue.cron("0 9 * * 1-5", tz="Europe/Paris")
+            def report() -> None: ...
+
+        Args:
+            expression: five fields, such as `"0 9 * * 1-5"`.
+            name: of the schedule; by default the task's.
+            tz: as for `Schedules.upsert`; so are all that follow.
+            args: positional arguments.
+            kwargs: keyword arguments.
+            start: before which it does not fire.
+            end: after which it does not fire.
+            limit: how often it fires at most.
+            missed: what becomes of times that pass while no worker looks.
+            jitter: how much later than its time a job may be due at most.
+            options: of its jobs.
+
+        Raises:
+            UsageError: something cannot be meant, or the queue has another schedule of this name.
+        """
+        return self._declaring(
+            name,
+            args,
+            kwargs,
+            options,
+            cron=expression,
+            tz=tz,
+            start=start,
+            end=end,
+            limit=limit,
+            missed=missed,
+            jitter=jitter,
+        )
+
+    def every(
+        self,
+        interval: Duration,
+        *,
+        name: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        limit: int | None = None,
+        missed: Missed = "once",
+        jitter: Duration | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> Decorator:
+        """Declare a schedule of a task with an interval, such as `"90s"`; see `cron`."""
+        return self._declaring(
+            name,
+            args,
+            kwargs,
+            options,
+            every=interval,
+            start=start,
+            end=end,
+            limit=limit,
+            missed=missed,
+            jitter=jitter,
+        )
+
+    def _declaring(
+        self,
+        name: str | None,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+        options: ScheduleOptions,
+        **when: Any,
+    ) -> Decorator:
+        queue = cast("QueueCore[Any]", self)
+        plan(queue, "x", "x:x", (), None, options, **when)  # a mistake is to show where it is made
+        kind = self._task_class
+
+        def scheduled(function: Any) -> Any:
+            task = function if isinstance(function, kind) else kind(function, queue, {})
+            return declare(queue, task, name, args, kwargs, options, **when)
+
+        return cast("Decorator", scheduled)
+
+
 def declared(queue: str) -> list[Plan]:
     """The schedules that modules of this process have declared for a queue."""
     return [plan for (name, _), plan in _declared.items() if name == queue]
@@ -144,6 +271,21 @@ def found(schedule: Schedule | None, name: str, queue: str) -> Schedule:
             f"Queue {queue} has no schedule {shown}; `bide cron ls` lists those that there are."
         )
     return schedule
+
+
+def ran(receipt: Receipt | None, name: str, queue: str) -> Receipt:
+    """What came of running a schedule now.
+
+    Raises:
+        ScheduleNotFound: there is none.
+        NotUnique: another job holds the key, and `unique` says to reject.
+    """
+    if receipt is None:
+        found(None, name, queue)
+    assert receipt is not None
+    if receipt.outcome == "rejected":
+        raise not_unique(receipt.id, f"under which the jobs of the schedule {name!r} fold")
+    return receipt
 
 
 def by_name(pages: Sequence[Page]) -> list[Schedule]:

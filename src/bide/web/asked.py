@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 from bide.clock import at_to_us
 from bide.errors import UsageError
 from bide.states import LISTABLE, State
+
+T = TypeVar("T")
 
 _LATEST_US: Final = 2**52
 
@@ -64,6 +66,17 @@ class Asked(Mapping[str, str]):
             raise UsageError(f"{name}={text[:40]!r} is no whole number from 0 to {most}.")
         return int(text)
 
+    def choice(self, name: str, among: Mapping[str, T], otherwise: str) -> tuple[str, T]:
+        """What a parameter names, and its name.
+
+        Raises:
+            UsageError: it names nothing.
+        """
+        word = self.text(name) or otherwise
+        if word not in among:
+            raise UsageError(f"There is no {name} {word[:40]!r}; give one of {', '.join(among)}.")
+        return word, among[word]
+
     def moment_us(self, name: str) -> int | None:
         """A moment: microseconds since 1970, or ISO 8601 with a time zone; None for none.
 
@@ -75,15 +88,7 @@ class Asked(Mapping[str, str]):
             return None
         if text.isascii() and text.isdecimal():
             return self.number(name, 0, _LATEST_US)
-        try:
-            at = datetime.fromisoformat(text)
-        except ValueError:
-            at = None
-        if at is None or at.utcoffset() is None:
-            raise UsageError(
-                f"{name}={text[:40]!r} is no moment; write it as 2030-01-31T09:00:00+01:00."
-            )
-        return at_to_us(at, name)
+        return at_to_us(read_moment(text, name), name)
 
     def states(self) -> tuple[State, ...]:
         """The states that `state` names; all for none.
@@ -104,6 +109,23 @@ class Asked(Mapping[str, str]):
         kept = [(name, value) for name, value in self.pairs if name not in changed and value]
         kept += [(name, str(value)) for name, value in changed.items() if value is not None]
         return path + (f"?{urlencode(kept, errors='surrogateescape')}" if kept else "")
+
+
+def read_moment(text: str, name: str) -> datetime:
+    """A moment: ISO 8601 with a time zone.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or at.utcoffset() is None:
+        raise UsageError(
+            f"{name}={text[:40]!r} is no moment; write it as 2030-01-31T09:00:00+01:00."
+        )
+    return at
 
 
 ORDER: Final = (

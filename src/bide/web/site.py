@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -89,3 +89,9 @@ class Site:
         """The jobs of those ids that are there."""
         pages = await self.client.run_many(inspect.fetch_many(self.keys(queue), ids))
         return [snapshot for page in pages for snapshot in page if snapshot is not None]
+
+
+def largest(queues: Sequence[str], most: int, size: Callable[[str], int]) -> list[str]:
+    """Those of the queues that are largest, in the order in which they came: colours stay."""
+    among = set(sorted(queues, key=lambda queue: -size(queue))[:most])
+    return [queue for queue in queues if queue in among]

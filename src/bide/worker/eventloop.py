@@ -12,6 +12,7 @@ import importlib
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
+from bide.errors import UsageError
 from bide.logs import Log
 
 log = Log("bide.worker")
@@ -20,6 +21,20 @@ T = TypeVar("T")
 
 LAST_WORDS: Final = 1.0
 """Seconds for cancelled tasks to end."""
+
+
+def check_none_runs() -> None:
+    """Refuse to go on in a thread that runs an event loop, where another could never run.
+
+    Raises:
+        UsageError: this thread runs one.
+    """
+    with contextlib.suppress(RuntimeError):
+        asyncio.get_running_loop()
+        raise UsageError(
+            "This thread runs an event loop already, in which `work` could never begin; call "
+            "`await worker.run()` there, or `work` in a thread of its own."
+        )
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

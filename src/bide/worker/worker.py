@@ -177,9 +177,11 @@ class Worker:
         Raises:
             ServerUnavailable: the server could not be reached at the start.
             UsageError: one of the queues is a delay queue, which holds data, or its server would
-                drop jobs when its memory is full.
+                drop jobs when its memory is full; or this thread runs an event loop already, in
+                which `await worker.run()` works.
             TooOld: one of the queues was laid out by a newer bide.
         """
+        eventloop.check_none_runs()
         # What is imported by now lives as long as the process: the collector, which would stop all
         # jobs for some 20 ms to look at it again, need not.
         gc.collect()

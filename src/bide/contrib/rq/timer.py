@@ -24,9 +24,9 @@ from bide.contrib.rq.gate import open_gate, shown
 from bide.contrib.rq.keys import GATE, Keys
 from bide.contrib.rq.queue import DelayQueue
 from bide.contrib.rq.scripts import NO_CLUSTER, check_connection, run
-from bide.dialogue import translate
 from bide.errors import AccessDenied, BideError, ServerRefused, UsageError
 from bide.logs import Log
+from bide.refusals import translate
 
 log = Log("bide.rq")
 

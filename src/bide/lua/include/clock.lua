@@ -1,9 +1,8 @@
 -- The server's clock, read once per script. All times are whole microseconds since 1970.
 --
 -- A high-water mark in `meta` shows a jump. Backward: the new time is taken, promises made in the
--- old one are dropped, leases that reach too far are clamped as they are met, and groups get their
--- turns by the new one (`rota`). Forward: no lease is reclaimed before its holder had the time of one
--- lease to renew it.
+-- old one are dropped, and leases that reach too far are clamped as they are met. Forward: no
+-- lease is reclaimed before its holder had the time of one lease to renew it.
 local clock = {}
 
 local MARK_EVERY, BACK, FORWARD, LONGEST_CALM = 1000000, 2000000, 30000000, 300000000
@@ -28,7 +27,6 @@ function clock.observe(meta, keep, park, seen, now, lease_us)
   elseif seen - now > BACK then
     redis.call('DEL', keep, park)
     redis.call('HDEL', meta, 'calm_until', 'calm_from')
-    if redis.call('HEXISTS', meta, 'groups') == 1 then redis.call('HSET', meta, 'turns_from', 0) end
     local before = tonumber(redis.call('HGET', meta, 'rewound_until')) or 0
     redis.call('HSET', meta, 'clock', now, 'rewound_until', math.max(seen, before),
       'gap_us', now - seen, 'gap_at', now)

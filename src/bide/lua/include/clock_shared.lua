@@ -4,7 +4,8 @@
 -- of a test's own, never for a Cluster.
 return function(meta)
   local time = redis.call('TIME')
-  local set = redis.call('HMGET', string.match(meta, '^[^{]*') .. 'test_clock', 'offset_us', 'held_us')
+  local prefix = string.match(meta, '^[^{]*')
+  local set = redis.call('HMGET', prefix .. 'test_clock', 'offset_us', 'held_us')
   if set[2] then return tonumber(set[2]) end
   return time[1] * 1000000 + time[2] + (tonumber(set[1] or 0) or 0)
 end

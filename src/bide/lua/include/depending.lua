@@ -1,5 +1,6 @@
 -- What claims do for jobs that wait for others: they go on with what was left over, remove what was
--- left behind half placed, and see to it that other queues are asked where nothing was heard of them.
+-- left behind half placed, and see to it that other queues are asked where nothing was heard of
+-- them.
 local depending = {}
 
 local SOME = 100
@@ -31,8 +32,8 @@ function depending.ask(edges, id)
   return true
 end
 
--- A job stood in `expiring` that is not due. If it is blocked: whether it has expired by this, and is
--- not blocked any more.
+-- A job stood in `expiring` that is not due. If it is blocked: whether it has expired by this, and
+-- is not blocked any more.
 function depending.is_over(sets, with, depend, retain, id)
   if not redis.call('ZSCORE', sets.blocked, id) then
     depend.leave(sets, with, id)

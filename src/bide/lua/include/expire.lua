@@ -9,8 +9,14 @@ function expire.is_unbegun(f)
     and (not f.first or f.missing ~= nil))
 end
 
--- Ends one that has been taken out of the due set of a level; of a group's, that of its group; or one
--- that was blocked.
+-- A job is due at another time; where that is an earlier one, it may expire earlier.
+function expire.moved(sets, terms, id, due_us)
+  local by = terms.begins_by(redis.call('HGET', sets.terms, id), due_us)
+  if by then redis.call('ZADD', sets.expiring, 'XX', 'LT', by, id) end
+end
+
+-- Ends one that has been taken out of the due set of a level; of a group's, that of its group; or
+-- one that was blocked.
 function expire.one(sets, record, event, book, now, id, level, f)
   local meta = sets.meta
   redis.call('ZADD', sets.cancelled, now, id)
@@ -25,10 +31,10 @@ function expire.one(sets, record, event, book, now, id, level, f)
   if book then event.add(book, 'cancelled', 'expire', id, '-', 0, 0, '') end
 end
 
--- Ends some of those whose time is over. The time that `expiring` has is the earliest at which it may
--- be: a job that was made due later since is noted again. `blocked` is told of those that wait for
--- others, which stand there for other reasons, too; it says whether they end. Returns whether there
--- may be more, and the ids of what has ended.
+-- Ends some of those whose time is over. The time that `expiring` has is the earliest at which it
+-- may be: a job that was made due later since is noted again. `blocked` is told of those that wait
+-- for others, which stand there for other reasons, too; it says whether they end. Returns whether
+-- there may be more, and the ids of what has ended.
 function expire.some(sets, record, find, terms, event, group, book, now, blocked)
   local over = redis.call('ZRANGEBYSCORE', sets.expiring, '-inf', now, 'LIMIT', 0, AT_ONCE)
   local ended, touched = {}, {}

@@ -1,11 +1,11 @@
 -- The gate of a queue that has limits: so many jobs may begin in a time (`rate`), so many may run
--- at once (`max_active`), and none before a moment (`held_until`). `meta` says `limited` while it has
--- one of these, and only then is anything of this read.
+-- at once (`max_active`), and none before a moment (`held_until`). `meta` says `limited` while it
+-- has one of these, and only then is anything of this read.
 --
--- The rate is a bucket of `burst` tokens: a job takes one, and one comes each period / count until it
--- is full. `spent` says when it was last full, or would have been; how many were taken since then;
--- and when the latest was: whole numbers, so that nothing is lost to rounding, however long it goes
--- on. Whatever becomes of the clock, the bucket lacks no more than it holds.
+-- The rate is a bucket of `burst` tokens: a job takes one, and one comes each period / count until
+-- it is full. `spent` says when it was last full, or would have been; how many were taken since
+-- then; and when the latest was: whole numbers, so that nothing is lost to rounding, however long
+-- it goes on. Whatever becomes of the clock, the bucket lacks no more than it holds.
 local gate = {}
 
 -- The bucket of a rate, as it is now; nil where there is none that can be read.
@@ -60,9 +60,10 @@ function gate.open(meta, active, now)
   return g
 end
 
--- So many have been taken; `overdue`: more is due, `deadline`: when the next is. Both as they are seen
--- through the gate: what it holds back waits for the moment at which it opens, and, where only the
--- end of a job opens it, for the hint of that. Third: whether it holds back something that is due.
+-- So many have been taken; `overdue`: more is due, `deadline`: when the next is. Both as they are
+-- seen through the gate: what it holds back waits for the moment at which it opens, and, where only
+-- the end of a job opens it, for the hint of that. Third: whether it holds back something that is
+-- due.
 function gate.close(g, meta, now, taken, overdue, deadline)
   local b = g.bucket
   if b and (taken > 0 or b.rewound) then
@@ -90,21 +91,24 @@ function gate.hold(meta, until_us)
   redis.call('HSET', meta, 'limited', 1, 'held_until', math.max(before, until_us))
 end
 
--- Jobs are active no more, `freed` of them; of `unbegun`, which were given back before they began,
--- it says when each was claimed. Their tokens go back if nobody has taken one since: if the bucket
--- has been asked in between, it may have been full by then, and what it had then was enough. Whether
--- someone is to be told that a slot is free.
+-- Of `unbegun`, jobs that were given back before they began, it says when each was claimed. Their
+-- tokens go back if nobody has taken one since: if the bucket has been asked in between, it may
+-- have been full by then, and what it had then was enough. Whether any did.
+function gate.put_back(b, unbegun)
+  local back = 0
+  for i = 1, #unbegun do
+    if unbegun[i] == b.last then back = back + 1 end
+  end
+  b.taken = b.taken - back
+  return back > 0
+end
+
+-- Jobs are active no more, `freed` of them, some of them `unbegun`. Whether someone is to be told
+-- that a slot is free.
 function gate.settled(meta, active, now, freed, unbegun)
   local set = redis.call('HMGET', meta, 'rate', 'spent', 'max_active')
   local b = #unbegun > 0 and gate.bucket(set[1], set[2], now)
-  if b then
-    local back = 0
-    for i = 1, #unbegun do
-      if unbegun[i] == b.last then back = back + 1 end
-    end
-    b.taken = b.taken - back
-    if back > 0 then redis.call('HSET', meta, 'spent', gate.stored(b)) end
-  end
+  if b and gate.put_back(b, unbegun) then redis.call('HSET', meta, 'spent', gate.stored(b)) end
   local most = tonumber(set[3])
   return most and redis.call('ZCARD', active) + freed >= most
 end

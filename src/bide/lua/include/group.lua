@@ -1,15 +1,16 @@
 -- Groups: jobs of one group run one at a time, or a few, in due order; groups take turns.
 --
--- A group's jobs stand in `due:grouped`, and in `order` as `<group> <due> <id>`, which says the next;
--- those of them that run, in `held` as `<group> <id>`, which says how many. While a group has a next
--- job and may begin it, one marker of it stands in `turns` as `<level> <when> <group>`: the levels are
--- those of the due sets, by a letter. All of these have the score 0, and so are in order of their
--- bytes. The group's record says where its marker is, and what was said of the group:
+-- A group's jobs stand in `due:grouped`, and in `order` as `<group> <due> <id>`, which says the
+-- next; those of them that run, in `held` as `<group> <id>`, which says how many. While a group has
+-- a next job and may begin it, one marker of it stands in `turns` as `<level> <when> <group>`: the
+-- levels are those of the due sets, by a letter. All of these have the score 0, and so are in order
+-- of their bytes. The group's record says where its marker is, and what was said of the group:
 --
 --   priority asked set paused level turn [free rate spent]
 --
--- asked: how many at once, as the latest enqueue wanted it; set: as somebody has configured it; 0 where
--- nobody did. rate, spent: three numbers each, as `gate` has them; free: when that lets the next begin.
+-- asked: how many at once, as the latest enqueue wanted it; set: as somebody has configured it; 0
+-- where nobody did. rate, spent: three numbers each, as `gate` has them; free: when that lets the
+-- next begin.
 --
 -- What is done to a job of a group changes `order` or `held` at once; then `turns` puts the marker
 -- where it belongs. `sets` has the queue's keys by their names, `touched` records by group.
@@ -28,7 +29,9 @@ function group.parse(text, name)
   local priority, asked, set, paused, level, turn, limits = string.match(text or '', FORM)
   local f = {name = name, priority = DEFAULT, asked = 0, set = 0, paused = 0, level = 0, turn = 0,
     free = 0}
-  if not priority or #text > LONGEST or tonumber(level) > group.ALONE or #turn > 17 then return f end
+  if not priority or #text > LONGEST or tonumber(level) > group.ALONE or #turn > 17 then
+    return f
+  end
   if limits ~= '' then
     local free, rate, spent = string.match(limits, LIMITED)
     if not free or #free > 17 then return f end
@@ -49,8 +52,8 @@ function group.format(f)
   return line .. string.format(' %.0f ', f.free) .. f.rate .. ' ' .. f.spent
 end
 
--- The group of a job with these terms, among those that are `touched`; `priority` is for one that is
--- not known any more. Nil for a job of no group.
+-- The group of a job with these terms, among those that are `touched`; `priority` is for one that
+-- is not known any more. Nil for a job of no group.
 function group.touch(sets, touched, line, priority)
   local name = group.of(line)
   if not name then return nil end
@@ -85,10 +88,10 @@ function group.marker(f)
   return string.format('%s %017.0f ', group.letter(f.level), f.turn) .. f.name
 end
 
--- How long one token of a group's rate takes, and so the longest that it lacks one.
-local function token_us(f)
-  local count, period = string.match(f.rate or '', '^(%d+) (%d+)')
-  return count and math.ceil(tonumber(period) / math.max(tonumber(count), 1)) or 0
+local function note(gate, f, b, now)
+  f.spent = gate.stored(b)
+  b = gate.bucket(f.rate, f.spent, now)
+  f.free = b.tokens < 1 and gate.refilled(b) or 0
 end
 
 -- A job of a group that has a rate begins.
@@ -96,9 +99,13 @@ function group.spend(gate, f, now)
   local b = gate.bucket(f.rate, f.spent, now)
   if not b then return end
   b.taken, b.last = b.taken + 1, now
-  f.spent = gate.stored(b)
-  b = gate.bucket(f.rate, f.spent, now)
-  f.free = b.tokens < 1 and gate.refilled(b) or 0
+  note(gate, f, b, now)
+end
+
+-- Jobs of a group that has a rate were given back before they began: `unbegun`, as `gate` has it.
+function group.put_back(gate, f, unbegun, now)
+  local b = gate.bucket(f.rate, f.spent, now)
+  if b and gate.put_back(b, unbegun) then note(gate, f, b, now) end
 end
 
 -- What the latest of a group's jobs says of it, holds.
@@ -130,21 +137,29 @@ function group.head(sets, name)
     if not entry then return nil end
     local at, id = string.match(entry, ' (%d+) (%S+)$', #name + 1)
     at = tonumber(at)
-    if at and tonumber(redis.call('ZSCORE', sets.due[group.GROUPED], id)) == at then return at, id end
+    if at and tonumber(redis.call('ZSCORE', sets.due[group.GROUPED], id)) == at then
+      return at, id
+    end
     redis.call('ZREM', sets.order, entry)
   end
   return 0
 end
 
+-- How long one token of a group's rate takes to come.
+local function wait_of(f)
+  local count, period = string.match(f.rate or '', '^(%d+) (%d+) ')
+  return math.ceil((tonumber(period) or 0) / math.max(tonumber(count) or 1, 1))
+end
+
 -- Puts a group's marker where it belongs, and remembers the group while there is anything to
--- remember: at once, or with those in `notes`. When its turn is, or nil. One whose turn has come keeps
--- its place among the others.
+-- remember: at once, or with those in `notes`. When its turn is, or nil. One whose turn has come
+-- keeps its place among the others.
 function group.turn(sets, f, now, notes)
   local running = f.running or group.running(sets, f.name)
   local may_begin = f.paused == 0 and running < group.limit(f)
   local at = (may_begin or running == 0) and group.head(sets, f.name)
   local level, turn = 0, 0
-  if f.free > now then f.free = math.min(f.free, now + token_us(f)) end -- by the old time, else
+  if f.free > now then f.free = math.min(f.free, now + wait_of(f)) end -- or the clock was set back
   if at and may_begin then
     level = f.level == group.ALONE and not f.is_changed and group.ALONE or LEVELS - f.priority
     turn = math.max(at, now, f.free)

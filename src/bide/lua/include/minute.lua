@@ -1,6 +1,6 @@
--- How late jobs began, and how long they ran, minute by minute for a week. Of each minute there is a
--- line of words: l3=20 says that 20 began less than 250 us * 2^3 late, and not less than half of that;
--- r3=20 the same of how long they ran.
+-- How late jobs began, and how long they ran, minute by minute for a week. Of each minute there is
+-- a line of words: l3=20 says that 20 began less than 250 us * 2^3 late, and not less than half of
+-- that; r3=20 the same of how long they ran.
 local minute = {}
 
 local FINEST, LAST, WEEK, MINUTE, LOOK = 250, 24, 10080, 60000000, 20

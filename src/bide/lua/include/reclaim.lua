@@ -39,7 +39,11 @@ local function one(sets, record, noting, event, group, touched, book, now, id)
     local level = LEVELS - f.priority
     if f.strikes >= STRIKES then level = ALONE end
     f.due = math.min(f.due, now) -- it was due, whatever the clock has been set to since
-    if of then group.put(sets, of, f.due, id) else redis.call('ZADD', sets.due[level], f.due, id) end
+    if of then
+      group.put(sets, of, f.due, id)
+    else
+      redis.call('ZADD', sets.due[level], f.due, id)
+    end
     has_ended = false
   end
   f.attempt = f.attempt - 1
@@ -48,9 +52,9 @@ local function one(sets, record, noting, event, group, touched, book, now, id)
   return has_ended
 end
 
--- Some of the leases that ended by `ended_by`; `sets` has the queue's keys by their names, `book` is
--- where events are gathered, if someone listens. Returns whether there may be more, the ids of what
--- has come to its end by this, and how many there were.
+-- Some of the leases that ended by `ended_by`; `sets` has the queue's keys by their names, `book`
+-- is where events are gathered, if someone listens. Returns whether there may be more, the ids of
+-- what has come to its end by this, and how many there were.
 function reclaim.some(sets, record, noting, event, group, book, now, ended_by)
   local expired = redis.call('ZRANGEBYSCORE', sets.active, '-inf', ended_by, 'LIMIT', 0, AT_ONCE)
   local given_up, touched = {}, {}

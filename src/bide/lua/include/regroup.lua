@@ -1,5 +1,5 @@
--- What a check does about the group of a job (`of`; nil for none) that it puts elsewhere, or that its
--- group does not know of. `place` is where the job is, or goes: state, level and score.
+-- What a check does about the group of a job (`of`; nil for none) that it puts elsewhere, or that
+-- its group does not know of. `place` is where the job is, or goes: state, level and score.
 local regroup = {}
 
 function regroup.leave(sets, group, of, place, id)

@@ -11,13 +11,14 @@ local SIX = '^%d+ %d+ %d+ %d+ %d+ %d+$'
 local DEFAULT = '10000 86400000000 10000 2592000000000 10000 86400000000'
 
 -- Count and age of completed, failed and cancelled jobs: six numbers; whether any job of the queue
--- was ever kept for a time of its own; and, because who asks needs it too, who listens (`event`), and
--- whether a job ever had terms, or a group, or waited for others, and whether it has limits (`gate`).
+-- was ever kept for a time of its own; and, because who asks needs it too, who listens (`event`),
+-- and whether a job ever had terms, or a group, or waited for others, and whether it has limits
+-- (`gate`).
 function retain.limits(meta)
-  local set = redis.call('HMGET', meta, 'retention', 'own', 'listened', 'terms', 'limited', 'groups',
-    'edges')
-  local limits = {own = set[2], listened = set[3], terms = set[4], limited = set[5], groups = set[6],
-    edges = set[7]}
+  local set = redis.call('HMGET', meta, 'retention', 'own', 'listened', 'terms', 'limited',
+    'groups', 'edges')
+  local limits = {own = set[2], listened = set[3], terms = set[4], limited = set[5],
+    groups = set[6], edges = set[7]}
   local stored = set[1]
   if not stored or not string.find(stored, SIX) then stored = DEFAULT end
   for number in string.gmatch(stored, '%d+') do limits[#limits + 1] = tonumber(number) end
@@ -52,8 +53,9 @@ function retain.put_off(meta, set, run, now, id)
 end
 
 -- `kind`: 1 for completed, 2 for failed, 3 for cancelled. `stores`: every hash with a field per
--- job; the second holds the run records. `held`: says of an id whether others need the job yet; such
--- a job goes to the end of the line. `tidy`: is told which are removed, before anything of them is.
+-- job; the second holds the run records. `held`: says of an id whether others need the job yet;
+-- such a job goes to the end of the line. One of which it cannot say that yet (nil) stays where it
+-- is. `tidy`: is told which are removed, before anything of them is.
 function retain.trim(meta, set, stores, now, limits, kind, limit, held, tidy)
   local count, age_us = limits[2 * kind - 1], limits[2 * kind]
   local excess = redis.call('ZCARD', set) - count
@@ -76,9 +78,11 @@ function retain.trim(meta, set, stores, now, limits, kind, limit, held, tidy)
   for i, id in ipairs(found) do
     local ended = lines and lines[i] and tonumber(string.match(lines[i], ' (%d+)e$'))
     if not ended or ended <= spared then
-      if held and held(id) then
+      local is_held = false
+      if held then is_held = held(id) end
+      if is_held then
         retain.put_off(meta, set, stores[2], now, id)
-      else
+      elseif is_held == false then
         ids[#ids + 1] = id
       end
     end

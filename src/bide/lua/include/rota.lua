@@ -4,9 +4,9 @@
 --
 -- A group's next job that is a suspect has to run as the only job of its worker: the group has its
 -- turn among the suspects then, and waits for that.
-local rota = {}
+local rota = {BEGIN = 'begin'}
 
-local SUSPECT = 2
+local SUSPECT, AHEAD = 2, 50
 
 -- When the first turn at a level is, and whose; nil where there is none.
 function rota.first(sets, group, level)
@@ -42,7 +42,8 @@ local function pick(sets, group, record, level, now, wanted, steps, touched)
       touched[f.name] = f
       local due_us, id = group.head(sets, f.name)
       f.running = group.running(sets, f.name)
-      if id and due_us <= now and f.free <= now and f.paused == 0 and f.running < group.limit(f) then
+      if id and due_us <= now and f.free <= now and f.paused == 0
+        and f.running < group.limit(f) then
         local n = #ids + 1
         ids[n], times[n], owners[n] = id, due_us, f
       end
@@ -65,8 +66,8 @@ local function pick(sets, group, record, level, now, wanted, steps, touched)
   return picked, of, #markers
 end
 
--- Takes up to `wanted` jobs of groups whose turn it is. `take` takes jobs out of `due:grouped`, adds
--- to `taken` those that now run, and returns how many of them it has looked at.
+-- Takes up to `wanted` jobs of groups whose turn it is. `take` takes jobs out of `due:grouped`,
+-- adds to `taken` those that now run, and returns how many of them it has looked at.
 function rota.take(sets, group, gate, record, level, now, wanted, steps, take, taken)
   repeat
     local touched, first = {}, #taken + 1
@@ -84,7 +85,7 @@ function rota.take(sets, group, gate, record, level, now, wanted, steps, take, t
         holders[#holders + 1] = f.name .. ' ' .. id
       end
     end
-    for i = seen + 1, #owners do owners[i].level = level end -- was not looked at, and keeps its place
+    for i = seen + 1, #owners do owners[i].level = level end -- not looked at: keeps its place
     if seen > 0 then redis.call('ZREM', sets.order, unpack(entries)) end
     if #holders > 0 then redis.call('ZADD', sets.held, unpack(holders)) end
     group.turns(sets, touched, now)
@@ -92,28 +93,25 @@ function rota.take(sets, group, gate, record, level, now, wanted, steps, take, t
   until met == 0 or seen < #owners or wanted <= 0
 end
 
--- After the clock was set back, groups that had their turn by the old time would wait for it: looks at
--- some of the markers, from where `turns_from` says, and puts them where they belong. Whether any are
--- left.
-function rota.rewind(sets, group, now, limit)
-  local from = string.match(redis.call('HGET', sets.meta, 'turns_from') or '', '^%d+$')
-  if not from or #from > 17 then return false end
-  local found = redis.call('ZSCAN', sets.turns, from, 'COUNT', limit)
+-- The clock was set back: turns that had come are ahead now, and come at once. Goes through the
+-- markers from one on, some at a time; true if there are more.
+function rota.rewind(sets, group, now, from)
+  if not string.find(from, '^%(') then from = '-' end
+  local found = redis.call('ZRANGEBYLEX', sets.turns, from, '+', 'LIMIT', 0, AHEAD)
   local touched = {}
-  for i = 1, #found[2], 2 do
-    local marker = found[2][i]
+  for _, marker in ipairs(found) do
     if (tonumber(string.sub(marker, 3, 19)) or 0) > now then
       local name = string.sub(marker, 21)
       touched[name] = group.read(sets, name)
     end
   end
   group.turns(sets, touched, now)
-  if found[1] == '0' then
-    redis.call('HDEL', sets.meta, 'turns_from')
-    return false
+  if #found == AHEAD then
+    redis.call('HSET', sets.meta, 'rewinding', '(' .. found[#found])
+  else
+    redis.call('HDEL', sets.meta, 'rewinding')
   end
-  redis.call('HSET', sets.meta, 'turns_from', found[1])
-  return true
+  return #found == AHEAD
 end
 
 -- How many of a claim's `wanted` slots go to groups, where both they and single jobs are due at a

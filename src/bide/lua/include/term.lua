@@ -11,9 +11,9 @@
 --   f=dQ,M it is put off until no call has come for Q microseconds, and by M at most (0: any time)
 --   f=tN,P N of them in P microseconds
 --   f=gQ,M,S  as d, and the items of up to S calls are run together
---   d=-    it waits for others, and so does not fold; behind that, or in its place, one letter for each
---          that holds: `f` their failing does not matter, `c` nor does their being cancelled, `a` it is
---          to run only if one of them fails, and as soon as it does
+--   d=-    it waits for others, and so does not fold; behind that, or in its place, one letter for
+--          each that holds: `f` their failing does not matter, `c` nor does their being cancelled,
+--          `a` it is to run only if one of them fails, and as soon as it does
 --   w=+N   of one that waits for others: when it is due, counted from when it is freed; or w==N
 --   p=N    and its priority
 --   c=id   it was cancelled, because this job that it waited for did not end as it should have
@@ -21,7 +21,8 @@ local term = {}
 
 local ASKED = {x = {'^[+@]%d+$'}, g = {'^[^%s%c{}]+$'}, n = {'^[1-9]%d*$'}, d = {'^[-fca]+$'},
   k = {'^%S+$'},
-  f = {'^u[krx],[fs]$', '^u[krx],%d+$', '^d%d+,%d+$', '^t[1-9]%d*,[1-9]%d*$', '^g%d+,%d+,[1-9]%d*$'}}
+  f = {'^u[krx],[fs]$', '^u[krx],%d+$', '^d%d+,%d+$', '^t[1-9]%d*,[1-9]%d*$',
+    '^g%d+,%d+,[1-9]%d*$'}}
 local NOTED = {e = {'^%d+$'}, w = {'^[+=]%d+$'}, p = {'^%d$'}, c = {'^%S+$'}}
 -- With a key, or with a parent, and all that may stand beside these, there is room to spare.
 local LONGEST, VALUE = 1200, {g = 128, n = 6, k = 800, f = 45, c = 300}
@@ -43,7 +44,8 @@ local function read(line, is_known)
   local _, keys = string.gsub(' ' .. line, ' k=', '')
   local _, ways = string.gsub(' ' .. line, ' f=', '')
   return count > 0 and #line <= LONGEST and keys == ways and keys <= 1
-    and (keys == 0 or (string.find(line, 'k=%S+ f=') ~= nil and not string.find(' ' .. line, ' d=', 1, true)))
+    and (keys == 0 or (string.find(line, 'k=%S+ f=') ~= nil
+      and not string.find(' ' .. line, ' d=', 1, true)))
 end
 
 -- Whether a caller may ask this.

@@ -45,7 +45,8 @@ function timetable.parse(line)
   local head, times, dot, timing, task, terms =
     string.match(line, '^([%w ]+):([ %d]*)(%.?)\n([^\n]*)\n([^\n]*)\n?([^\n]*)$')
   if not head then return nil end
-  local f = {timing = timing, task = task, terms = terms, closed = dot == '.', times = timetable.times(times)}
+  local f = {timing = timing, task = task, terms = terms, closed = dot == '.',
+    times = timetable.times(times)}
   f.version, f.kind, f.priority, f.interval, f.jitter, f.missed, f.limit, f.ends, f.paused, f.fired,
     f.seen, f.last = string.match(head, '^(%d+) (%l+) (%d) (%d+) (%d+) (%l+) (%d+) (%d+) ([01]) '
     .. '(%d+) (%d+) (%d+)$')
@@ -88,8 +89,8 @@ function timetable.trim(f)
   f.times = kept
 end
 
--- When a claim must look at it: at its next time; at once and then again and again, where more times
--- are to be sent; nil where none will come.
+-- When a claim must look at it: at its next time; at once and then again and again, where more
+-- times are to be sent; nil where none will come.
 function timetable.score(f, now, pause)
   if f.paused == 1 then return nil end
   if f.times[1] then return f.times[1] end

@@ -1,6 +1,6 @@
--- How much one call reads. Bodies are large or small as their callers like, and a call that read some
--- hundred large ones would keep the server from its other work. So `enqueue` marks a queue that ever
--- had a large body, and there sizes are asked for before bodies are read.
+-- How much one call reads. Bodies are large or small as their callers like, and a call that read
+-- some hundred large ones would keep the server from its other work. So `enqueue` marks a queue
+-- that ever had a large body, and there sizes are asked for before bodies are read.
 local weigh = {LARGE = 16000}
 
 local BYTES = 2000000
@@ -29,8 +29,8 @@ function weigh.add(room, ...)
 end
 
 -- Reads on in a hash as HSCAN does, about `most` of its values, but no more than there is room for.
--- The server tells their sizes only with them: so it is asked for as few as it gives, often. Whoever
--- writes them again asks for a `share` of the room.
+-- The server tells their sizes only with them: so it is asked for as few as it gives, often.
+-- Whoever writes them again asks for a `share` of the room.
 function weigh.scan(hash, cursor, most, share)
   local room, found = weigh.room(), {}
   room.left = room.left * (share or 1)

@@ -9,12 +9,11 @@ from typing import Any, Final, NamedTuple
 
 from bide.cli.screen import moment_json
 from bide.clock import from_us
-from bide.errors import UsageError
 from bide.ops import inspect
 from bide.ops.inspect import Counts
 from bide.punctuality import FINEST, LAST, Histogram, Minute
 from bide.web.asked import Asked
-from bide.web.site import Site
+from bide.web.site import Site, largest
 
 
 class Span(NamedTuple):
@@ -45,14 +44,10 @@ async def punctuality(site: Site, asked: Asked) -> dict[str, Any]:
         UsageError: there is no such span.
         NotFound: there is no queue `q`.
     """
-    name = asked.text("span") or "hour"
-    if name not in SPANS:
-        raise UsageError(f"There is no span {name[:40]!r}; give one of {', '.join(SPANS)}.")
-    span = SPANS[name]
+    name, span = asked.choice("span", SPANS, "hour")
     there = await site.known(asked.text("q"))
     counts = await site.counts(there)
-    largest = sorted(there, key=lambda q: -sum(counts[q].totals.values()))[: span.queues]
-    shown = [queue for queue in there if queue in largest]
+    shown = largest(there, span.queues, lambda queue: sum(counts[queue].totals.values()))
     minutes = {queue: await _minutes(site, queue, span.minutes) for queue in shown}
     columns = [
         _column([m for each in minutes.values() for m in each[i : i + span.per_column]])

@@ -8,13 +8,12 @@ from typing import Any, Final, NamedTuple
 
 from bide.cli.screen import moment_json
 from bide.clock import from_us
-from bide.errors import UsageError
 from bide.ops import ahead
 from bide.ops.ahead import Timeline
 from bide.web.asked import Asked
 from bide.web.reads.herds import herds
 from bide.web.reads.schedules import firings
-from bide.web.site import Site
+from bide.web.site import Site, largest
 
 
 class Span(NamedTuple):
@@ -46,14 +45,10 @@ async def timeline(site: Site, asked: Asked) -> dict[str, Any]:
         UsageError: there is no such span.
         NotFound: there is no queue `q`.
     """
-    name = asked.text("span") or "hour"
-    if name not in SPANS:
-        raise UsageError(f"There is no span {name[:40]!r}; give one of {', '.join(SPANS)}.")
-    span = SPANS[name]
+    name, span = asked.choice("span", SPANS, "hour")
     there = await site.known(asked.text("q"))
     counts = await site.counts(there)
-    largest = sorted(there, key=lambda q: -(counts[q].delayed + counts[q].waiting))[:MOST_QUEUES]
-    shown = [queue for queue in there if queue in largest]  # by name: colours stay
+    shown = largest(there, MOST_QUEUES, lambda queue: counts[queue].delayed + counts[queue].waiting)
     offset = -span.back * span.step_us
     lines: dict[str, Timeline] = dict(
         zip(

@@ -6,7 +6,8 @@ local function clock()
   return time[1] * 1000000 + time[2]
 end
 
--- Microseconds as seconds with fractions: what RQ's registries are scored by, exact to the microsecond.
+-- Microseconds as seconds with fractions: what RQ's registries are scored by, exact to the
+-- microsecond.
 local function seconds(us)
   return string.format('%d.%06d', math.floor(us / 1000000), us % 1000000)
 end
@@ -19,11 +20,12 @@ local function delay_until(delayed, channel, id, due)
   end
 end
 
--- Whether a job is delayed on a queue; of its hash: status, origin, enqueued_at, delayed_on, delay_gated.
+-- Whether a job is delayed on a queue; of its hash: status, origin, enqueued_at, delayed_on,
+-- delay_gated.
 --
 -- RQ's save writes back status, origin and enqueued_at as they were when the job was read, and that
--- may have been at the gate or before it; the fields that begin with "delay" it does not know. RQ's own
--- enqueue sets an enqueued_at of its own, and its cancel the status.
+-- may have been at the gate or before it; the fields that begin with "delay" it does not know. RQ's
+-- own enqueue sets an enqueued_at of its own, and its cancel the status.
 local function is_delayed(fields, name, gate)
   local status, origin, enqueued, on, gated = unpack(fields, 1, 5)
   if on ~= name or (enqueued and enqueued ~= gated) then

@@ -6,8 +6,8 @@
 -- Reply: ids that were moved; ids whose job is gone; ids of jobs that were cancelled; ids of jobs
 --        that others have taken up; when the next is due, in seconds, or ""; now, in seconds
 --
--- A job is moved only if it is delayed on this queue still. RQ's own cancel, delete and enqueue know
--- nothing of the sorted set: what they touched is only taken off it.
+-- A job is moved only if it is delayed on this queue still. RQ's own cancel, delete and enqueue
+-- know nothing of the sorted set: what they touched is only taken off it.
 local delayed, list, scheduled, queues = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local name, prefix, limit, gate = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 for key, wanted in pairs({[list] = 'list', [scheduled] = 'zset'}) do
@@ -60,7 +60,8 @@ for i, id in ipairs(ids) do
   end
 end
 
--- A write is refused (to a user without the right to it): this job and those behind it stay delayed.
+-- A write is refused (to a user without the right to it): this job and those behind it stay
+-- delayed.
 local function stop(from, refused)
   for i = from, #ids do redis.call('ZADD', delayed, scores[i], ids[i]) end
   return redis.error_reply(refused.err)

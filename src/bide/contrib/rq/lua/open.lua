@@ -1,12 +1,13 @@
 -- Open the gate: jobs whose dependencies are met have their delay from now.
 -- KEYS: the gate's list
--- ARGV: what a job's key, a sorted set of delayed jobs and a channel of hints begin with; the gate's
---       name; how many jobs to pass over, and how many to read at most
+-- ARGV: what a job's key, a sorted set of delayed jobs and a channel of hints begin with; the
+--       gate's name; how many jobs to pass over, and how many to read at most
 -- Reply: how many were read; ids that were let through; ids of no job that waits for its delay; the
 --        queue of each that stays, because another program uses the key of the queue's sorted set
 --
 -- RQ's worker has pushed each to the gate's list because the job's origin says so. Here the job
--- gets its own queue as origin again. It leaves the list last: what is refused on the way stays there.
+-- gets its own queue as origin again. It leaves the list last: what is refused on the way stays
+-- there.
 local list = KEYS[1]
 local jobs, delays, hints, gate = unpack(ARGV, 1, 4)
 local first, limit = tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -27,7 +28,8 @@ local through, strays, stay = {}, {}, {}
 for i, id in ipairs(ids) do
   local job = jobs .. id
   local status, origin, enqueued, queue, us, ttl = unpack(fields[i], 1, 6)
-  local waits = status == 'queued' or status == 'deferred' -- as one says that was read before, and saved
+  -- As one says that was read before, and saved.
+  local waits = status == 'queued' or status == 'deferred'
   if fields[i].err or not waits or origin ~= gate or not queue or not tonumber(us) then
     redis.call('LREM', list, 1, id)
     strays[#strays + 1] = id

@@ -1,0 +1,79 @@
+"""What stands for the client library's errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from redis import exceptions as lib
+
+from bide.errors import (
+    AccessDenied,
+    BideError,
+    CannotSave,
+    ScriptBug,
+    ServerFull,
+    ServerRefused,
+    UsageError,
+)
+from bide.keys import keys_of
+from bide.ops import manage
+from bide.refusals import is_transient, translate, unwrapped
+
+WHERE = "redis://host:6379/0"
+GONE = lib.ConnectionError("Connection closed by server.")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "says"),
+    [
+        (
+            lib.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
+            ServerFull,
+            "raise maxmemory",
+        ),
+        (lib.ResponseError("OOM command not allowed when used memory"), ServerFull, "maxmemory"),
+        (lib.ResponseError("user_script:5: OOM command not allowed"), ServerFull, "maxmemory"),
+        (lib.NoPermissionError("this user has no permissions"), AccessDenied, "`bide acl "),
+        (lib.ResponseError("BADARG settle rest"), ScriptBug, "its header forbids"),
+        (lib.ResponseError("WRONGTYPE Operation against a key"), ServerRefused, "WRONGTYPE"),
+        (lib.ResponseError("ERR unknown command"), ServerRefused, "bide needs Redis 6.2"),
+        (
+            lib.ResponseError("Unknown Redis command called from script"),
+            ServerRefused,
+            "bide needs Redis 6.2",
+        ),
+        (lib.ResponseError("ERR of a new kind"), ServerRefused, "ERR of a new kind; see its log."),
+        (lib.ResponseError("MISCONF Redis is configured to"), CannotSave, "write to its disk"),
+    ],
+)
+def test_each_refusal_has_an_error_that_says_what_to_do(
+    error: Exception, kind: type[BideError], says: str
+) -> None:
+    translated = translate(error, WHERE, manage.pause(keys_of("q")))
+    assert type(translated) is kind
+    assert says in str(translated)
+
+
+def test_an_old_server_wraps_what_a_script_met() -> None:
+    wrapped = (
+        "Error running script (call to f_0): @user_script:9: -MISCONF Errors writing to the AOF"
+    )
+    assert isinstance(translate(unwrapped(lib.ResponseError(wrapped)), WHERE), CannotSave)
+
+
+def test_a_database_that_is_not_there_is_named() -> None:
+    assert isinstance(translate(lib.ResponseError("DB index is out of range"), WHERE), UsageError)
+
+
+def test_every_error_is_one_of_ours_and_one_of_pythons() -> None:
+    assert isinstance(translate(GONE, WHERE), ConnectionError)
+    assert isinstance(translate(lib.NoPermissionError("x"), WHERE), PermissionError)
+    errors: Sequence[Exception] = [GONE, lib.ResponseError("x"), OSError(), lib.DataError("x")]
+    assert all(isinstance(translate(error, WHERE), BideError) for error in errors)
+
+
+def test_access_denied_does_not_pass_though_the_library_calls_it_a_connection_error() -> None:
+    assert isinstance(lib.AuthenticationError("x"), lib.ConnectionError)
+    assert not is_transient(lib.AuthenticationError("x"))
+    assert is_transient(lib.ConnectionError("x"))
