@@ -72,11 +72,18 @@ class Managed(Uniques):
                 if job.score != (to := max(at, now)):
                     job.note(b"R %d %d %d" % (now, job.score, to))
                 job.score = to
+                self._expire_no_later(job)
                 moved = True
             reply += [b"ok", job.score] if job else [self.state(id, now).encode(), 0]
         if moved:
             self.wake_for(max(at, now), now)
         return reply
+
+    def _expire_no_later(self, job: Job) -> None:
+        """It is due at another time."""
+        by = job.begins_by()
+        if by is not None and job.id in self.expiring:
+            self.expiring[job.id] = min(by, self.expiring[job.id])
 
     def promote(self, now: int, ids: Sequence[str]) -> Reply:
         reply: Reply = [b"ok", now]
@@ -85,6 +92,7 @@ class Managed(Uniques):
             if job and job.score > now:
                 job.note(b"R %d %d %d" % (now, job.score, now))
                 job.score = now
+                self._expire_no_later(job)
                 self.push()
             reply += [b"ok", job.score] if job else [self.state(id, now).encode(), 0]
         return reply

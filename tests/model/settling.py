@@ -96,6 +96,8 @@ class Settled(Managed):
             if outcome != "retry":
                 run.attempt -= 1
             if outcome == "release":
+                if at is not None:  # it had begun
+                    run.first, run.missing = run.first or run.due, 0
                 job.again(min(run.due, now))
                 return
             run.first = run.first or run.due
