@@ -138,10 +138,12 @@ class Cron:
         return moment.astimezone(self._tz).replace(tzinfo=None, fold=0) == wall
 
 
-@lru_cache(maxsize=256)
 def cron_of(text: str, zone: str) -> Cron:
     """The expression in this zone; raises as `Cron` does."""
-    return Cron(text, zone)
+    return _cron(_checked(text), zone_of(zone).key)
+
+
+_cron: Final = lru_cache(maxsize=256)(Cron)
 
 
 def zone_of(name: str) -> ZoneInfo:

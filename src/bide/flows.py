@@ -6,8 +6,10 @@ Both return a list for `enqueue_many`, in which what is waited for stands first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from bide.errors import UsageError
+from bide.ops.edges import check_count
 from bide.ops.produce import Prepared
 from bide.payload.recast import with_parents
 from bide.terms import OnParentCancel, check_apart, write_terms
@@ -28,8 +30,8 @@ def chain(*steps: Step) -> list[Prepared]:
         All of them, for `enqueue_many` of the queue that has prepared them.
 
     Raises:
-        UsageError: a step is no prepared job, or holds none.
-        PayloadError: there are so many that they take more than a megabyte.
+        UsageError: a step is no prepared job, or holds none, or more than a job can wait for.
+        PayloadError: the ids of a step take more than a megabyte.
     """
     found: list[Prepared] = []
     before: Sequence[Prepared] = ()
@@ -58,8 +60,9 @@ def fan_in(
         All of them, for `enqueue_many` of the queue that has prepared them.
 
     Raises:
-        UsageError: one is no prepared job, there is none, or no callback.
-        PayloadError: there are so many that they take more than a megabyte.
+        UsageError: one is no prepared job, there is none, more than a job can wait for, or no
+            callback.
+        PayloadError: their ids take more than a megabyte.
     """
     all_jobs = _jobs(jobs)
     callbacks = [callback for callback in (completed, ended, failed) if callback is not None]
@@ -77,12 +80,13 @@ def fan_in(
 
 
 def _jobs(step: Step) -> list[Prepared]:
-    jobs = [step] if isinstance(step, Prepared) else list(step)
+    several = isinstance(step, Iterable) and not isinstance(step, Prepared)
+    jobs: list[Any] = list(step) if several else [step]
     odd = [job for job in jobs if not isinstance(job, Prepared)]
     if odd or not jobs:
         raise UsageError(
             "Each step is what queue.prepare(...) returns, or a list of these, not "
-            f"{odd[0] if odd else 'an empty list'!r}."
+            f"{repr(odd[0]) if odd else 'an empty list'}."
         )
     return jobs
 
@@ -98,6 +102,7 @@ def _after(
     ids = tuple(dict.fromkeys([*job.parents, *(parent.id for parent in parents)]))
     if not parents:
         return job
+    check_count(ids)
     check_apart(job.terms, waits=True)
     words = [word for word in job.terms.split(" ") if word and not word.startswith("d=")]
     asked = write_terms(

@@ -61,7 +61,7 @@ class Unique:
 
     def __post_init__(self) -> None:
         _check_key(self.key)
-        if self.on_conflict not in _WAYS:
+        if self.on_conflict not in get_args(OnConflict):
             told = ", ".join(repr(way) for way in get_args(OnConflict))
             raise UsageError(f"on_conflict must be one of {told}, not {self.on_conflict!r}.")
         if self.until not in ("started", "finished") and to_us(self.until, "until") <= 0:
@@ -295,6 +295,8 @@ def _checked(key: Any) -> str:
     if isinstance(key, bool) or not isinstance(key, str | int):
         raise UsageError(f"A key is text or an integer, or a function that makes it, not {key!r}.")
     text = str(key)
+    if not text.isascii() and text.encode(errors="replace").decode() != text:
+        raise UsageError(f"The key {text[:40]!r} holds half a character; give it as whole text.")
     if not 0 < len(text) <= LONGEST_KEY:
         raise UsageError(
             f"A key has 1 to {LONGEST_KEY} characters, not {len(text)}; use a digest of it."

@@ -71,7 +71,8 @@ LAYOUT: Final[dict[str, Key]] = {
     "notes": Key(
         ":notes",
         "hash",
-        "job id → what happened to it, a line each, bounded: errors, crashes, log lines, progress",
+        "job id → what happened to it, a line each, bounded: errors, crashes, log lines, "
+        "progress, when it was rescheduled",
     ),
     "terms": Key(
         ":terms",
@@ -168,6 +169,7 @@ META: Final[dict[str, str]] = {
     "calm_until": "no lease is reclaimed before, because the clock jumped forward",
     "calm_from": "except those that had ended by then, before the jump",
     "rewound_until": "the mark from which the clock was set back; until then leases are clamped",
+    "rewinding": "the marker of a group from which on to go, after the clock was set back",
     "gap_us": "the last jump of the clock, or stretch in which no worker called",
     "gap_at": "when that was noticed",
     "lease_us": "the longest lease that any claim has asked for",

@@ -80,10 +80,22 @@ def stored_rate(rate: Any, burst: Any = None) -> str:
     return f"{count} {period_us} {burst}"
 
 
-def written_rate(stored: bytes) -> str | None:
-    """A rate as people write it; None for none."""
+def written_rate(stored: bytes) -> tuple[str | None, int | None]:
+    """A rate as people write it, and its burst; None and None for none."""
     found = _NUMBERS.fullmatch(stored)
-    return f"{int(found[1])}/{_written(int(found[2]))}" if found else None
+    if not found:
+        return None, None
+    return f"{int(found[1])}/{_written(int(found[2]))}", int(found[3])
+
+
+def describe_limits(rate: str | None, burst: int | None, at_once: int | None) -> list[str]:
+    """What limits a queue or a group, for people: `100/s in bursts of 10`, `5 at once`."""
+    parts = []
+    if rate:
+        parts.append(f"{rate} in bursts of {burst}" if burst != 1 else rate)
+    if at_once:
+        parts.append(f"{at_once} at once")
+    return parts
 
 
 def stored_active(max_active: Any) -> str:

@@ -1,4 +1,4 @@
-"""What happened to a job: errors, crashes, log lines, progress (`lua/include/noting.lua`).
+"""What happened to a job: errors, crashes, log lines, progress, moves (`lua/include/noting.lua`).
 
 A note is one line of text. Scripts add lines and drop the oldest of each kind; what a line holds
 after its times is JSON that only clients read.
@@ -62,12 +62,23 @@ class Progress(NamedTuple):
     at: datetime
 
 
+class Move(NamedTuple):
+    """The job was rescheduled."""
+
+    at: datetime
+    was: datetime
+    """When it was due."""
+    due: datetime
+    """When it was due since."""
+
+
 class Notes(NamedTuple):
     """All notes of a job, each kind oldest first."""
 
     attempts: tuple[Attempt, ...] = ()
     logs: tuple[LogLine, ...] = ()
     progress: Progress | None = None
+    moves: tuple[Move, ...] = ()
 
     @property
     def error(self) -> ErrorInfo | None:
@@ -91,6 +102,7 @@ def read_notes(raw: bytes | None) -> Notes:
         return Notes()
     attempts: list[Attempt] = []
     logs: list[LogLine] = []
+    moves: list[Move] = []
     progress: Progress | None = None
     for line in raw.split(b"\n"):
         kind, _, rest = line.partition(b" ")
@@ -104,9 +116,12 @@ def read_notes(raw: bytes | None) -> Notes:
                 at, text = rest.split(b" ", 1)
                 fraction, said = msgspec.json.decode(text, type=tuple[float, str])
                 progress = Progress(fraction, said, from_us(int(at)))
+            elif kind == b"R":
+                moved, was, due = (from_us(int(number)) for number in rest.split(b" "))
+                moves.append(Move(moved, was, due))
         except (ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
             continue
-    return Notes(tuple(attempts), tuple(logs), progress)
+    return Notes(tuple(attempts), tuple(logs), progress, tuple(moves))
 
 
 def _attempt(text: bytes) -> Attempt:

@@ -70,6 +70,9 @@ class ScheduleOptions(TypedDict, total=False):
     retry: Retry | int | None
     retention: Duration | None
     expires: Duration | datetime | None
+    group: str | None
+    group_concurrency: int | None
+    unique: Folding | None
     on_crash: OnCrash | None
     on_success: Callable[..., Any] | str | None
     on_failure: Callable[..., Any] | str | None

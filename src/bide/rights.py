@@ -22,19 +22,19 @@ Role = Literal["worker", "producer", "operator", "viewer"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 _LOOK: Final = (
-    *("ahead", "between", "counts", "fetch", "groups", "list", "minutes", "queues"),
+    *("ahead", "between", "children", "counts", "fetch", "groups", "list", "minutes", "queues"),
     *("schedule_list", "timeline", "upcoming", "workers"),
 )
 _CHANGE: Final = (
-    *("ahead", "arrange", "cancel", "configure", "counts", "delete", "empty", "fetch", "groups"),
-    *("limit", "list", "listen", "minutes", "pause", "promote", "queues", "register", "reschedule"),
-    *("resume", "retry", "upcoming"),
+    *("ahead", "cancel", "configure", "counts", "delete", "empty", "fetch", "group_configure"),
+    *("groups", "limit", "list", "listen", "minutes", "pause", "promote", "queues", "register"),
+    *("reschedule", "resume", "retry", "upcoming"),
     *("schedule_list", "schedule_pause", "schedule_remove", "schedule_run"),
 )
 _PRODUCE: Final = (*_CHANGE, "attend", "enqueue", "link", "place", "schedule_set", "watch")
 _OPERATE: Final = (
-    *("between", "fsck_edges", "fsck_groups", "fsck_jobs", "fsck_queue", "fsck_queues"),
-    *("fsck_schedules", "fsck_workers", "stop", "timeline", "upgrade", "workers"),
+    *("between", "children", "fsck_edges", "fsck_groups", "fsck_jobs", "fsck_queue", "fsck_queues"),
+    *("fsck_schedules", "fsck_workers", "schedule_set", "stop", "timeline", "upgrade", "workers"),
 )
 _WORK: Final = (
     *("begin", "claim", "extend", "hear", "heartbeat", "leave", "note", "pop", "post", "refuse"),

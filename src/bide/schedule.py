@@ -35,6 +35,9 @@ LONGEST_NAME: Final = 100
 SHORTEST_US: Final = 10_000
 """The shortest interval."""
 
+MOST_FIRED: Final = 1_000_000_000
+"""The highest limit: a schedule of the shortest interval reaches it in four months."""
+
 _MARK: Final = "@"
 _DIGITS: Final = re.compile(r"[1-9][0-9]{14,15}")
 _FAR: Final = 9_000_000_000_000_000
@@ -179,6 +182,11 @@ class Schedule(NamedTuple):
         return next(iter(self.upcoming(1)), None)
 
     @property
+    def stand(self) -> str:
+        """What whoever changes it says that it has read: its version, jitter and missed."""
+        return f"{self.version} {self.jitter_us} {self.missed}"
+
+    @property
     def over(self) -> bool:
         """Whether none of its times is left."""
         return self.closed and not self.times
@@ -212,6 +220,25 @@ class Schedule(NamedTuple):
             first_us = times[-1] + self.timing.every_us if times else None
             times += islice(self.timing.times(first_us, after_us), count - len(times))
         return [from_us(at_us) for at_us in times]
+
+    def foreseen(self, timing: Timing, now_us: int) -> Schedule:
+        """The schedule as it would be if it were set now to fire at other times, and not paused.
+
+        What `lua/schedule_set.lua` does, for people who look before they set it.
+        """
+        if timing == self.timing:
+            return self._replace(paused=False)
+        seen_us = max(now_us, timing.start_us - 1, self.last_us)
+        times: tuple[int, ...] = tuple(at for at in timing.at_us if at > seen_us)
+        if timing.every_us:
+            first_us = timing.start_us or now_us + timing.every_us
+            missed = max(0, -(-(seen_us + 1 - first_us) // timing.every_us))
+            first_us += missed * timing.every_us
+            times = (first_us,) if first_us <= (timing.end_us or first_us) else ()
+        closed = timing.kind == "at" or (timing.kind == "every" and not times)
+        return self._replace(
+            timing=timing, paused=False, fired=0, seen_us=seen_us, times=times, closed=closed
+        )
 
     @classmethod
     def read(cls, name: str, record: bytes) -> Schedule | None:
@@ -307,8 +334,9 @@ def timing_of(
         raise UsageError("Give one of cron=, every= and at=: a schedule fires by one of them.")
     if tz is not None and cron is None:
         raise UsageError("tz= goes with cron=: moments and intervals are the same in every zone.")
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise UsageError(f"limit must be a whole number, 1 or more, not {limit!r}.")
+    is_whole = isinstance(limit, int) and not isinstance(limit, bool)
+    if limit is not None and not (is_whole and 1 <= limit <= MOST_FIRED):
+        raise UsageError(f"limit must be a whole number from 1 to {MOST_FIRED:,}, not {limit!r}.")
     start_us = 0 if start is None else at_to_us(start)
     end_us = 0 if end is None else at_to_us(end)
     if start_us and end_us and start_us > end_us:

@@ -170,11 +170,6 @@ def folds(terms: str) -> bool:
     return " f=" in terms
 
 
-def unfolded(terms: str) -> str:
-    """The same without what `folds` asks for."""
-    return re.sub(r"(^| )k=\S+ f=\S+", "", terms).strip()
-
-
 def check_apart(terms: str, waits: bool) -> None:
     """Refuse a job that waits for others and would fold into one that does not.
 

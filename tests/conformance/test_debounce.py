@@ -179,6 +179,14 @@ def test_a_delay_counts_where_it_is_due(q: Probe) -> None:
     assert call(q, "c", ONE, when=f"+{60 * SECOND}") == ("folded", "b", 60)
 
 
+def test_after_a_jump_backward_a_throttle_restrains_for_a_period_and_no_longer(q: Probe) -> None:
+    call(q, "a", ONE)
+    q.taken()
+    q.move(-3600)
+    assert call(q, "b", ONE) == ("new", "b", 10)
+    assert call(q, "c", ONE) == ("folded", "b", 10)
+
+
 def test_a_throttle_is_forgotten_when_it_restrains_nothing(q: Probe) -> None:
     for i in range(60):
         call(q, f"j{i}", ONE, key=f"k{i}")

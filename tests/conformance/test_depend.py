@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from bide.errors import JobNotFound
-from bide.ops import consume, inspect, manage, produce
-from bide.ops.produce import CHUNK, Prepared, Receipt
+from bide.ops import consume, edges, inspect, manage, produce
+from bide.ops.produce import Prepared, Receipt
 from bide.states import State
 from tests.conformance.probe import BODY, SECOND, Probe
 
@@ -54,6 +51,22 @@ def test_it_waits_until_its_parent_has_completed_and_runs_at_once(q: Probe) -> N
     assert q.holding().edges == {"=a b"}
 
 
+def test_its_parent_knows_it_until_it_has_ended(q: Probe) -> None:
+    add(q, job("a"), job("b", "a"), job("c", "a"), job("ab"), job("d", "ab"), job("e", "d"))
+
+    def children(id: str, most: int = 10) -> edges.Children:
+        return q.run(edges.children(q.keys, id, most))
+
+    assert children("a") == (2, ["b", "c"])
+    assert children("a", 1) == (2, ["b"])
+    assert children("a", 0) == (2, [])
+    assert (children("b"), children("nobody")) == ((0, []), (0, []))
+    for claimed in q.claim().jobs:
+        q.settle(claimed, "complete")
+    assert children("a") == (2, ["b", "c"]), "freed, and not ended"
+    assert children("ab") == (1, ["d"])
+
+
 @pytest.mark.parametrize("priority", [5, 9, 0])
 def test_it_has_its_priority_once_it_is_freed(q: Probe, priority: int) -> None:
     add(q, job("a"), job("b", "a", priority=priority))
@@ -83,10 +96,11 @@ def test_a_moment_is_that_moment(q: Probe) -> None:
     assert q.holding().due["b"] == at
 
 
-def test_it_waits_for_all_of_its_parents(q: Probe) -> None:
-    add(q, job("a"), job("b"), job("c", "a", "b"))
+@pytest.mark.parametrize(("d", "outcome"), [("-", "complete"), ("-f", "fail")])
+def test_it_waits_for_all_of_its_parents(q: Probe, d: str, outcome: consume.Outcome) -> None:
+    add(q, job("a"), job("b"), job("c", "a", "b", d=d))
     a, b = q.claim().jobs
-    q.settle(a, "complete")
+    q.settle(a, outcome)
     seen = q.fetch("c")
     assert seen
     assert (seen.state, seen.awaits, seen.awaited) == (State.BLOCKED, 1, ("b",))
@@ -171,55 +185,6 @@ def test_what_was_cancelled_runs_when_it_is_asked_to(q: Probe) -> None:
     assert cause(q, "b") is None
 
 
-REMOVALS: list[Callable[[Probe], object]] = [
-    lambda q: q.run(manage.delete(q.keys, ["a"])),
-    lambda q: q.cancel("a"),
-]
-
-
-@pytest.mark.parametrize("remove", REMOVALS)
-def test_what_is_removed_is_as_good_as_cancelled(
-    q: Probe, remove: Callable[[Probe], object]
-) -> None:
-    add(q, job("a"), job("b", "a"), job("c", "a", d="-c"))
-    q.watch("b")
-    remove(q)
-    assert [state(q, id) for id in "bc"] == ["cancelled", "waiting"]
-    assert q.zset("waiters") == {}
-    assert q.hear() == "-"
-
-
-def test_to_delete_one_that_waits_leaves_nothing(q: Probe) -> None:
-    add(q, job("a"), job("b", "a"), job("c", "b"))
-    assert q.run(manage.delete(q.keys, ["b"])) == ["ok"]
-    assert state(q, "c") == "cancelled"
-    assert q.holding().edges == set()
-
-
-def test_to_empty_a_queue_removes_what_waits_too(q: Probe) -> None:
-    add(q, job("z"))
-    (z,) = q.claim().jobs
-    add(q, job("a"), job("b", "a"), job("c", "z"), job("d", "z", d="-c"))
-    assert q.run(manage.empty(q.keys, "e1")).aside == 4
-    while q.run(manage.empty(q.keys, None)).more:
-        pass
-    q.settle(z, "complete")
-    assert q.taken() == []
-    assert q.holding().ids == {"z"}
-    assert q.holding().edges == set()
-
-
-def test_a_parent_that_is_swept_frees_what_was_added_since(q: Probe) -> None:
-    add(q, job("a"))
-    (claimed,) = q.claim().jobs
-    add(q, job("p"))
-    add(q, job("b", "p", "a", d="-c"))
-    q.run(manage.empty(q.keys, "e1"))
-    add(q, job("b2", "a"))
-    q.settle(claimed, "complete")
-    assert q.taken() == ["b2"]
-
-
 def test_a_parent_that_is_given_up_has_failed(q: Probe) -> None:
     add(q, job("a"), job("b", "a"), job("c", "a", d="-f"))
     for _ in range(40):
@@ -253,31 +218,6 @@ def test_a_child_may_expire_while_it_waits_only_at_a_moment(q: Probe) -> None:
     q.move(6)
     q.claim()
     assert state(q, "c") == "cancelled"
-
-
-def test_an_unknown_parent_is_an_error_and_nothing_is_added(q: Probe) -> None:
-    with pytest.raises(JobNotFound, match="no job 'nobody' to wait for"):
-        add(q, job("x", x="x=+1"), job("b", "x", "nobody"))
-    assert q.holding().ids == set()
-    add(q, job("a"))
-    many = [f"p{i}" for i in range(2 * CHUNK)]
-    add(q, *(job(id, x=f"x=+{SECOND}") for id in many))
-    with pytest.raises(JobNotFound, match="no job 'nobody' to wait for"):
-        add(q, job("b", *many, "nobody"))
-    assert q.holding().ids == {"a", *many}
-    add(q, job("b", "a"))
-    seen = q.fetch("b")
-    assert seen
-    assert seen.awaited == ("a",)
-
-
-def test_a_repeat_changes_nothing_whatever_became_of_its_parents(q: Probe) -> None:
-    add(q, job("a"), job("b", "a"))
-    assert [r.new for r in add(q, job("b", "a"))] == [False]
-    end(q, "a")
-    q.run(manage.delete(q.keys, ["a"]))
-    assert [r.new for r in add(q, job("b", "a"))] == [False]
-    assert q.taken() == ["b"]
 
 
 def test_its_life_is_told(q: Probe) -> None:
@@ -341,91 +281,3 @@ def test_a_wide_fan_in_waits_for_every_one(q: Probe) -> None:
         q.settle_many(*(consume.Settle(one.id, one.token, "complete") for one in claimed))
         ended += len(claimed)
     assert q.taken() == ["z"]
-
-
-def test_what_a_child_needs_is_kept_until_it_has_ended(q: Probe) -> None:
-    q.configure(completed=1)
-    add(q, job("a"), job("b", when=f"+{1000 * SECOND}"), job("z", "a", "b"))
-    (a,) = q.claim().jobs
-    q.settle(a, "complete", data=b"1")
-    finished = q.fetch("a")
-    assert finished
-    for n in range(3):
-        q.move(30)
-        q.settle(q.take(f"n{n}"), "complete")
-    seen = q.fetch("a")
-    assert seen
-    assert (seen.raw_result, seen.finished_us) == (b"1", finished.finished_us)
-    q.promote("b")
-    end(q, "b")
-    end(q, "z")
-    for n in range(6):
-        q.move(30)
-        q.settle(q.take(f"m{n}"), "complete")
-    assert state(q, "a") is None
-    assert not any(member.startswith("=a") for member in q.holding().edges)
-
-
-def test_what_a_dead_producer_left_half_placed_is_removed(q: Probe) -> None:
-    parents = [f"p{i:03}" for i in range(CHUNK + 1)]
-    add(q, *(job(id) for id in parents))
-    add_first = produce.Placing(q.keys, job("z", *parents), ()).begin()
-    q.run(add_first._replace(rest=None))
-    add(q, job("y", "z"))
-    for _ in range(2):
-        ended = q.claim(count=250).jobs
-        q.settle_many(*(consume.Settle(one.id, one.token, "complete") for one in ended))
-    assert state(q, "z") == "blocked"
-    q.move(31)
-    assert q.claim().jobs == []
-    assert [state(q, id) for id in "yz"] == ["cancelled", None]
-    assert not any(member.startswith("<") for member in q.holding().edges)
-
-
-def test_what_was_left_half_placed_is_completed_by_a_repeat(q: Probe) -> None:
-    parents = [f"p{i:03}" for i in range(CHUNK + 1)]
-    add(q, *(job(id) for id in parents))
-    q.run(produce.Placing(q.keys, job("z", *parents), ()).begin()._replace(rest=None))
-    (again,) = add(q, job("z", *parents))
-    assert not again.new
-    assert "<z {}" not in q.holding().edges
-    for _ in range(2):
-        ended = q.claim(count=250).jobs
-        q.settle_many(*(consume.Settle(one.id, one.token, "complete") for one in ended))
-    assert q.taken() == ["z"]
-
-
-def test_a_namesake_waits_for_nothing_that_its_name_waited_for(q: Probe) -> None:
-    add(q, job("a"), job("c"))
-    add(q, job("b", "a"))
-    q.cancel("b")
-    q.run(manage.delete(q.keys, ["b"]))
-    add(q, job("b", "c"))
-    a, c = q.claim().jobs
-    q.settle(a, "fail")
-    assert state(q, "b") == "blocked"
-    q.settle(c, "complete")
-    assert q.taken() == ["b"]
-
-
-def test_a_namesake_of_a_parent_is_another_job(q: Probe) -> None:
-    """What the children of the one that was removed are told, its namesake's are not."""
-    ids = [f"c{i:04}" for i in range(500)]
-    add(q, job("a"), *(job(id, "a") for id in ids))
-    q.run(manage.delete(q.keys, ["a"]))
-    assert len(q.zset("blocked")) == 400
-    add(q, job("a"))
-    add(q, job("new", "a"))
-    assert list(q.zset("blocked")) == ["new"]
-    end(q, "a")
-    assert q.taken() == ["new"]
-
-
-def test_what_waits_no_more_leaves_nothing(q: Probe) -> None:
-    parents = [f"p{i:03}" for i in range(produce.CHUNK)]
-    add(q, *(job(id, when=f"+{1000 * SECOND}") for id in parents), job("z", *parents))
-    q.cancel("z")
-    for _ in range(3):
-        q.claim()
-    assert q.holding().edges == set()
-    assert q.zset("expiring") == {}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bide.errors import JobNotFound
+from bide.errors import JobNotFound, UsageError
 from bide.job import Claimed
 from bide.ops import groups, manage
 from bide.ops.produce import Prepared
+from bide.retention import Retention
 from tests.conformance.probe import BODY, SECOND, Probe
 from tests.conformance.test_depend import add, end, job, state
 
@@ -117,11 +118,11 @@ def test_to_promote_it_puts_it_into_its_group(q: Probe) -> None:
 
 
 def test_a_paused_group_keeps_what_was_freed(q: Probe) -> None:
-    q.run(groups.arrange(q.keys, "g", paused=True))
+    q.run(groups.configure(q.keys, "g", paused=True))
     add(q, job("a"), of("g", "b", "a"))
     end(q, "a")
     assert q.taken() == []
-    q.run(groups.arrange(q.keys, "g", paused=False))
+    q.run(groups.configure(q.keys, "g", paused=False))
     assert q.taken() == ["b"]
 
 
@@ -191,3 +192,24 @@ def test_calls_that_fold_come_beside_jobs_that_wait(q: Probe) -> None:
     receipts = add(q, job("a", x=UNIQUE), job("b", "p"), job("c", x=UNIQUE))
     assert [receipt.outcome for receipt in receipts] == ["new", "new", "kept"]
     assert state(q, "b") == "blocked"
+
+
+# -- data
+
+
+def test_data_of_its_own_queue_cannot_be_waited_for(q: Probe) -> None:
+    assert q.run(manage.mark_data(q.keys, Retention(), True))
+    q.push("item")
+    with pytest.raises(UsageError, match="'mail' is a delay queue"):
+        add(q, job("b", "item"))
+    with pytest.raises(UsageError, match="'mail' is a delay queue"):
+        add(q, job("b", "item", "{other}a"))
+    assert state(q, "b") is None
+
+
+def test_data_among_jobs_that_is_popped_has_ended(q: Probe) -> None:
+    """A queue that had jobs first is not marked as one of data."""
+    q.push("item")
+    add(q, job("b", "item"))
+    assert q.popped(count=1) == ["item"]
+    assert q.taken() == ["b"]

@@ -79,6 +79,21 @@ def test_a_duration_counts_from_the_due_time_also_from_a_later_one(q: Probe) -> 
     assert q.taken() == ["a"]
 
 
+@pytest.mark.parametrize("group", ["", "g=g "])
+@pytest.mark.parametrize("verb", ["promote", "reschedule"])
+def test_a_duration_counts_from_an_earlier_due_time_too(q: Probe, verb: str, group: str) -> None:
+    add(q, "a", when=f"+{1000 * SECOND}", terms=f"{group}x=+{5 * SECOND}")
+    q.run(manage.pause(q.keys))  # so that no claim comes to it by its turn
+    moved = q.promote("a") if verb == "promote" else q.reschedule("a", "+0")
+    assert moved.word == "ok"
+    q.move(4)
+    assert q.taken() == []
+    assert not expired(q, "a")
+    q.move(2)
+    assert q.taken() == []
+    assert expired(q, "a")
+
+
 def test_a_moment_is_that_moment_whenever_it_is_due(q: Probe) -> None:
     add(q, "a", terms=f"x=@{q.now + 5 * SECOND}", when=f"+{10 * SECOND}")
     q.move(6)
@@ -87,13 +102,14 @@ def test_a_moment_is_that_moment_whenever_it_is_due(q: Probe) -> None:
 
 
 def test_what_has_begun_once_does_not_expire(q: Probe) -> None:
-    add(q, "a", "b", "c", terms=f"x=+{5 * SECOND}")
-    a, b, c = q.claim().jobs
+    add(q, "a", "b", "c", "d", terms=f"x=+{5 * SECOND}")
+    a, b, c, d = q.claim().jobs
     assert q.settle(a, "retry", f"+{10 * SECOND}") == "ok"
     assert q.settle(b, "snooze", f"+{10 * SECOND}") == "ok"
     assert q.settle(c, "crash") == "ok"
+    assert q.settle(d, "release", "+0") == "ok", "which says that it had begun"
     q.move(11)
-    assert sorted(q.taken()) == ["a", "b", "c"]
+    assert sorted(q.taken()) == ["a", "b", "c", "d"]
 
 
 def test_what_was_given_back_unbegun_expires(q: Probe) -> None:

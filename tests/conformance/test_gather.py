@@ -111,6 +111,15 @@ def test_items_of_one_that_was_given_back_unbegun_go_on(q: Probe) -> None:
     assert items(q, "a") == [1, 2]
 
 
+def test_what_was_given_back_after_it_had_begun_is_frozen(q: Probe) -> None:
+    give(q, "a", 1)
+    q.move(2)
+    (claimed,) = q.claim().jobs
+    q.settle(claimed, "release", "+0")
+    assert give(q, "b", 2)[:2] == ("new", "b")
+    assert items(q, "a") == [1]
+
+
 def test_items_that_come_after_it_was_taken_back_open_another(q: Probe) -> None:
     give(q, "a", 1)
     q.cancel("a")

@@ -8,7 +8,9 @@ import pytest
 
 from bide.command import Command
 from bide.ops import groups, inspect, manage
+from bide.ops.consume import Settle
 from bide.ops.produce import Prepared
+from bide.payload.codec import Body, encode_body
 from bide.states import State
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe
 
@@ -219,12 +221,12 @@ def test_what_the_latest_job_asks_for_holds(q: Probe) -> None:
 
 
 def test_what_is_configured_goes_first(q: Probe) -> None:
-    q.run(groups.arrange(q.keys, "g", concurrency=2))
+    q.run(groups.configure(q.keys, "g", concurrency=2))
     add(q, "g", *"abcd", concurrency=1)
     assert q.taken() == ["a", "b"]
-    q.run(groups.arrange(q.keys, "g", concurrency=3))
+    q.run(groups.configure(q.keys, "g", concurrency=3))
     assert q.taken() == ["c"]
-    q.run(groups.arrange(q.keys, "g", concurrency=groups.UNSET))
+    q.run(groups.configure(q.keys, "g", concurrency=groups.UNSET))
     assert (q.taken(), group(q).concurrency) == ([], 1)
 
 
@@ -232,7 +234,7 @@ def test_one_that_may_run_more_hears_of_it(q: Probe) -> None:
     add(q, "g", "a", "b")
     q.claim()
     q.hear()
-    q.run(groups.arrange(q.keys, "g", concurrency=2))
+    q.run(groups.configure(q.keys, "g", concurrency=2))
     assert q.hear() == "-"
 
 
@@ -288,6 +290,18 @@ def test_a_group_whose_turn_was_taken_stands_behind_the_others(q: Probe) -> None
     (b,) = q.claim("w", 1).jobs
     q.settle(b, "complete")
     assert [q.taken("w", 1), q.taken("w", 1)] == [["a2"], ["b2"]]
+
+
+def test_a_group_that_was_cut_for_weight_keeps_its_place(q: Probe) -> None:
+    """Else names decide, and those behind starve."""
+    body = encode_body(Body("app.tasks:send", ("x" * 700_000,)))
+    for name in "abc":
+        ids = [f"{name}{i}" for i in range(3)]
+        q.add_many(*(Prepared(id, "+0", 5, body, terms=f"g={name} n=9") for id in ids))
+    add(q, "z", "z0")
+    first, second, third = (q.taken("w", 4) for _ in range(3))
+    assert (first, second, third) == (["a0", "b0"], ["c0", "z0", "a1"], ["b1", "a2"])
+    assert q.taken("w", 4)[0] == "c1"
 
 
 def test_the_priority_of_a_group_is_that_of_its_latest_job(q: Probe) -> None:
@@ -385,7 +399,7 @@ def test_one_that_was_cancelled_unbegun_comes_back_with_its_priority(q: Probe) -
 def test_emptying_takes_the_groups_too(q: Probe) -> None:
     add(q, "g", *(f"a{i}" for i in range(9)))
     add(q, "other", "b")
-    q.run(groups.arrange(q.keys, "kept", paused=True))
+    q.run(groups.configure(q.keys, "kept", paused=True))
     (running,) = q.claim(count=1).jobs
     step = q.run(manage.empty(q.keys, "e1"))
     assert step.aside == 9
@@ -450,14 +464,14 @@ def test_a_running_job_that_is_asked_to_end_frees_its_place_when_it_does(q: Prob
 def test_a_paused_group_begins_nothing_until_it_is_resumed(q: Probe) -> None:
     add(q, "g", "a")
     add(q, "other", "o")
-    q.run(groups.arrange(q.keys, "g", paused=True))
+    q.run(groups.configure(q.keys, "g", paused=True))
     assert q.taken() == ["o"]
     assert group(q).paused
     assert q.zset("turns") == {}
     add(q, "g", "b", when="+1")
     assert q.taken() == []
     q.hear()
-    q.run(groups.arrange(q.keys, "g", paused=False))
+    q.run(groups.configure(q.keys, "g", paused=False))
     assert q.hear() == "-"
     assert q.taken() == ["a"]
 
@@ -550,7 +564,7 @@ def test_a_turn_that_is_too_early_takes_nothing(q: Probe) -> None:
 
 
 def limit(q: Probe, rate: str, name: str = "g") -> None:
-    q.run(groups.arrange(q.keys, name, rate=rate))
+    q.run(groups.configure(q.keys, name, rate=rate))
 
 
 def test_as_many_of_a_group_begin_as_its_rate_lets_and_others_go_on(q: Probe) -> None:
@@ -586,6 +600,42 @@ def test_a_rate_goes_with_its_group_over_quiet_times_and_can_be_removed(q: Probe
     assert group(q).rate is None
 
 
+def test_what_is_given_back_unbegun_gives_its_group_its_token_back(q: Probe) -> None:
+    limit(q, f"1 {3600 * SECOND} 2")
+    add(q, "g", *"abcd", concurrency=9)
+    jobs = q.claim().jobs
+    assert [job.id for job in jobs] == ["a", "b"]
+    q.hear()
+    assert q.settle_many(*(Settle(job.id, job.token, "release") for job in jobs)) == ["ok", "ok"]
+    assert q.hear() == "-"
+    again = q.claim().jobs
+    assert [job.id for job in again] == ["a", "b"]
+    assert [job.id for job in q.claim("w2").jobs] == []
+    missing = b'{"type":"TaskNotFound","message":"no"}'
+    assert q.settle(again[0], "snooze", "+0", missing) == "ok", "by a worker that has not its task"
+    assert len(q.taken()) == 1
+    assert q.taken("w2") == []
+
+
+def test_what_had_begun_gives_its_group_nothing_back(q: Probe) -> None:
+    limit(q, f"1 {3600 * SECOND} 1")
+    add(q, "g", "a", "b")
+    (job,) = q.claim().jobs
+    assert q.settle(job, "release", "+0") == "ok"
+    assert q.taken() == []
+
+
+def test_a_token_of_a_group_does_not_come_back_after_another_was_taken(q: Probe) -> None:
+    limit(q, f"1 {10 * SECOND} 1")
+    add(q, "g", *"abc", concurrency=9)
+    (early,) = q.claim(lease=60).jobs
+    q.move(10.01)
+    (late,) = q.claim(lease=60).jobs
+    assert q.settle(early, "release") == "ok"
+    assert q.taken() == []
+    q.settle(late, "complete")
+
+
 def test_a_queue_with_a_limit_lets_groups_and_single_jobs_take_turns(q: Probe) -> None:
     q.run(manage.limit(q.keys, f"1 {10 * SECOND} 2", "keep"))
     for i in range(3):
@@ -594,3 +644,58 @@ def test_a_queue_with_a_limit_lets_groups_and_single_jobs_take_turns(q: Probe) -
     kinds = {id[:1] for id in q.taken()}
     assert kinds == {"i", "s"}
     assert q.taken() == []
+
+
+# -- the clock is set back
+
+
+def test_what_was_due_is_taken_though_its_turn_is_ahead_now(q: Probe) -> None:
+    names = [f"g{i:02}" for i in range(60)]  # more than one claim looks at
+    q.move(7200)
+    for name in names:
+        add(q, name, f"{name}-early", f"{name}-next")
+    add(q, "later", "later-1", when=f"+{5000 * SECOND}")
+    q.move(7200)
+    for _ in range(10):
+        for job in q.claim(count=100).jobs:
+            if job.id.endswith("-early"):
+                assert q.settle(job, "complete") == "ok", (
+                    "and its group's turn is behind all others"
+                )
+            else:
+                assert q.settle(job, "release") == "ok"
+        if len(q.zset("completed")) == 60:
+            break
+    q.move(-3600)
+    seen: set[str] = set()
+    for _ in range(10):
+        claim = q.claim(count=100)
+        seen |= {job.id for job in claim.jobs}
+        if not claim.more:
+            break
+    assert seen == {f"{name}-next" for name in names}
+    assert "rewinding" not in q.holding().meta
+    q.move(3600)
+    assert q.taken() == ["later-1"]
+
+
+def test_a_groups_rate_holds_it_up_for_as_long_as_one_token_takes(q: Probe) -> None:
+    q.run(groups.configure(q.keys, "g", rate=f"1 {10 * SECOND} 1"))
+    q.move(7200)
+    add(q, "g", "a", "b")
+    q.move(7200)
+    (job,) = q.claim().jobs
+    assert q.settle(job, "complete") == "ok"
+    q.move(-3600)
+    assert q.taken() == []
+    q.move(9)
+    assert q.taken() == []
+    q.move(1.1)
+    assert q.taken() == ["b"]
+
+
+def test_a_cursor_that_cannot_be_read_begins_anew(q: Probe) -> None:
+    add(q, "g", "a")
+    q.raw.hset(q.keys["meta"], "rewinding", "odd")
+    assert q.taken() == ["a"]
+    assert "rewinding" not in q.holding().meta

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from bide.clock import at_to_us
 from bide.errors import ScriptBug, UsageError
 from bide.ops import manage
 from bide.ops.consume import Outcome
@@ -54,6 +55,32 @@ def test_a_repeat_of_a_moment_changes_nothing(q: Probe) -> None:
     before = q.holding()
     assert q.reschedule("a", at).word == "ok"
     assert q.holding() == before
+
+
+def test_from_when_to_when_is_noted(q: Probe) -> None:
+    q.add("a", when="=4000000000000000")
+    first = 4_000_000_000_000_000
+    dues = [first]
+    for i in range(7):
+        dues.append(q.reschedule("a", f"={first + (i + 1) * SECOND}").due_us)
+    q.run(manage.promote(q.keys, ["a"]))
+    moves = q.notes("a").moves
+    assert len(moves) == 5, "the newest"
+    assert [at_to_us(move.was) for move in moves] == dues[-5:]
+    assert [at_to_us(move.due) for move in moves[:-1]] == dues[-4:]
+    assert moves[-1].due == moves[-1].at
+    q.run(manage.promote(q.keys, ["a"]))
+    assert q.notes("a").moves == moves, "it was due already"
+
+
+def test_what_was_rescheduled_and_ran_keeps_both(q: Probe) -> None:
+    q.add("a", when=f"+{SECOND}")
+    q.reschedule("a", "+0")
+    (job,) = q.claim().jobs
+    q.settle(job, "complete")
+    assert len(q.notes("a").moves) == 1
+    q.run(manage.delete(q.keys, ["a"]))
+    assert q.holding().hashes["notes"] == {}
 
 
 @pytest.mark.parametrize("at", ["", "5", "-5", "+", "+1e6", "=now", "+99999999999999999"])

@@ -8,7 +8,7 @@ import pytest
 
 from bide.clock import from_us
 from bide.errors import ScriptBug, UsageError
-from bide.ops import groups, inspect, manage, schedules
+from bide.ops import inspect, manage, schedules
 from bide.ops.consume import Claim
 from bide.ops.schedules import Draft, Set
 from bide.payload.codec import Body, encode_body
@@ -213,6 +213,56 @@ def test_what_cannot_be_meant_is_refused_whole(q: Probe, what: str, odd: dict[in
     args = [odd.get(i, arg) for i, arg in enumerate(command.args)]
     with pytest.raises(ScriptBug, match="BADARG schedule_set"):
         q.run(command._replace(args=args))
+    assert q.raw.exists(q.keys["schedule"], q.keys["scheduled"], q.keys["schedules"]) == 0
+
+
+def edit(q: Probe, known: Schedule, jitter_us: int = 0, **timing: Any) -> str:
+    wish = Timing(**timing)
+    return q.run(schedules.edit_schedule(q.keys, known, wish, known.missed, jitter_us)).word
+
+
+def test_an_edit_changes_when_it_fires_and_nothing_of_its_jobs(q: Probe) -> None:
+    known = put(q, priority=8, terms="x=+5000000")
+    q.run(schedules.pause_schedule(q.keys, NAME, True))
+    assert edit(q, known, cron="30 6 * * *", tz="UTC") == "ok"
+    now = read(q)
+    assert (now.when, len(now.times), now.paused) == ("30 6 * * * UTC", AHEAD, True)
+    assert (now.task, now.priority) == (known.task, 8)
+    assert now.version > known.version
+    assert q.raw.hget(q.keys["scheduled"], NAME) == of_schedule(BODY, NAME)
+    record: Any = q.raw.hget(q.keys["schedule"], NAME)
+    assert record.endswith(b"x=+5000000")
+
+
+def test_an_edit_that_is_repeated_changes_nothing(q: Probe) -> None:
+    known = put(q)
+    for word in ("ok", "same"):
+        assert edit(q, known, 7, every_us=5 * SECOND) == word
+        once = read(q)
+    q.move(1)
+    assert edit(q, known, 7, every_us=5 * SECOND) == "same"
+    assert read(q) == once
+
+
+@pytest.mark.parametrize(
+    "change", [{"every_us": 20 * SECOND}, {"jitter_us": SECOND}, {"missed": "all"}], ids=str
+)
+def test_an_edit_does_not_write_over_what_another_has_changed(
+    q: Probe, change: dict[str, Any]
+) -> None:
+    known = put(q)
+    put(q, **change)
+    theirs = read(q)
+    assert edit(q, known, every_us=5 * SECOND) == "stale"
+    assert edit(q, known, cron="* * * * *", tz="UTC") == "stale"
+    assert read(q) == theirs
+    assert edit(q, theirs, every_us=5 * SECOND) == "ok"
+
+
+def test_an_edit_makes_no_schedule(q: Probe) -> None:
+    known = put(q)
+    q.run(schedules.remove_schedules(q.keys, [NAME]))
+    assert edit(q, known, every_us=5 * SECOND) == "gone"
     assert q.raw.exists(q.keys["schedule"], q.keys["scheduled"], q.keys["schedules"]) == 0
 
 
@@ -646,7 +696,9 @@ def test_a_paused_one_is_run_now_all_the_same(q: Probe) -> None:
     pause(q, True)
     before = read(q)
     assert q.run(schedules.run_schedule(q.keys, NAME, "tick@now")) is not None
-    assert q.run(schedules.run_schedule(q.keys, NAME, "tick@now")) == 0, "a repeat adds nothing"
+    again = q.run(schedules.run_schedule(q.keys, NAME, "tick@now"))
+    assert again is not None
+    assert again.outcome == "exists"
     (job,) = q.claim().jobs
     assert (job.id, job.body) == ("tick@now", of_schedule(BODY, NAME))
     assert time_of(job.id, NAME) is None
@@ -704,15 +756,3 @@ def test_all_are_read_in_pages(q: Probe) -> None:
         assert len(page.schedules) < 2 * schedules.PAGE
     assert len(found) == 450
     assert pages > 1
-
-
-def test_what_a_schedule_makes_is_of_its_group(q: Probe) -> None:
-    put(q, every_us=10 * SECOND, terms="g=g", missed="all", priority=9)
-    move_to(q, q.now + 25 * SECOND)
-    (job,) = q.claim().jobs
-    assert q.run(groups.counts(q.keys, "g"))[1:5] == (0, 1, 1, 9)
-    assert q.claim().jobs == []
-    assert q.settle(job, "complete") == "ok"
-    assert len(q.claim().jobs) == 1
-    assert q.run(schedules.run_schedule(q.keys, NAME, f"{NAME}@now"))
-    assert q.claim().jobs == []

@@ -42,7 +42,7 @@ def bring(q: Probe, state: State, end: State | None = None, verb: str = "") -> C
     if verb == "pop" and end is State.COMPLETED:
         q.push("a")
         return NEVER_CLAIMED
-    if verb == "pop":  # a job in a queue of data
+    if verb == "pop" and state is not State.BLOCKED:  # a job in a queue of data
         q.raw.hset(q.keys["meta"], "kind", "data")
     if state is State.CANCELLED:
         add(q, verb)
@@ -53,6 +53,8 @@ def bring(q: Probe, state: State, end: State | None = None, verb: str = "") -> C
         q.add("p", when=LATER, priority=9)
         when = LATER if end is State.DELAYED else "+0"
         q.add_many(Prepared("a", when, 5, BODY, terms=terms, parents=("p",)))
+        if verb == "pop":  # which lets nothing wait any more
+            q.raw.hset(q.keys["meta"], "kind", "data")
         return NEVER_CLAIMED
     if state in (State.DELAYED, State.WAITING):
         add(q, verb, LATER if state is State.DELAYED else "+0")

@@ -250,6 +250,43 @@ def test_flows_survive_workers_that_are_killed(
     other.close()
 
 
+def test_what_comes_while_the_post_is_out_is_delivered_too(stage: Stage) -> None:
+    """A letter that is written when the letters before it have just been read."""
+    enqueue_all(stage.client, OTHER, [job("a"), job("b")])
+    enqueue_all(stage.client, MAIL, [job("z", "{other}a"), job("y", "{other}b")])
+    claim = stage.client.run(consume.claim(OTHER, "w", 1, 2, LEASE_US, 0))
+    a, b = (Settle(job.id, job.token, "complete") for job in claim.jobs)
+    stage.client.run(consume.settle(OTHER, [a]))
+
+    ended: list[Settle] = []
+    postmen: list[Postman] = []
+
+    class Meanwhile(aio.Client):
+        """A client of a worker that settles and claims while its postman is on the way."""
+
+        async def attempt_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
+            replies = await super().attempt_many(commands)
+            if commands[0].script == "hear" and not ended:
+                ended.append(b)
+                await self.run(consume.settle(OTHER, [b]))
+                claim = await self.run(consume.claim(OTHER, "w", 2, 0, LEASE_US, 0))
+                assert claim.post
+                postmen[0].deliver(OTHER)
+            return replies
+
+    async def act() -> None:
+        client = Meanwhile(stage.url, clock=TEST_CLOCK)
+        postmen.append(Postman(client, lambda queues: None))
+        postmen[0].deliver(OTHER)
+        await postmen[0].close()
+        await client.close()
+
+    asyncio.run(act())
+    assert ended == [b]
+    assert stage.state(MAIL, "y") == stage.state(MAIL, "z") == "waiting"
+    assert {m for m in assert_legal(stage.direct, "other").edges if m[0] == "@"} == set()
+
+
 def test_what_another_queue_refuses_is_told_again(stage: Stage) -> None:
     enqueue_all(stage.client, OTHER, [job("a")])
     enqueue_all(stage.client, MAIL, [job("z", "{other}a")])

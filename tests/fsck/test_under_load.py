@@ -14,6 +14,7 @@ from bide import Queue, Retention, Retry, sync
 from bide.cli.fsck import Found, look
 from bide.cli.site import Site
 from bide.keys import keys_of
+from bide.ops import consume
 from bide.script import TEST_CLOCK
 from tests.faults.crew import JOBS, Crew
 from tests.faults.legal import assert_legal
@@ -40,6 +41,21 @@ def test_no_verb_leaves_anything_to_be_found(one_url: str, seed: int, site: Site
     for step, verb in enumerate(workload.steps(STEPS)):
         assert list(look(site, (), step % 2 == 1)) == [], f"step {step}: {verb}"
     workload.close()
+
+
+def test_a_parent_that_is_removed_piece_by_piece_is_no_error(one_url: str, site: Site) -> None:
+    """What it was kept for, claims forget later."""
+    with closing(Queue("mail", url=one_url)) as queue:
+        first = queue.enqueue("app:task")
+        prepared = [queue.prepare("app:task", depends_on=first) for _ in range(250)]
+        queue.enqueue_many(prepared)
+        (job,) = site.client.run(consume.claim(KEYS, "w", 1, 1, 10_000_000, 0)).jobs
+        done = consume.Settle(job.id, job.token, "complete")
+        site.client.run(consume.settle(KEYS, [done]))
+        site.client.run(consume.claim(KEYS, "w", 2, 0, 10_000_000, 0))
+        first.delete()
+        assert queue._client._redis.zcard(queue.keys["edges"]) == 51
+    assert list(look(site, (), False)) == []
 
 
 class Checking(threading.Thread):

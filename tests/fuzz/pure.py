@@ -305,7 +305,7 @@ _SAMPLES: list[tuple[Command[Any], Any]] = [
     (listen.listen(MAIL, "l", "-"), [b"ok", NOW, b"1-0", 0]),
     (schedules.read_page(MAIL, "0"), [b"ok", NOW, b"0", b"nightly", SCHEDULES[0]]),
     (schedules.pause_schedule(MAIL, "nightly", True), [b"ok", NOW, SCHEDULES[0]]),
-    (schedules.run_schedule(MAIL, "nightly", "nightly@1"), [b"ok", NOW, NOW]),
+    (schedules.run_schedule(MAIL, "nightly", "nightly@1"), [b"ok", NOW, b"new", NOW, b"x"]),
     (schedules.remove_schedules(MAIL, ["a"]), [b"ok", b"ok"]),
     (registry.workers(keys_of(None)), [b"ok", NOW, [b"w", ABOUTS[0]]]),
     (registry.queues(keys_of(None)), [b"ok", [b"mail", b"low"]]),

@@ -20,7 +20,7 @@ ESCAPES = "a\x1b[2Jb\rc\x9b1m\u202e"
     ("args", "code", "says"),
     [
         (["inof"], 2, "no command 'inof'; did you mean 'info'? See `bide --help`."),
-        (["zzz"], 2, "no command 'zzz'; there are demo, worker, "),
+        (["zzz"], 2, "no command 'zzz'; there are demo, dev, worker, "),
         (["queues", "puase"], 2, "did you mean 'pause'? See `bide queues --help`."),
         (["--jsn"], 2, "--jsn"),
         (["info", "--jsn"], 2, "--json"),

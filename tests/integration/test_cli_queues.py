@@ -77,6 +77,41 @@ def test_limits_are_set_shown_and_removed(home: Path, one_url: str, mail: Queue)
     assert limit("--rate", "none", "--max-active", "none") == "mail: no limits\n"
 
 
+def test_limits_of_a_group_are_set_shown_and_removed(home: Path, one_url: str, mail: Queue) -> None:
+    def limit(*args: str, group: str = "g") -> str:
+        line = said(bide(home, "queues", "limit", "mail", "-g", group, *args, url=one_url))
+        return line.removeprefix(f"Group {group} of mail: ").rstrip()
+
+    group = mail.group("g")
+    assert limit() == "no limits but those of its jobs"
+    assert limit("--rate", "100/s", "--max-active", "5") == "100/s, 5 at once"
+    assert limit("--rate", "2/m", "--burst", "3") == "2/m in bursts of 3, 5 at once"
+    counts = group.counts()
+    assert (counts.rate, counts.burst, counts.concurrency) == ("2/m", 3, 5)
+    said(bide(home, "queues", "pause", "mail", "-g", "g", url=one_url))
+    assert limit() == "paused, 2/m in bursts of 3, 5 at once"
+    assert "paused, 2/m in bursts of 3" in said(bide(home, "queues", "groups", "mail", url=one_url))
+    asked = bide(home, "queues", "limit", "mail", "-g", "g", "--json", url=one_url)
+    assert json.loads(said(asked))["queues"]["mail"] == {
+        "group": "g", "rate": "2/m", "burst": 3, "max_active": 5, "paused": True,
+    }  # fmt: skip
+    said(bide(home, "queues", "resume", "mail", "-g", "g", url=one_url))
+    assert limit("--rate", "none") == "5 at once"
+    assert limit("--max-active", "none") == "no limits but those of its jobs"
+    assert mail.groups() == []
+    assert limit(group="other") == "no limits but those of its jobs"
+    assert mail.counts().limits.rate is None, "the queue's own stay"
+    for args, says in (
+        (("--rate", "fast"), "rate must be how many in which time"),
+        (("--max-active", "0"), "run 1 to 10000 at once, not 0"),
+        (("--burst", "3"), "give it along with rate="),
+    ):
+        done = bide(home, "queues", "limit", "mail", "-g", "g", *args, url=one_url)
+        assert says in error_of(done, 2)
+    done = bide(home, "queues", "limit", "mail", "-g", "a b", url=one_url)
+    assert "group" in error_of(done, 2)
+
+
 def test_limits_that_cannot_be_meant_are_refused(home: Path, one_url: str, mail: Queue) -> None:
     for args, says in (
         (("--rate", "fast"), "rate must be how many in which time"),

@@ -7,6 +7,7 @@ import queue
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ import pytest
 from bide import Queue
 from bide.cli.site import Site
 from tests.integration.console import bide, environment, error_of
+from tests.web.serving import Page
 
 APP = """
 from bide import Queue
@@ -36,12 +38,14 @@ PATIENCE = 30.0
 class Running:
     """A `bide dev`, and what it says."""
 
-    def __init__(self, home: Path, *args: str) -> None:
+    def __init__(self, home: Path, *args: str, **more: str) -> None:
         self.home = home
         self.process = subprocess.Popen(
             [sys.executable, "-m", "bide", "dev", *args],
             cwd=home,
-            env=environment(None, PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}"),
+            env=environment(
+                None, PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}", **more
+            ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -93,8 +97,8 @@ Start = Callable[..., Running]
 def start(tmp_path: Path) -> Iterator[Start]:
     started = []
 
-    def start(*args: str, home: Path = tmp_path) -> Running:
-        started.append(Running(home, *args))
+    def start(*args: str, home: Path = tmp_path, **more: str) -> Running:
+        started.append(Running(home, *args, **more))
         return started[-1]
 
     yield start
@@ -166,12 +170,46 @@ def test_the_worker_follows_the_source(tmp_path: Path, start: Start) -> None:
     dev.wait_for("^welcome back, eve$")
 
     processes = below(dev.process.pid)
-    assert len(processes) >= 3, "server, watcher, worker"
+    assert len(processes) >= 5, "server, watcher, worker, page, watcher"
     letters.close()
     assert dev.stop() == 0
     assert gone(processes)
     assert not (tmp_path / ".bide" / "server.sock").exists()
     assert "importlib" not in "".join(dev.said)
+
+
+def test_the_page_is_beside_it_and_ends_with_it(tmp_path: Path, start: Start) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    dev = start("app.py")
+    said = dev.wait_for("the page is at ")
+    port = int(re.findall(r"http://127.0.0.1:(\d+)/", said)[0])
+    dev.wait_for("serves letters")
+    with closing(Queue("letters", url=dev.url)) as letters:
+        letters.enqueue("app:hello", "ann", delay=3600)
+    page = Page(port)
+    assert "letters" in page.get("/queues").text
+    assert page.post(verb="pause", q="letters").status == 303, "whoever develops may change things"
+    with socket.create_connection(("127.0.0.1", port)) as watching:  # a browser that stays
+        watching.sendall(b"GET /api/live HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+        assert watching.recv(15) == b"HTTP/1.1 200 OK"
+        processes = below(dev.process.pid)
+        assert dev.stop() == 0
+    assert gone(processes)
+    with pytest.raises(ConnectionError):
+        page.get("/queues")
+
+
+def test_without_what_the_page_needs_it_says_how_to_get_it(tmp_path: Path, start: Start) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "sitecustomize.py").write_text("import sys\nsys.modules['uvicorn'] = None\n")
+    dev = start("app.py", PYTHONPATH=str(bare))
+    assert dev.wait_for("for a page") == (
+        "bide dev: for a page of what is due: pip install 'bide[web]'\n"
+    )
+    dev.wait_for("serves letters")
+    assert dev.stop() == 0
 
 
 def test_its_data_stay(tmp_path: Path, start: Start) -> None:
@@ -206,7 +244,7 @@ def test_nothing_outlives_it_even_when_it_is_killed(tmp_path: Path, start: Start
     dev.wait_for("beside on unix://")
     dev.wait_for("serves letters")
     processes = below(dev.process.pid)
-    assert len(processes) >= 5, "server, watcher, worker, program, watcher"
+    assert len(processes) >= 7, "server, watcher, worker, page, watcher, program, watcher"
     try:
         assert dev.stop(signal.SIGKILL) == -signal.SIGKILL
         assert gone(processes)

@@ -242,10 +242,27 @@ def test_a_circle_is_refused(queue: Queue) -> None:
     b = queue.prepare(jobs.add, (1,), job_id="b", depends_on="a")
     with pytest.raises(UsageError, match="'a' waits for 'b', which does not stand before it"):
         queue.enqueue_many([a, b])
-    with pytest.raises(UsageError, match="Each step is what"):
+    with pytest.raises(UsageError, match=r"Each step is what .* not an empty list"):
         chain(a, [])
     with pytest.raises(UsageError, match="completed=, ended= or failed="):
         fan_in([a])
+
+
+def test_what_is_no_step_is_refused(queue: Queue) -> None:
+    a, there = queue.prepare(jobs.add, (1,)), queue.enqueue(jobs.add, 2)
+    with pytest.raises(UsageError, match=rf"Each step is what .* not <Job {there.id}"):
+        chain(a, there)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"Each step is what .* not None"):
+        fan_in(None, ended=a)  # type: ignore[arg-type]
+
+
+def test_a_step_of_too_many_is_refused(queue: Queue) -> None:
+    one = queue.prepare(jobs.add, (1,))
+    many = [one._replace(id=f"j{n}") for n in range(20_001)]
+    with pytest.raises(UsageError, match="20,000 others, not for 20,001"):
+        chain(many, one)
+    with pytest.raises(UsageError, match="20,000 others, not for 20,001"):
+        fan_in(many, ended=one)
 
 
 def test_a_job_of_another_server_is_refused(queue: Queue) -> None:

@@ -18,7 +18,9 @@ from bide import (
     ScheduleNotFound,
     Schedules,
     State,
+    Unique,
     UsageError,
+    gather,
     testing,
 )
 from bide.clock import from_us
@@ -140,10 +142,19 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"every": 5, "start": soon(99), "end": soon(9)}, "would never fire"),
     ({"every": 5, "limit": 0}, "limit must be"),
     ({"every": 5, "limit": True}, "limit must be"),
+    ({"every": 5, "limit": 10**30}, "limit must be"),
     ({"every": 5, "missed": "some"}, "missed must be"),
     ({"every": 5, "jitter": -1}, "must not be negative"),
-    ({"every": 5, "delay": 5}, "There is no option 'delay'"),
-    ({"every": 5, "job_id": "x"}, "There is no option 'job_id'"),
+    ({"every": 5, "delay": 5}, "have no delay=: they are due at its times"),
+    ({"every": 5, "job_id": "x"}, "have no job_id=: the id of each"),
+    ({"every": 5, "depends_on": "x"}, "have no depends_on=: nobody knows yet what"),
+    ({"every": 5, "if_failed": True}, "have no if_failed=: they wait for no other"),
+    ({"every": 5, "durability": "fsync"}, "have no durability=: workers' claims"),
+    ({"every": 5, "more": 1}, "There is no option 'more'"),
+    ({"every": 5, "group": "a b"}, "group holds a brace, a space|a space"),
+    ({"every": 5, "group_concurrency": 2}, "is said of a group"),
+    ({"every": 5, "unique": "yes"}, "unique='yes' is"),
+    ({"every": 5, "unique": gather(1)}, "made for itself"),
     ({"every": 5, "priority": 11}, "priority must be"),
     ({"every": 5, "name": "a b"}, "holds a brace, a space"),
     ({"every": 5, "name": "x" * 101}, "100 bytes at most"),
@@ -195,7 +206,9 @@ def test_a_mistake_shows_where_it_is_made() -> None:
         queue.cron("x")
     with pytest.raises(UsageError, match="is no time zone"):
         AsyncQueue("decorators").cron(NINE, tz="x")
-    with pytest.raises(UsageError, match="There is no option"):
+    with pytest.raises(UsageError, match="There is no option 'more'"):
+        queue.every(5, more=5)  # type: ignore[call-arg]
+    with pytest.raises(UsageError, match="have no delay="):
         queue.every(5, delay=5)  # type: ignore[call-arg]
 
 
@@ -213,9 +226,7 @@ def test_a_worker_sets_what_its_modules_declare_and_fires_it(
             jobs.wait_seen(3)
         beat = found["tests.integration.scheduled:beat"]
         assert "schedule morning of queue declared is set, next at " in caplog.text
-        first = int(jobs.seen[0][0].partition("@")[2])
-        # Whoever looked may have done so when some of them had fired.
-        assert {*beat.times[:1]} <= {first + n * 50_000 for n in range(3)}
+        first = int(jobs.seen[0][0].rpartition("@")[2])  # it may have fired before it was read
         for n, (id, name, time, due) in enumerate(jobs.seen):
             assert (id, name) == (f"{beat.name}@{first + n * 50_000}", beat.name)
             assert time == due == from_us(first + n * 50_000)
@@ -238,6 +249,25 @@ def test_a_schedule_whose_code_has_gone_fails_and_says_so(mail: Queue) -> None:
         assert job.error.type == "bide.TaskNotFound"
         assert "no_such" in job.error.message
         assert job.schedule == "gone"
+
+
+def test_times_have_groups_and_keys_in_a_worker(mail: Queue) -> None:
+    jobs.seen.clear()
+    jobs.gate.clear()
+    more: dict[str, Any] = {"every": "20ms", "missed": "all", "limit": 5}
+    mail.schedules.upsert("one", jobs.wait_thread, group="g", unique=Unique(), **more)
+    mail.schedules.upsert("two", jobs.add, (2,), group="g", **more)
+    mail.schedules.upsert("three", jobs.add, (3,), group="g", group_concurrency=1, **more)
+    with at_work(mail, concurrency=8):
+        try:
+            eventually(lambda: all(one.fired == 5 for one in mail.schedules.all()))
+            assert mail.counts().active == 1, "of one group"
+        finally:
+            jobs.gate.set()
+        eventually(lambda: (now := mail.counts()).completed and not now.waiting + now.active)
+    ran = [job.id.partition("@")[0] for job in mail.jobs("completed", count=50)]
+    assert (ran.count("two"), ran.count("three")) == (5, 5)
+    assert 1 <= ran.count("one") <= 5, "those that waited are one"
 
 
 def test_an_unread_time_zone_is_said_once_and_holds_nobody_up(
@@ -342,6 +372,22 @@ def test_what_a_schedule_makes_is_signed_for_the_schedule(
         assert [one.status for one in runs] == [State.FAILED] * len(forged) + [State.COMPLETED]
         assert all(one.error and one.error.type == "bide.BadSignature" for one in runs[:-1])
         assert mail.schedules.upsert("b", jobs.add, (2,), at=mail.schedules.fetch("b").at)
+
+
+def test_what_may_stand_in_another_place_is_signed_for_that(one_url: str, signing: str) -> None:
+    latest = Unique(key="k", on_conflict="replace")
+    with closing(Queue("mail", url=one_url)) as mail:
+        mail.schedules.upsert("s", jobs.add, (1,), every="1h", unique=latest)
+        by_time = mail.schedules.run("s")
+        call = mail.enqueue_call(jobs.add, (2,), unique=latest)
+        assert (call.id, call.outcome) == (by_time.id, "replaced")
+        burst(mail)
+        assert by_time.refresh().result == 2
+        call = mail.enqueue_call(jobs.add, (2,), unique=latest)
+        by_time = mail.schedules.run("s")
+        assert (by_time.id, by_time.outcome) == (call.id, "replaced")
+        burst(mail)
+        assert by_time.refresh().result == 1
 
 
 # -- with bide.testing

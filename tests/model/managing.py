@@ -69,7 +69,9 @@ class Managed(Uniques):
         for id in ids:
             job = self.waits(id)
             if job:
-                job.score = max(at, now)
+                if job.score != (to := max(at, now)):
+                    job.note(b"R %d %d %d" % (now, job.score, to))
+                job.score = to
                 moved = True
             reply += [b"ok", job.score] if job else [self.state(id, now).encode(), 0]
         if moved:
@@ -81,6 +83,7 @@ class Managed(Uniques):
         for id in ids:
             job = self.waits(id)
             if job and job.score > now:
+                job.note(b"R %d %d %d" % (now, job.score, now))
                 job.score = now
                 self.push()
             reply += [b"ok", job.score] if job else [self.state(id, now).encode(), 0]

@@ -27,7 +27,7 @@ STAMPS = {
     "cancel": "X",
     "crash": "K",
 }
-NOTES = {"E": (10, 49152), "C": (10, 4096), "L": (100, 32768), "P": (1, 4096)}
+NOTES = {"E": (10, 49152), "C": (10, 4096), "L": (100, 32768), "P": (1, 4096), "R": (5, 500)}
 """Kind of note -> how many lines of it are kept, and how many bytes."""
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+from functools import partial
 
-from bide import Queue, Worker, chain, fan_in
+from bide import Queue, Unique, Worker, chain, fan_in
 from bide.keys import keys_of
 from tests.faults.legal import assert_legal
 from tests.integration import jobs
+from tests.integration.workers import eventually
 from tests.servers.cluster import Cluster
 from tests.servers.plain import client_of
 
@@ -29,3 +32,34 @@ def test_a_job_waits_for_jobs_on_another_node(nodes: Cluster) -> None:
             assert assert_legal(client, name).sets["blocked"] == {}
     mail.close()
     other.close()
+
+
+def test_schedules_of_groups_and_keys_fire_in_a_cluster(nodes: Cluster) -> None:
+    def is_done(queue: Queue) -> bool:
+        counts = queue.counts()
+        is_over = all(one.over for one in queue.schedules.all())
+        return is_over and not counts.waiting + counts.active
+
+    def fire(queue: Queue) -> None:
+        for name, args in (("a", (1,)), ("b", (2,))):
+            queue.schedules.upsert(
+                *(name, jobs.add, args), every="10ms", limit=3, missed="all", group="g"
+            )
+        queue.schedules.upsert("c", jobs.add, (3,), every="10ms", limit=3, unique=Unique(key=1))
+
+    with contextlib.closing(client_of(nodes.url)) as client:
+        for name in ("mail", "other"):
+            with contextlib.closing(Queue(name, url=nodes.url)) as queue:
+                fire(queue)
+                worker = Worker(queue, modules="tests.integration.jobs")
+                thread = threading.Thread(target=worker.work)
+                thread.start()
+                try:
+                    eventually(partial(is_done, queue))
+                finally:
+                    worker.stop()
+                    thread.join(20)
+                ran = [job.id.partition("@")[0] for job in queue.jobs("completed", count=50)]
+                assert (ran.count("a"), ran.count("b")) == (3, 3)
+                assert 1 <= ran.count("c") <= 3
+            assert not (left := assert_legal(client, name)).order | left.held | left.turns

@@ -274,7 +274,8 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
         (1, produce.enqueue(MAIL, [JOB], ("replica", "fsync"))),
         (0, produce.enqueue(MAIL, [], ("fsync",))),
     ],
-    "edges.link": [(n, edges.link(MAIL, "a", [("b", "-")] * n, True)) for n in (0, 3)],
+    "edges.link": [(n, edges.link(MAIL, "a", [("b", "-")] * n, True, list)) for n in (0, 3)],
+    "edges.children": [(0, edges.children(MAIL, "a", 20))],
     "edges.attend": [(n, edges.attend(MAIL, [("{other}a", "b")] * n)) for n in (1, 3)],
     "edges.post": [(n, edges.post(MAIL, "-", ["@{other}a b C"] * n)) for n in (0, 3)],
     "edges.hear": [(n, edges.hear(MAIL, [("a", "{other}b", "C")] * n)) for n in (1, 3)],
@@ -299,7 +300,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "manage.empty": [(0, manage.empty(MAIL, "this")), (0, manage.empty(MAIL, None))],
     "listen.listen": [(0, listen.listen(MAIL, "audit", "1-1"))],
     "inspect.fetch": [(n, inspect.fetch(MAIL, ["a"] * n)) for n in (1, 3)],
-    "groups.arrange": [(0, groups.arrange(MAIL, "g", 2, True, "1 1 1"))],
+    "groups.configure": [(0, groups.configure(MAIL, "g", 2, True, "1 1 1"))],
     "groups.counts": [(0, groups.counts(MAIL, "g"))],
     "groups.page": [(0, groups.page(MAIL, "0"))],
     "inspect.counts": [(0, inspect.counts(MAIL))],
@@ -325,6 +326,9 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "schedules.set_schedule": [
         (0, schedules.set_schedule(MAIL, DRAFT)),
         (0, schedules.set_schedule(MAIL, DRAFT, ([1, 2], False))),
+    ],
+    "schedules.edit_schedule": [
+        (0, schedules.edit_schedule(MAIL, SCHEDULE, SCHEDULE.timing, "once", 0)),
     ],
     "schedules.read_page": [(0, schedules.read_page(MAIL, "0"))],
     "schedules.read_schedules": [

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bide.cron import LONGEST, Cron, zone_of
+from bide.cron import LONGEST, Cron, cron_of, zone_of
 from bide.errors import UsageError
 
 ZONES = ("Europe/Paris", "America/New_York", "Australia/Lord_Howe", "UTC")
@@ -128,16 +128,20 @@ def test_a_day_that_no_month_has_is_refused(text: str) -> None:
         Cron(text)
 
 
-@pytest.mark.parametrize("text", ["1" * (LONGEST + 1), None, 5, b"* * * * *"])
+@pytest.mark.parametrize("text", ["1" * (LONGEST + 1), None, 5, b"* * * * *", ["* * * * *"]])
 def test_what_is_no_short_text_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="must be text of 200 characters at most"):
         Cron(text)
+    with pytest.raises(UsageError, match="must be text of 200 characters at most"):
+        cron_of(text, "UTC")
 
 
-@pytest.mark.parametrize("zone", ["Europe/Atlantis", "", "../x", "x" * 65, "\x00", None, 5])
+@pytest.mark.parametrize("zone", ["Europe/Atlantis", "", "../x", "x" * 65, "\x00", None, 5, []])
 def test_a_zone_that_nobody_knows_is_refused(zone: str) -> None:
     with pytest.raises(UsageError, match="is no time zone that this machine knows"):
         zone_of(zone)
+    with pytest.raises(UsageError, match="is no time zone that this machine knows"):
+        cron_of("* * * * *", zone)
 
 
 # -- every minute of some days, as Debian's cron would look at them

@@ -119,6 +119,9 @@ def test_a_key_that_takes_much_is_shortened_and_stays_itself() -> None:
         (lambda: Unique(until="done"), "until='done' is not a duration"),
         (lambda: Unique(until=0), "longer than nothing"),
         (lambda: Unique(on_conflict="drop"), "'keep', 'replace', 'reject'"),  # type: ignore[arg-type]
+        (lambda: Unique(on_conflict=["keep"]), "'keep', 'replace', 'reject'"),  # type: ignore[arg-type]
+        (lambda: Unique(key="a\ud800"), "half a character"),
+        (lambda: terms(Unique(key=lambda: "\ud800")), "half a character"),
         (lambda: Unique(key=""), "1 to 200 characters"),
         (lambda: Unique(key="x" * 201), "use a digest"),
         (lambda: Unique(key=1.5), "text or an integer"),  # type: ignore[arg-type]
@@ -189,12 +192,29 @@ def test_what_was_cut_off_is_refused(cut: int) -> None:
         framed(call(1)) + call(2),
         framed(encode_body(Body("app:task"))),
         framed(encode_body(Body("app:task", (1, 2)))),
-        framed(call(1)) + framed(call(2, codec="msgpack")),
     ],
 )
 def test_what_no_script_put_together_is_refused(data: bytes) -> None:
     with pytest.raises(PayloadError):
         decode_body(data)
+
+
+def test_calls_of_several_codecs_are_one_list() -> None:
+    """As they come while producers are on their way from one serializer to another."""
+    calls = [call(1), call({"two": 2}, codec="msgpack"), call(3)]
+    data = b"".join(map(framed, calls))
+    assert decode_envelope(data).body == Body("app:task", codec="msgpack")
+    assert decode_body(data).args == ([1, {"two": 2}, 3],)
+    backward = b"".join(map(framed, reversed(calls)))
+    assert decode_body(backward).args == ([3, {"two": 2}, 1],)
+
+
+def test_a_pickled_call_among_others_is_read_only_where_that_is_allowed() -> None:
+    data = framed(call(1)) + framed(call({2}, codec="pickle")) + framed(call(3, codec="msgpack"))
+    assert decode_envelope(data).body.codec == "pickle"
+    with pytest.raises(PayloadError, match="allow-pickle"):
+        decode_body(data)
+    assert decode_body(data, allow_pickle=True).args == ([1, {2}, 3],)
 
 
 def test_what_was_gathered_holds_no_other_such() -> None:

@@ -106,3 +106,19 @@ async def test_outcomes_are_kept_until_the_server_has_them(loop: Loop, station: 
     await loop._exchange([_Part(0, station, [], [first], None)])
     assert station.settles == [first, second]
     assert station.resting
+
+
+@pytest.mark.parametrize(("burst", "claimed", "looks"), [(1, None, 1), (1, 1, 0), (0, None, 0)])
+async def test_a_burst_looks_once_more_behind_what_it_settled(
+    station: Station, burst: int, claimed: int | None, looks: int
+) -> None:
+    """The slots may have gone to another queue, and a burst does not wait for hints."""
+    loop = Loop(Gone(), [station], Strict(), burst=bool(burst))  # type: ignore[arg-type]
+    loop._running = Slots()  # type: ignore[assignment]
+    loop._running.confirmed = lambda settles: None  # type: ignore[method-assign]
+    station.check = False
+    empty = REPLY._replace(jobs=[], until_us=10, deadline_us=10)
+    replies = [["ok"]] if claimed is None else [["ok"], empty]
+    part = _Part(0, station, [], [Settle("a", 1, "complete")], claimed)
+    loop._read(part, replies, time.monotonic())
+    assert station.check == bool(looks)

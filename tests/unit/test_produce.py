@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from bide.errors import UsageError
-from bide.ops.produce import check_when
+from bide.keys import keys_of
+from bide.ops.produce import CHUNK, TERMS_CHUNK, Prepared, check_when, enqueue_many, jobs_in
 
 
 @pytest.mark.parametrize("text", ["+0", "+1000000", "=1700000000000000"])
@@ -19,3 +20,24 @@ def test_what_says_when_is_let_through(text: str) -> None:
 def test_what_a_script_would_refuse_is_refused(text: Any) -> None:
     with pytest.raises(UsageError, match="does not say when"):
         check_when(text)
+
+
+def job(id: str, *parents: str) -> Prepared:
+    return Prepared(id, "+0", 5, b"{}", terms="d=-" if parents else "", parents=parents)
+
+
+def test_what_waits_comes_with_what_it_waits_for_or_in_a_later_trip() -> None:
+    """For each round trip, how many jobs each of its calls adds."""
+
+    def trips(jobs: list[Prepared]) -> list[list[int]]:
+        return [[*map(jobs_in, trip)] for trip in enqueue_many(keys_of("mail"), jobs)]
+
+    most = TERMS_CHUNK
+    pairs = [one for n in range(most) for one in (job(f"a{n}"), job(f"b{n}", f"a{n}"))]
+    assert trips(pairs) == [[most, most]]
+    fan_out = [job("a"), *(job(f"b{n}", "a") for n in range(3 * most - 1))]
+    assert trips(fan_out) == [[most], [most, most]]
+    parents = [f"a{n}" for n in range(2 * CHUNK)]
+    assert trips([*map(job, parents), job("b", *parents), job("c", "b")]) == [[most] * 5, [1], [1]]
+    assert trips([job("a"), job("b", "{other}x"), job("c", "a")]) == [[1, 1], [1]]
+    assert trips([job("b", "{other}x"), job("c", "{other}x")]) == [[1, 1]]

@@ -72,7 +72,9 @@ def paths(desk: Page, mail: Queue) -> list[str]:
         "/?span=month",
         "/punctuality",
         "/schedules",
+        "/schedule?q=mail&name=tick",
         "/queues",
+        "/groups?q=mail",
         "/queue?q=mail",
         "/jobs",
     ]
@@ -86,6 +88,7 @@ def test_every_page_is_whole(
     at = datetime.now(UTC) + timedelta(minutes=20)
     mail.enqueue_many([mail.prepare("shop:remind", (i,), at=at) for i in range(150)])
     mail.schedules.upsert("tick", "shop:tick", every="10s")
+    mail.enqueue_call("shop:remind", delay=60, group="customer-7")
     mail.enqueue("shop:" + "long_name" * 20, "x" * 400, delay=90)
     mine = tab(color_scheme=scheme, viewport={"width": width, "height": 800})
     for path in paths(desk, mail):
@@ -132,6 +135,9 @@ def test_nothing_that_a_job_says_is_run(tab: Callable[..., Tab], desk: Page, mai
         mail.enqueue_call(nasty, (payload,), retry=0)
         strange = produce.prepare(Body(f"app:{payload}", [payload]), 60)  # another program's
         mail.enqueue_many([strange])
+    odd = "<img/src=x/onerror=window.hit=1>"  # names have no spaces
+    mail.schedules.upsert(odd, "shop:tick", [odd], every="1h")
+    mail.enqueue_call("shop:remind", (odd,), delay=600, group=odd)
     # In a thread: in this one, playwright's event loop runs.
     worker = Worker([mail], modules=[__name__], concurrency=4)
     thread = threading.Thread(target=worker.work, kwargs={"burst": True})
@@ -140,8 +146,9 @@ def test_nothing_that_a_job_says_is_run(tab: Callable[..., Tab], desk: Page, mai
     assert not thread.is_alive()
     page = tab().page
     jobs = desk.get("/api/jobs", count=100).json["jobs"]
-    assert len(jobs) == 3 * len(PAYLOADS)
-    wanted = ["/", "/failures", "/jobs", "/queue?q=mail"]
+    assert len(jobs) == 3 * len(PAYLOADS) + 1
+    wanted = ["/", "/failures", "/jobs", "/queue?q=mail", "/schedules", "/groups?q=mail"]
+    wanted.append(f"/schedule?{urlencode({'q': 'mail', 'name': odd})}")
     wanted += [f"/job?q=mail&id={job['id']}" for job in jobs if job["state"] != "completed"]
     # What is asked for is written into the page too.
     wanted += [f"/jobs?{urlencode({'text': each, 'task': each})}" for each in PAYLOADS]
@@ -249,3 +256,30 @@ def test_what_somebody_types_is_not_taken_away(tab: Callable[..., Tab], mail: Qu
     job.reschedule(delay=7200)
     page.wait_for_selector(".countdown time:has-text('in 1h')")
     assert page.input_value("input[name=delay]") == "33m"
+
+
+def test_a_schedule_is_changed_after_a_look_at_its_times(
+    tab: Callable[..., Tab], mail: Queue
+) -> None:
+    mail.schedules.upsert("report", "shop:report", cron="0 9 * * *", tz="Europe/Berlin")
+    mine = tab(viewport={"width": 390, "height": 800})
+    page = mine.live("/schedules")
+    page.click("a:has-text('report')")
+    page.fill("input[name=cron]", "61 * * * *")
+    page.click("button:has-text('Preview')")
+    expect(page.locator("[role=alert]")).to_contain_text("is no cron expression")
+    assert len(mine.wrong) == 1, "the browser's own words for the status"
+    assert "400" in mine.wrong.pop()
+    page.fill("input[name=cron]", "30 6 * * *")
+    page.fill("input[name=tz]", "Asia/Tokyo")
+    page.click("button:has-text('Preview')")
+    rows = page.locator(".firings tbody tr")
+    expect(rows).to_have_count(10)
+    assert "21:30:00" in rows.first.text_content(), "the reader's time, which is UTC here"
+    assert "06:30:00 JST" in rows.first.text_content()
+    assert mail.schedules.fetch("report").when == "0 9 * * * Europe/Berlin"
+    page.click("button:has-text('Save')")
+    page.wait_for_selector("dd:has-text('30 6 * * * Asia/Tokyo')")
+    assert mail.schedules.fetch("report").when == "30 6 * * * Asia/Tokyo"
+    current = page.locator(".top nav [aria-current]").bounding_box()
+    assert 0 <= current["x"] <= 390 - current["width"], "the page's name is in view"

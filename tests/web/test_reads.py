@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -300,3 +301,67 @@ def test_jobs_of_a_group_are_on_the_timeline_too(page: Page, mail: Queue) -> Non
     found = page.get("/api/timeline", span="hour").json
     assert sum(each["due"].get("mail", 0) for each in found["stretches"]) == 1
     assert "<dt>Group</dt><dd>ada</dd>" in page.get("/job", id=job.id).text
+
+
+def test_a_job_with_its_parents_and_children_of_other_queues(
+    page: Page, mail: Queue, one_url: str
+) -> None:
+    with closing(Queue("orders", url=one_url)) as orders:
+        order = orders.enqueue("shop:order", 7, delay=60)
+        first = mail.enqueue("shop:first", delay=60)
+        gone = mail.enqueue("shop:gone", delay=60)
+        job = mail.enqueue_call("shop:both", depends_on=[order, first, gone], allow_failure=True)
+        after = orders.enqueue_call("shop:after", depends_on=[job])
+        last = mail.enqueue_call("shop:last", depends_on=[job])
+    shown = page.get("/api/job", id=job.id).json
+    assert [(one["queue"], one["id"], one["state"]) for one in shown["above"]] == [
+        ("orders", order.id, "delayed"),
+        ("mail", first.id, "delayed"),
+        ("mail", gone.id, "delayed"),
+    ]
+    assert {one["id"] for one in shown["below"]} == {after.id, last.id}
+    text = page.get("/job", q="mail", id=job.id).text
+    for one, queue in ((order, "orders"), (first, "mail"), (after, "orders"), (last, "mail")):
+        assert f'href="/job?q={queue}&amp;id={one.id}"' in text
+    assert "3 of 3 yet" in text
+    first.cancel()
+    text = page.get("/job", q="mail", id=job.id).text
+    assert "Cancelled because of" in text
+    assert "None" not in text
+    gone.delete()
+    assert "is no more" in page.get("/job", q="mail", id=job.id).text
+
+
+def test_a_queue_that_is_not_shown_is_not_named(one_url: str, mail: Queue) -> None:
+    with closing(Queue("backroom", url=one_url)) as hidden:
+        secret = hidden.enqueue("shop:psst", delay=60)
+        job = mail.enqueue_call("shop:both", depends_on=[secret])
+        hidden.enqueue_call("shop:psst", depends_on=[job])
+        with serve(app(url=one_url, queues=["mail"])) as page:
+            for path in ("/job", "/api/job"):
+                text = page.get(path, q="mail", id=job.id).text
+                assert "backroom" not in text
+                assert secret.id not in text
+                assert "psst" not in text
+            secret.cancel()
+            Worker([hidden], modules=[__name__]).work(burst=True)
+            text = page.get("/job", q="mail", id=job.id).text
+            assert "Cancelled because of" in text
+            assert secret.id not in text
+
+
+def test_from_when_to_when_a_job_was_rescheduled(page: Page, mail: Queue) -> None:
+    at = [datetime(2031, 1, day, tzinfo=UTC) for day in (1, 2, 3)]
+    job = mail.enqueue_call(broken, (5,), at=at[0], retry=1)
+    job.reschedule(at=at[1])
+    job.promote()
+    work(mail)
+    job.reschedule(at=at[2])
+    moves = page.get("/api/job", id=job.id).json["rescheduled"]
+    assert [datetime.fromisoformat(each["from"]) for each in moves[:2]] == at[:2]
+    assert datetime.fromisoformat(moves[2]["to"]) == at[2]
+    text = page.get("/job", id=job.id).text
+    told = [text.index(what) for what in ("first due", "Rescheduled", "Attempt 1 failed")]
+    assert told == sorted(told)
+    assert text.count("Rescheduled") == 3
+    assert text.rindex("Rescheduled") > text.index("Attempt 1 failed")

@@ -142,7 +142,10 @@ def run(
     site = Site(url, prefix)
     for seen in _meant(site, names, queues):
         job = site.queue(seen.queue).schedules.run(seen.schedule.name)
-        echo(f"{job.id} on {seen.queue}: {seen.schedule.task}, due now")
+        if job.outcome in ("new", "exists"):
+            echo(f"{job.id} on {seen.queue}: {seen.schedule.task}, due now")
+        else:
+            echo(f"{job.id} holds the key of {seen.schedule.name}: the run was {job.outcome}.")
 
 
 @cron.command()

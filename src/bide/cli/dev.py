@@ -33,8 +33,8 @@ def dev(
 
     APP is a file such as app.py, or a module such as shop.tasks. The server (embedded: not for
     production) keeps its data in .bide/, until you remove that. The worker is replaced when a
-    source changes; a mistake in it is shown, and then no worker runs until it is mended. Ctrl-C
-    stops everything.
+    source changes; a mistake in it is shown, and then no worker runs until it is mended. The page
+    is served at this machine, if `bide[web]` is installed. Ctrl-C stops everything.
 
     COMMAND runs beside them, and finds the server in $BIDE_URL: your web server, for instance.
     """

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from bide.cli.options import complete_queues, json_option, server_options
 from bide.cli.screen import STATE_STYLE, Cell, Column, echo, echo_json, table
 from bide.cli.site import Site
+from bide.limits import describe_limits
 from bide.ops.groups import GroupCounts
 
 _STATES = ("delayed", "waiting", "active")
@@ -48,5 +51,23 @@ def _row(group: GroupCounts) -> list[str | Cell]:
         *(Cell(f"{n:,}", STATE_STYLE.get(state, "") if n else "dim") for state, n in numbers),
         str(group.concurrency),
         str(group.priority),
-        Cell("paused", "yellow") if group.paused else "",
+        Cell(group_line(group, with_count=False), "yellow" if group.paused else "dim"),
     ]
+
+
+def group_line(group: GroupCounts, with_count: bool = True) -> str:
+    """What is configured of a group, as in `paused, 100/s, 2 at once`."""
+    at_once = group.concurrency if with_count and group.is_configured else None
+    parts = describe_limits(group.rate, group.burst, at_once)
+    return ", ".join([*(["paused"] if group.paused else []), *parts])
+
+
+def group_report(group: GroupCounts) -> dict[str, Any]:
+    """The same as JSON has it."""
+    return {
+        "group": group.name,
+        "rate": group.rate,
+        "burst": group.burst,
+        "max_active": group.concurrency if group.is_configured else None,
+        "paused": group.paused,
+    }

@@ -25,6 +25,7 @@ from bide.cli.screen import (
 )
 from bide.cli.site import Site
 from bide.clock import describe
+from bide.limits import describe_limits
 from bide.ops.inspect import Counts
 
 STATES = ("blocked", "delayed", "waiting", "active", "completed", "failed", "cancelled")
@@ -177,12 +178,8 @@ def _remark(counts: Counts) -> Cell:
 
 def limits_line(counts: Counts) -> str:
     """What limits a queue, as in `100/s, 10 at once, held for 20s`."""
-    limits, parts = counts.limits, []
-    if limits.rate:
-        burst = f" in bursts of {limits.burst}" if limits.burst != 1 else ""
-        parts.append(f"{limits.rate}{burst}")
-    if limits.max_active:
-        parts.append(f"{limits.max_active} at once")
+    limits = counts.limits
+    parts = describe_limits(limits.rate, limits.burst, limits.max_active)
     if limits.held_until:
         ahead = (limits.held_until - counts.now).total_seconds()
         parts.append(f"held for {describe(ahead)}")

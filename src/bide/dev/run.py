@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from bide.dev import page
 from bide.dev.part import Part
 from bide.dev.program import Program
 from bide.dev.sources import Sources
@@ -43,7 +44,7 @@ class AlreadyRunning(BideError):
 
 
 class Dev:
-    """A server, a worker, and what else is wanted, until a signal."""
+    """A server, a worker, a page, and what else is wanted, until a signal."""
 
     def __init__(
         self,
@@ -98,10 +99,13 @@ class Dev:
                 f"its data stays in {HOME}/"
             )
             _say(f"for other programs: export BIDE_URL={shlex.quote(server.url)}")
-            # `bide.web` becomes one more of these: a part that is there from the start to the end.
-            duties = [asyncio.create_task(self._keep_worker())]
+            duties = [
+                asyncio.create_task(self._keep_worker()),
+                asyncio.create_task(self._run_page()),
+            ]
             if self._command:
-                duties.append(asyncio.create_task(self._run_command()))
+                beside = self._run_beside(self._command[0], self._command)
+                duties.append(asyncio.create_task(beside))
             try:
                 await asyncio.gather(*duties)
             finally:
@@ -173,11 +177,21 @@ class Dev:
             finally:
                 await self._end(part)
 
-    async def _run_command(self) -> None:
-        """The program that was asked for, to its end or ours."""
-        name = self._command[0]
+    async def _run_page(self) -> None:
+        """The page, if what it needs is there."""
+        if not page.is_installed():
+            _say("for a page of what is due: pip install 'bide[web]'")
+            return
+        with page.listening() as listener:
+            number = listener.fileno()
+            _say(f"the page is at http://127.0.0.1:{listener.getsockname()[1]}/")
+            command = fresh_python("bide.dev.page:main", str(number))
+            await self._run_beside("the page", command, pass_fds=[number])
+
+    async def _run_beside(self, name: str, command: Sequence[str], **more: Any) -> None:
+        """A program beside the worker, to its end or ours."""
         try:
-            part = await self._start(name, self._command)
+            part = await self._start(name, command, **more)
         except OSError as error:
             _say(f"{name} cannot be started ({error.strerror}); the worker goes on without it")
             return

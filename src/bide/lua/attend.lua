@@ -1,19 +1,31 @@
 -- attend: jobs of another queue wait for jobs of this one, which is to tell them.
--- @key   meta       marks that there are such
--- @key   due        looks
--- @key   blocked    looks
+-- @key   meta       reads whether someone listens; marks that there are such; counts
+-- @key   due        looks; adds what is freed
+-- @key   jobs       looks
+-- @key   terms      reads, notes why jobs are cancelled
+-- @key   expiring   moves
+-- @key   order      adds what is freed
+-- @key   held       looks
+-- @key   groups     reads and notes groups
+-- @key   turns      moves groups' markers
+-- @key   blocked    looks; removes what is freed, or cancelled
 -- @key   edges      adds what waits, reads what is told already
 -- @key   active     looks
 -- @key   completed  looks
 -- @key   failed     looks
--- @key   cancelled  looks
+-- @key   cancelled  looks; adds what waits for what has not ended as it should
+-- @key   run        keeps the priority of what is cancelled
+-- @key   wake       hints when a job is the earliest
+-- @key   keep       reads the earliest promise
+-- @key   waiters    tells and forgets those who wait for a job's end
+-- @key   events     tells listeners
 -- @rest  child parent
 -- @reply ok, then per pair: - | C | F | X | U | D
 -- @reply busy       what jobs of these names have left is being seen to: come again
--- @include depend
+-- @include clock when hint event term record group depend placing ended
 
--- `-`: it has not ended; C, F, X: it has completed, failed, was cancelled; U: there is no such job;
--- D: the queue is a delay queue, and holds data
+-- `-`: it has not ended; C, F, X: it has completed, failed, was cancelled; U: there is no such job,
+-- or it is being placed; D: the queue is a delay queue, and holds data
 local parents, known = {}, {}
 for i = rest, #ARGV, 2 do
   if not string.find(ARGV[i], '^{[^%s%c{}]+}[^%s%c{}]+$')
@@ -23,9 +35,26 @@ for i = rest, #ARGV, 2 do
   if not known[ARGV[i + 1]] then parents[#parents + 1] = ARGV[i + 1] end
   known[ARGV[i + 1]] = true
 end
+local sets = {meta = meta, due = due, jobs = jobs, run = run, active = active,
+  completed = completed, failed = failed, cancelled = cancelled, terms = terms,
+  expiring = expiring, blocked = blocked, edges = edges,
+  order = order, held = held, groups = groups, turns = turns}
+if redis.call('HEXISTS', meta, 'edges') == 1 then
+  -- What a job of this name left when it was removed is told before another waits for its namesake.
+  local now = clock.now(meta)
+  local book = event.book(meta, now)
+  local with = {now = now, book = book, event = event, record = record, when = when, term = term,
+    group = group, touched = {}, dropped = {}}
+  if placing.is_busy(sets, with, depend, {}, parents) then
+    ended.tell(waiters, now, with.dropped)
+    if book then event.write(meta, events, book) end
+    if with.earliest then hint.due(wake, keep, with.earliest, now) end
+    if with.more then hint.push(wake, '-') end
+    return {'busy'}
+  end
+end
 local is_data = redis.call('HGET', meta, 'kind') == 'data'
-local states = depend.states({due = due, blocked = blocked, active = active,
-  completed = completed, failed = failed, cancelled = cancelled}, parents)
+local states = depend.known(sets, parents)
 local reply, adds = {'ok'}, {}
 for i = rest, #ARGV, 2 do
   local child, parent = ARGV[i], ARGV[i + 1]

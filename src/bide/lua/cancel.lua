@@ -10,6 +10,7 @@
 -- @key   held       looks
 -- @key   groups     reads and notes groups
 -- @key   turns      moves groups' markers
+-- @key   unique     frees the keys of what is trimmed
 -- @key   expiring   adds what is freed
 -- @key   blocked    removes
 -- @key   edges      tells who waits for these
@@ -25,7 +26,7 @@
 -- @arg   running    integer  1 to ask running jobs to end, 0 to leave them alone
 -- @rest  id
 -- @reply ok now, then per job: ok | asked | cancelled | active | completed | failed | gone
--- @include clock find record retain ended event hint when term group depend
+-- @include clock find record retain ended event hint when term group depend hold
 
 local TELL = 100
 
@@ -89,7 +90,7 @@ if #done > 0 then
     is_kept = function(id) return depend.is_held(sets, with, id) end
   end
   retain.trim(meta, cancelled, {jobs, run, results, notes, terms}, now, limits, 3, #done + 64,
-    is_kept)
+    is_kept, limits.terms and function(ids) hold.free(unique, terms, ids) end)
   ended.tell(waiters, now, done)
   if book then event.write(meta, events, book) end
 end

@@ -10,7 +10,8 @@
 -- @key   held      adds jobs of groups that run, removes
 -- @key   groups    reads and notes groups
 -- @key   turns     moves groups' markers
--- @key   unique    frees the keys of what is swept
+-- @key   unique    frees those of what is swept or trimmed; notes who holds one, of what is fired
+-- @key   folded    adds what was fired and folds into another job
 -- @key   blocked   removes what is freed, or cancelled
 -- @key   edges     tells who waits for jobs that have ended
 -- @key   minutes   counts how late jobs begin
@@ -39,7 +40,7 @@
 -- @reply ok now until deadline more alone drain thin post, then per job: id body token tries due
 -- @reply stale     the worker has since sent a later claim
 -- @include clock record hint wait retain sweep noting ended event reclaim recall weigh find term
--- @include expire hold minute gate timetable fire group rota when depend depending
+-- @include expire hold minute gate timetable fire group rota when depend depending fold stand
 
 -- thin: the names of schedules that want to be sent more times, with spaces between them
 -- more: 1 where there is, 2 where a limit holds back what is due
@@ -60,12 +61,13 @@ local now = clock.now(meta)
 local lease_end = now + lease_us
 local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
   'trash', 'drain_until', 'calm_from', 'listened', 'large', 'terms', 'groups', 'scheduled', 'side',
-  'limited', 'edges')
+  'limited', 'edges', 'rewinding')
 local has_terms, has_groups, has_schedules, has_edges = set[11], set[12], set[13], set[16]
 if has_groups then count = math.min(count, GROUPED) end -- whose turns take their time
 local book = event.open(set[9], now)
 local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now,
   lease_us)
+local rewinding = calm_until == 0 and rota.BEGIN or set[17]
 if not calm_until then
   calm_until, calm_from = tonumber(set[3]) or 0, tonumber(set[8]) or 0
 end
@@ -103,10 +105,12 @@ end
 local stores = {jobs, run, results, notes, has_terms and terms or nil}
 local sets = {meta = meta, due = due, jobs = jobs, run = run, notes = notes, active = active,
   asked = asked, completed = completed, failed = failed, cancelled = cancelled, terms = terms,
-  expiring = expiring, blocked = blocked, edges = edges,
-  has_groups = has_groups, order = order, held = held, groups = groups, turns = turns}
+  expiring = expiring, blocked = blocked, edges = edges, unique = unique, folded = folded,
+  has_groups = has_groups, order = order, held = held, groups = groups, turns = turns,
+  schedules = schedules, schedule = schedule, scheduled = scheduled, trash = trash}
 local with = {now = now, book = book, event = event, record = record, when = when, term = term,
-  group = group, touched = {}, dropped = {}, looks = LOOKS}
+  group = group, find = find, expire = expire, hold = hold, weigh = weigh, sweep = sweep,
+  fold = fold, touched = {}, dropped = {}, looks = LOOKS}
 local more, given_up = reclaim.some(sets, record, noting, event, group, book, now,
   now >= calm_until and now or calm_from)
 ended.tell(waiters, now, given_up)
@@ -119,6 +123,7 @@ end
 if rewound then
   more = reclaim.clamp(active, now + math.max(lease_us, tonumber(set[5]) or 0)) or more
 end
+if has_groups and rewinding then more = rota.rewind(sets, group, now, rewinding) or more end
 if set[6] then
   sweep.some(meta, trash, stores, SWEEP, (has_terms or has_groups) and function(ids, i)
     if has_groups and i == group.GROUPED then group.forget(sets, ids, now) end
@@ -133,7 +138,8 @@ if marked then
   local limits = retain.limits(meta)
   for i, finished in ipairs({completed, failed, cancelled}) do
     retain.trim(meta, finished, stores, now, limits, i, TRIM,
-      has_edges and function(id) return depend.is_held(sets, with, id) end)
+      has_edges and function(id) return depend.is_held(sets, with, id) end,
+      has_terms and finished == cancelled and function(ids) hold.free(unique, terms, ids) end)
   end
 end
 
@@ -141,8 +147,7 @@ end
 local paused = set[1]
 local fires_at, thin
 if has_schedules and not paused then
-  sets.schedules, sets.schedule, sets.scheduled, sets.jobs = schedules, schedule, scheduled, jobs
-  fires_at, thin = fire.some(sets, timetable, event, term, group, book, now)
+  fires_at, thin = fire.some(sets, timetable, stand, with, stores)
   has_groups = sets.has_groups
   if fires_at and fires_at <= now then more = true end
 end
@@ -222,7 +227,7 @@ local steps = {left = 2 * math.min(count, TURNS) + SPARE_STEPS}
 local function take_turns(level, wanted)
   rota.take(sets, group, gate, record, level, now, wanted, steps, take, taken)
 end
-local group_at = has_groups and rota.first(sets, ALONE)
+local group_at = has_groups and rota.first(sets, group, ALONE)
 local function take_suspect()
   if group_at == suspect_at then take_turns(ALONE, 1) else take(ALONE, suspect) end
 end
@@ -252,11 +257,11 @@ end
 if not paused then
   local most = limited and math.min(count, limited.room) or count
   for level = 1, LEVELS do
-    local turn_at = has_groups and rota.first(sets, level)
+    local turn_at = has_groups and rota.first(sets, group, level)
     local head = redis.call('ZRANGE', due[level], 0, 0, 'WITHSCORES')
     if turn_at and turn_at <= now and most > #taken then
       take_turns(level, rota.share(meta, set[14] == '1', due[level], now, most - #taken))
-      turn_at = rota.first(sets, level)
+      turn_at = rota.first(sets, group, level)
     end
     if turn_at and turn_at <= now then overdue = true end
     by(turn_at)

@@ -28,9 +28,10 @@
 
 local TELL = 100
 
-local sets = {meta = meta, due = due, run = run, active = active, completed = completed,
-  failed = failed, cancelled = cancelled, terms = terms, expiring = expiring, blocked = blocked,
-  edges = edges, order = order, held = held, groups = groups, turns = turns}
+local sets = {meta = meta, due = due, jobs = jobs, run = run, active = active,
+  completed = completed, failed = failed, cancelled = cancelled, terms = terms,
+  expiring = expiring, blocked = blocked, edges = edges,
+  order = order, held = held, groups = groups, turns = turns}
 local reply, done, touched = {'ok'}, {}, {}
 for i = rest, #ARGV do
   local id = ARGV[i]

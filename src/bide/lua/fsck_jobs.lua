@@ -28,6 +28,7 @@
 -- @arg   repair     integer  1 to mend what is found, 0 only to say it
 -- @reply ok now cursor    where to go on, 0 at the end; then per finding: kind id says fix
 -- @include clock record evidence retain noting ended hint weigh term group regroup depend
+-- @include expire
 
 -- Every job that has a body is looked at when `jobs` is; of the other keys, what has none. So each
 -- is told once. What is found holds: nothing moves while a script runs.
@@ -189,7 +190,6 @@ local function judge(id, listed, aside, line, asked_of)
   of = asked_of and term.is_one(asked_of) and group.touch(in_groups, touched, asked_of) or nil
   local f, is_odd = evidence.read(record, line, now)
   local has_body = redis.call('HEXISTS', jobs, id) == 1
-  local has_notes = redis.call('HEXISTS', notes, id) == 1
   if #listed == 0 and #aside > 0 then
     if #aside > 1 and tell('sets', id, 'is in the trash more than once', 'is in it once') then
       for i = 2, #aside do redis.call('ZREM', aside[i].key, id) end
@@ -238,7 +238,8 @@ local function judge(id, listed, aside, line, asked_of)
     here = move(id, places, place_in(state, f))
     places = {here}
   end
-  if not f and (here.state == 'completed' or here.state == 'failed' or has_notes) then
+  if not f and (here.state == 'completed' or here.state == 'failed'
+    or noting.tells_of_runs(redis.call('HGET', notes, id))) then
     f = record.unclaimed(10 - evidence.level(nil, here.level), now)
     if here.state == 'completed' then f.head = record.settled(f.head, 'C') end
     if here.state == 'failed' then f.head = record.settled(f.head, 'F') end
@@ -347,7 +348,7 @@ local function check_notes(id, text)
   end
 end
 
-local function check_terms(id, line, listed)
+local function check_terms(id, line, listed, run_line)
   if not term.is_one(line) then
     if tell('terms', id, 'its terms cannot be read', 'they are removed') then
       redis.call('HDEL', terms, id)
@@ -357,6 +358,7 @@ local function check_terms(id, line, listed)
   local here = listed[1]
   local by = here and here.state == 'due' and term.begins_by(line, tonumber(here.score))
   if by and not redis.call('ZSCORE', expiring, id)
+    and expire.is_unbegun(record.parse(run_line)) -- else it is looked at once more, and left out
     and tell('terms', id, 'is to begin by a time, and is not in expiring', 'is put there') then
     redis.call('ZADD', expiring, by, id)
     wakes = true
@@ -387,7 +389,7 @@ for first = 1, #ids, CHUNK do
     elseif part == 'notes' then
       check_notes(id, value)
     elseif part == 'terms' then
-      check_terms(id, value, listed[i])
+      check_terms(id, value, listed[i], lines[i])
     end
   end
 end

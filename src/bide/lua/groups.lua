@@ -6,8 +6,7 @@
 -- @arg   name    text     of a group; - for all
 -- @arg   cursor  text     where to go on, as the reply before said; 0 to begin
 -- @arg   limit   integer  how many to read, about
--- @reply ok now cursor    0 at the end; then per group: name delayed waiting running priority
--- @reply limit set paused rate
+-- @reply ok now cursor    0 at the end; then per group: what `words` has of it
 -- @include clock group
 
 if not string.find(cursor, '^%d+$') or limit < 1 then
@@ -21,7 +20,7 @@ local function add(f)
   local all = redis.call('ZLEXCOUNT', order, least, most)
   local later = redis.call('ZLEXCOUNT', order, string.format('[%s %017.0f', f.name, now + 1), most)
   local words = {f.name, later, all - later, group.running(sets, f.name), f.priority,
-    group.limit(f), f.set, f.paused, f.rate or ''}
+    group.limit(f), f.set, f.paused, f.rate or '', f.level > 0 and f.turn or 0}
   for _, word in ipairs(words) do reply[#reply + 1] = word end
 end
 if name ~= '-' then

@@ -25,7 +25,7 @@
 -- @reply ok due     due: when it is due, or 0
 -- @reply ended      it is not blocked (any more)
 -- @reply gone       there is no such job
--- @reply unknown    the id of a parent that there is not; the job is removed, as if it never was
+-- @reply unknown    the id of a parent that there is not (yet); the job is removed, whole
 -- @reply busy       what jobs of these names have left is being seen to: come again
 -- @include clock when hint event term record group depend placing ended retain
 
@@ -56,7 +56,7 @@ local sets = {meta = meta, due = due, jobs = jobs, run = run, active = active,
   order = order, held = held, groups = groups, turns = turns}
 local with = {now = now, book = book, event = event, record = record, when = when, term = term,
   group = group, touched = {}, dropped = {}}
-local states = depend.states(sets, parents)
+local states = depend.known(sets, parents)
 for _, parent in ipairs(parents) do
   if not states[parent] then unknown = unknown or parent end
 end

@@ -27,10 +27,11 @@
 -- @last  wanted     what the caller will wait for behind this: replica | fsync | replica,fsync
 -- @reply ok now, then per job: word due id    of the job; words: as `fold` has them, and `open`
 -- @reply cannot     what the server lacks for what is wanted; nothing was added
--- @reply unknown    the id of a parent that there is not; nothing was added
+-- @reply unknown    the id of a parent that there is not, or not yet; nothing was added
+-- @reply data       the id of a parent, where the queue is a delay queue's; nothing was added
 -- @reply busy       what jobs of these names have left is being seen to: come again
 -- @include clock when hint sweep event weigh durable arrive term record find expire hold fold
--- @include group depend placing ended gate
+-- @include group depend placing ended stand gate
 
 -- open: it exists, and all that it waits for is not known yet (`link`)
 -- `enqueue` is the same for jobs without terms, and quicker; those that come with jobs that wait
@@ -60,18 +61,20 @@ local book = event.open(set[1], now)
 local sets = {meta = meta, due = due, jobs = jobs, run = run, active = active,
   completed = completed, failed = failed, cancelled = cancelled, terms = terms,
   expiring = expiring, blocked = blocked, edges = edges,
-  order = order, held = held, groups = groups, turns = turns}
+  order = order, held = held, groups = groups, turns = turns, unique = unique, folded = folded,
+  trash = trash}
 local with = {now = now, book = book, event = event, record = record, when = when, term = term,
-  group = group, touched = {}, dropped = {}}
-local states = depend.states(sets, parents)
+  group = group, find = find, expire = expire, hold = hold, weigh = weigh, sweep = sweep,
+  touched = {}, dropped = {}}
+local states = depend.known(sets, parents)
 if #children > 0 then
-  local here = {}
+  local here, is_data = {}, redis.call('HGET', meta, 'kind') == 'data'
   for i = rest, #ARGV, WIDTH do
     local exists
     for parent in string.gmatch(ARGV[i + 5], '%S+') do
-      if not depend.is_remote(parent) and not states[parent] and not here[parent] then
+      if not depend.is_remote(parent) and (is_data or not (states[parent] or here[parent])) then
         if exists == nil then exists = redis.call('HEXISTS', jobs, ARGV[i]) == 1 end
-        if not exists then return {'unknown', parent} end
+        if not exists then return {is_data and 'data' or 'unknown', parent} end
       end
     end
     here[ARGV[i]] = not rules[i] -- which may become another job
@@ -88,51 +91,15 @@ end
 local stores = {run, notes, terms}
 local is_new = arrive.store(meta, jobs, trash, stores, weigh, sweep, ARGV, rest, WIDTH, rules)
 local reply = {'ok', now}
-local touched, has_groups = with.touched, false
 local has_written = false
--- When a job is due; and when something is over, which no gate holds back.
-local first = {}
-local function by(what, at)
-  if at and (not first[what] or at < first[what]) then first[what] = at end
-end
-
-local s = {meta = meta, due = due, jobs = jobs, terms = terms, expiring = expiring, unique = unique,
-  folded = folded, active = active, cancelled = cancelled, run = run, GROUPED = group.GROUPED,
-  find = find, record = record, expire = expire, hold = hold, term = term, weigh = weigh,
-  held = {}, news = 0, notes = 0}
-function s.is_trashed(id)
-  return redis.call('HEXISTS', meta, 'trash') == 1 and sweep.take(trash, stores, {id})[id]
-end
-
--- Where a job stands, with these terms: among those of its group, or alone.
-local function put(id, line, level, at)
-  local of = group.touch(sets, touched, line)
-  if not of then
-    redis.call('ZADD', due[level], at, id)
-    return by('due', at)
-  end
-  has_groups = true
-  group.join(of, line, level)
-  group.put(sets, of, at, id)
-end
-
-function s.move(id, level, was, to_level, at, before, line)
-  redis.call('ZREM', due[level], id)
-  local of = level == group.GROUPED and group.touch(sets, touched, before)
-  if of then group.drop(sets, of, was, id) end
-  local soonest = first.due
-  put(id, line, to_level, at)
-  if at >= was then first.due = soonest end
-  if book and at ~= was then event.add(book, 'rescheduled', 'fold', id, '-', 0, at, '') end
-end
-function s.begins(begins_by) by('over', begins_by and math.max(begins_by, now)) end
+local s = stand.open(sets, with, stores)
 
 -- Adds one that waits for others; when it is due, or 0.
 local function wait_for(i, waits_for)
   local id, stored = ARGV[i], ARGV[i + 4] .. ' w=' .. ARGV[i + 1] .. ' p=' .. ARGV[i + 2]
   redis.call('HSET', terms, id, stored)
   redis.call('ZADD', blocked, now, id)
-  has_groups = has_groups or group.of(stored) ~= nil -- it comes to its group once it is freed
+  s.has_groups = s.has_groups or group.of(stored) ~= nil -- it comes to its group once it is freed
   if book then event.add(book, 'added', 'enqueue', id, '-', 0, 0, '') end
   local word, cause = placing.note(sets, with, depend, id, stored, waits_for, states)
   states[id] = 'live'
@@ -140,7 +107,7 @@ local function wait_for(i, waits_for)
     local at = placing.look_at(depend, term, stored, edges, id, waits_for, now)
     if at then
       redis.call('ZADD', expiring, at, id)
-      by('over', math.max(at, now))
+      s.by(math.max(at, now))
     end
     return 0
   end
@@ -153,19 +120,6 @@ local function wait_for(i, waits_for)
   end
   if redis.call('ZSCORE', cancelled, id) then states[id] = 'X' end
   return depend.due(sets, with, id, stored)
-end
-
--- Adds one that waits for nothing.
-local function add(id, line, level, at)
-  if line ~= '' then redis.call('HSET', terms, id, line) end
-  local begins_by = term.begins_by(line, at)
-  if begins_by then
-    redis.call('ZADD', expiring, begins_by, id)
-    by('over', math.max(begins_by, now))
-  end
-  put(id, line, level, at)
-  states[id] = 'live'
-  if book then event.add(book, 'added', 'enqueue', id, '-', 0, at, '') end
 end
 
 for i = rest, #ARGV, WIDTH do
@@ -181,7 +135,9 @@ for i = rest, #ARGV, WIDTH do
   if word == 'new' and ARGV[i + 5] ~= '' then
     at = wait_for(i, ARGV[i + 5])
   elseif word == 'new' then
-    add(id, line, level, at)
+    s.add(id, line, level, at)
+    states[id] = 'live'
+    if book then event.add(book, 'added', 'enqueue', id, '-', 0, at, '') end
   end
   has_written = has_written or not (word == 'exists' or word == 'open' or word == 'kept'
     or word == 'rejected')
@@ -191,8 +147,8 @@ for i = rest, #ARGV, WIDTH do
 end
 
 if folds then fold.finish(s, now) end
-if has_groups then redis.call('HSETNX', meta, 'groups', 1) end
-by('due', group.turns(sets, touched, now))
+if s.has_groups then redis.call('HSETNX', meta, 'groups', 1) end
+s.due_by(group.turns(sets, with.touched, now))
 if has_written then
   redis.call('HSETNX', meta, 'terms', 1)
   if #children > 0 then redis.call('HSETNX', meta, 'edges', 1) end
@@ -201,8 +157,7 @@ elseif wanted ~= '' and rest <= #ARGV then -- as in `enqueue`: a repeat writes, 
 end
 ended.tell(waiters, now, with.dropped)
 if book then event.write(meta, events, book) end
-by('over', with.earliest)
-if first.due and set[2] then first.due = gate.earliest(meta, first.due, now) end
-by('over', first.due)
-if first.over then hint.due(wake, keep, first.over, now) end
+s.by(with.earliest)
+local at = s.soonest(set[2] and gate)
+if at then hint.due(wake, keep, at, now) end
 return reply

@@ -9,6 +9,7 @@
 -- @key   held         removes
 -- @key   groups       reads and notes groups
 -- @key   turns        moves groups' markers
+-- @key   unique       frees the keys of what is swept, or trimmed
 -- @key   expiring     adds what is freed
 -- @key   blocked      removes what is freed, or cancelled
 -- @key   edges        tells who waits for jobs that have ended
@@ -33,7 +34,7 @@
 -- @reply strangers    only jobs are due, in a queue that is none of data: they stay as they are
 -- @reply stale        the consumer has since sent a later call
 -- @include clock record hint retain sweep noting ended event reclaim recall weigh group
--- @include when term depend
+-- @include when term depend hold
 
 -- more: less than was asked for, though there may be more: call again
 -- refused: how many jobs of a worker's were met, which are no data, and have failed by this
@@ -91,13 +92,15 @@ local sets = {meta = meta, due = due, jobs = jobs, run = run, notes = notes, act
   has_groups = set[11], order = order, held = held, groups = groups, turns = turns}
 local with = {now = now, book = book, event = event, record = record, when = when, term = term,
   group = group, touched = {}, dropped = {}, looks = LOOKS}
+local function free_keys(ids) hold.free(unique, terms, ids) end
 local again, given_up, reclaimed = reclaim.some(sets, record, noting, event, group, book, now,
   now >= calm_until and now or calm_from)
 ended.tell(waiters, now, given_up)
 if (tonumber(set[4]) or 0) > now then reclaim.clamp(active, now + longest) end
 if set[6] then
-  sweep.some(meta, trash, stores, SWEEP, (set[11] or set[12]) and function(ids, i)
+  sweep.some(meta, trash, stores, SWEEP, function(ids, i)
     if set[11] and i == group.GROUPED then group.forget(sets, ids, now) end
+    free_keys(ids)
     if set[12] then depend.removed(edges, ids) end
   end)
 end
@@ -220,7 +223,9 @@ if #fails > 0 then
 end
 local is_kept
 if set[12] then
-  -- Jobs may wait for jobs that a consumer of data has met here.
+  -- Jobs may wait for jobs that a consumer of data has met here; and for data, where the queue had
+  -- jobs first and is marked as none of data.
+  for _, id in ipairs(taken) do given_up[#given_up + 1] = id end
   depend.tell(sets, with, given_up, TELL)
   ended.tell(waiters, now, with.dropped)
   is_kept = function(id) return depend.is_held(sets, with, id) end
@@ -229,7 +234,7 @@ retain.trim(meta, completed, stores, now, limits, 1, #taken + 64, is_kept)
 if marked then
   -- Once a second, so that a queue in which nothing is settled forgets what is old, too.
   retain.trim(meta, failed, stores, now, limits, 2, TRIM, is_kept)
-  retain.trim(meta, cancelled, stores, now, limits, 3, TRIM, is_kept)
+  retain.trim(meta, cancelled, stores, now, limits, 3, TRIM, is_kept, free_keys)
 end
 if book then
   if #records + #given_up > 0 then event.drained(book, 'pop', active, due) end

@@ -1,14 +1,15 @@
 -- promote: make delayed jobs due now, and blocked ones; one that waits keeps its place.
 -- @key   meta       reads whether someone listens
 -- @key   due        moves the due time
--- @key   terms      reads whose groups they are, and the priority
+-- @key   terms      reads whose groups they are, and the priority; notes that one is due now
 -- @key   order      moves
 -- @key   held       looks
 -- @key   groups     reads and notes groups
+-- @key   notes      adds from when to when
 -- @key   turns      moves groups' markers
 -- @key   blocked    removes
 -- @key   edges      forgets what they wait for
--- @key   expiring   notes when one that was blocked must begin
+-- @key   expiring   notes when one must begin now
 -- @key   active     looks
 -- @key   completed  looks
 -- @key   failed     looks
@@ -18,12 +19,13 @@
 -- @key   events     tells listeners
 -- @rest  id
 -- @reply ok now, then per job: ok due | active 0 | completed 0 | failed 0 | cancelled 0 | gone 0
--- @include clock find hint event when term group depend
+-- @include clock find hint event when term group depend expire noting
 
 local now = clock.now(meta)
 local sets = {due = due, blocked = blocked, expiring = expiring, terms = terms, order = order,
   held = held, groups = groups, turns = turns}
 local reply, moved, touched = {'ok', now}, {}, {}
+local room = noting.room()
 for i = rest, #ARGV do
   local id = ARGV[i]
   local level, at = find.due(due, id)
@@ -42,8 +44,10 @@ for i = rest, #ARGV do
   elseif at > now then
     redis.call('ZREM', due[level], id)
     redis.call('ZADD', due[level], now, id)
+    expire.moved(sets, term, id, now)
     local of = level == group.GROUPED and group.leave(sets, touched, at, id)
     if of then group.put(sets, of, now, id) end
+    noting.move(room, notes, id, now, at, now)
     at = now
     moved[#moved + 1] = id
   end

@@ -2,9 +2,11 @@
 -- @key   meta       reads whether someone listens
 -- @key   due        moves the due time
 -- @key   terms      reads whose groups they are, notes the due time of one that waits for others
+-- @key   expiring   notes when one must begin now
 -- @key   order      moves
 -- @key   held       looks
 -- @key   groups     reads and notes groups
+-- @key   notes      adds from when to when
 -- @key   turns      moves groups' markers
 -- @key   blocked    looks
 -- @key   active     looks
@@ -17,22 +19,28 @@
 -- @arg   at         text     +N microseconds from now, or =N
 -- @rest  id
 -- @reply ok now, then per job: ok due | active 0 | completed 0 | failed 0 | cancelled 0 | gone 0
--- @include clock find when hint event group
+-- @include clock find when hint event group term expire noting
 
 if not when.valid(at) then return redis.error_reply('BADARG reschedule at') end
 local now = clock.now(meta)
 local us = when.us(at, now)
-local sets = {due = due, terms = terms, order = order, held = held, groups = groups, turns = turns}
+local sets = {due = due, expiring = expiring, terms = terms, order = order, held = held,
+  groups = groups, turns = turns}
 local reply, moved, changed, touched = {'ok', now}, false, {}, {}
+local room = noting.room()
 for i = rest, #ARGV do
   local id = ARGV[i]
   local level, was = find.due(due, id)
   if level then
     redis.call('ZREM', due[level], id)
     redis.call('ZADD', due[level], us, id)
+    expire.moved(sets, term, id, us)
     local of = level == group.GROUPED and group.leave(sets, touched, was, id)
     if of then group.put(sets, of, us, id) end
-    if was ~= us then changed[#changed + 1] = id end
+    if was ~= us then
+      noting.move(room, notes, id, now, was, us)
+      changed[#changed + 1] = id
+    end
     moved = true
     reply[#reply + 1] = 'ok'
     reply[#reply + 1] = us

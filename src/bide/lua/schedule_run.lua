@@ -1,10 +1,17 @@
 -- schedule_run: make a job of a schedule now, beside those that it makes at its times.
--- @key   meta       reads whether someone listens
+-- @key   meta       reads whether a trash is left, who listens, and the limits; marks large bodies
 -- @key   schedule   reads
 -- @key   scheduled  reads the body of its jobs
--- @key   due        adds
--- @key   jobs       adds the body
+-- @key   due        adds, and moves what this folds into
+-- @key   jobs       adds the body, or replaces that of the job into which this folds
 -- @key   terms      adds those of its jobs
+-- @key   unique     adds who holds a key
+-- @key   folded     adds a call that was folded
+-- @key   active     looks
+-- @key   cancelled  looks
+-- @key   run        looks, removes what a trashed namesake left
+-- @key   notes      removes what a trashed namesake left
+-- @key   trash      removes a namesake
 -- @key   expiring   adds, if it must begin by a time
 -- @key   order      adds, if it is of a group
 -- @key   held       looks
@@ -15,9 +22,10 @@
 -- @key   events     tells listeners
 -- @arg   name       text     of the schedule
 -- @arg   id         text     of the job; one that exists changes nothing
--- @reply ok now due | exists now 0
+-- @reply ok now word due id    of the job; `fold` says which words there are
 -- @reply gone
--- @include clock hint event term timetable group fire
+-- @include clock hint event sweep weigh term record find expire hold fold group stand
+-- @include timetable fire gate
 
 if string.sub(id, 1, #name + 1) ~= name .. '@' or not timetable.is_name(name) or #id > 128
   or not string.find(id, '^[^%s%c{}]+$') then
@@ -27,12 +35,18 @@ local now = clock.now(meta)
 local f = timetable.parse(redis.call('HGET', schedule, name))
 local body = f and redis.call('HGET', scheduled, name)
 if not body then return {'gone'} end
-local book = event.book(meta, now)
-local keys = {meta = meta, jobs = jobs, due = due, terms = terms, expiring = expiring,
-  order = order, held = held, groups = groups, turns = turns}
-if not fire.add(keys, event, term, group, book, f, id, body, now, now) then
-  return {'exists', now, 0}
-end
+local set = redis.call('HMGET', meta, 'listened', 'limited')
+local book = event.open(set[1], now)
+local sets = {meta = meta, jobs = jobs, due = due, terms = terms, expiring = expiring,
+  order = order, held = held, groups = groups, turns = turns, unique = unique, folded = folded,
+  active = active, cancelled = cancelled, run = run, trash = trash}
+local with = {now = now, book = book, event = event, record = record, term = term, group = group,
+  find = find, expire = expire, hold = hold, weigh = weigh, sweep = sweep, fold = fold,
+  touched = {}}
+local s = stand.open(sets, with, {run, notes, terms})
+local word, at, holder = fire.add(s, with, f, id, body, now)
+fire.finish(sets, s, with)
 if book then event.write(meta, events, book) end
-hint.due(wake, keep, now, now)
-return {'ok', now, now}
+local soonest = s.soonest(set[2] and gate)
+if soonest then hint.due(wake, keep, soonest, now) end
+return {'ok', now, word, at, holder}

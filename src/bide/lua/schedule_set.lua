@@ -20,13 +20,18 @@
 -- @arg   task       text     the name of its task
 -- @arg   terms      text     of its jobs; or none
 -- @arg   body       text     of its jobs
+-- @arg   was        text     version, jitter and missed that are to stand there; or none
 -- @reply ok now record    it was set
 -- @reply same now record  nothing was changed
 -- @reply times now after  nothing was changed: send its times, of those after this one
+-- @reply stale now record refused: another has changed when it fires
+-- @reply gone             refused: it was to be changed, and is not there
 -- @reply data             refused: the queue holds data
 -- @reply many             refused: the queue has as many schedules as it may
 -- @include clock hint weigh term timetable fire
 
+-- was: only the times, jitter and missed are set, if these still stand there; task, terms, priority
+-- and body stay. Without it the schedule is set whole.
 local MOST = 100000
 
 local given = timetable.times(times)
@@ -46,6 +51,15 @@ if redis.call('HGET', meta, 'kind') == 'data' then return {'data'} end
 local keys = {schedules = schedules, schedule = schedule}
 local f = timetable.parse(redis.call('HGET', schedule, name))
 local is_new = not f
+if was ~= '' then
+  body = f and redis.call('HGET', scheduled, name)
+  if not body then return {'gone'} end
+  priority, task, terms = f.priority, f.task, f.terms
+  local is_there = f.timing == timing and f.jitter == jitter and f.missed == missed -- a repeat
+  if not is_there and string.format('%.0f %.0f %s', f.version, f.jitter, f.missed) ~= was then
+    return {'stale', now, timetable.format(f)}
+  end
+end
 if f and f.timing == timing then
   if f.priority == priority and f.jitter == jitter and f.missed == missed and f.task == task
     and f.terms == terms and redis.call('HGET', scheduled, name) == body then

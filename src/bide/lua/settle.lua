@@ -9,6 +9,7 @@
 -- @key   expiring   adds what is freed
 -- @key   blocked    removes what is freed, or cancelled
 -- @key   edges      tells who waits for jobs that have ended
+-- @key   unique     frees the keys of what is trimmed
 -- @key   minutes    counts how long attempts ran
 -- @key   order      adds what is to run again
 -- @key   held       removes
@@ -26,6 +27,7 @@
 -- @rest  id token outcome when data
 -- @reply ok now, then per job: ok | lost | gone
 -- @include clock when record hint retain noting ended event minute gate group term depend
+-- @include hold
 
 -- outcome: complete (when: how long to keep it, or nothing; data: result)
 --        | retry (when; data: error) | fail (when: how long to keep it, or nothing; data: error)
@@ -64,7 +66,10 @@ local asks = redis.call('EXISTS', asked) == 1 and redis.call('ZMSCORE', asked, u
 local limits = retain.limits(meta)
 local book = event.open(limits.listened, now)
 local asked_of = limits.groups and redis.call('HMGET', terms, unpack(ids))
-local sets = {due = due, order = order, held = held, groups = groups, turns = turns}
+local sets = {meta = meta, due = due, jobs = jobs, run = run, active = active,
+  completed = completed, failed = failed, cancelled = cancelled, terms = terms,
+  expiring = expiring, blocked = blocked, edges = edges,
+  order = order, held = held, groups = groups, turns = turns}
 local touched, puts, released = {}, {}, {}
 local reply = {'ok', now}
 local gone_active, records, results_add, notes_add = {}, {}, {}, {}
@@ -89,6 +94,15 @@ local function again(f, id, at, of)
   add[#add + 1] = at
   add[#add + 1] = id
   if not earliest or at < earliest then earliest = at end
+end
+
+-- It was claimed and has not begun: what it took of the rates of its queue and of its group.
+local function give_back(f, of)
+  unbegun[#unbegun + 1] = f.started
+  if of and of.rate then
+    of.unbegun = of.unbegun or {}
+    of.unbegun[#of.unbegun + 1] = f.started
+  end
 end
 
 local function apply(k, stamp, outcome, at, data)
@@ -125,13 +139,15 @@ local function apply(k, stamp, outcome, at, data)
     f.alone = 0
     if outcome ~= 'retry' then f.attempt = f.attempt - 1 end
     if outcome == 'release' then
-      if at == '' then unbegun[#unbegun + 1] = f.started end
+      if at == '' then give_back(f, of) end
+      -- What has begun once does not expire, and takes no more items: see `expire.is_unbegun`.
+      if at ~= '' then f.first, f.missing = f.first or f.due, nil end
       due_us = math.min(f.due, now)
     else
       f.first = f.first or f.due
       if outcome == 'snooze' and data ~= '' then -- it has not run: what crashed with it, still did
         f.missing = f.missing or f.started
-        unbegun[#unbegun + 1] = f.started
+        give_back(f, of)
       else
         f.strikes, f.crashes, f.missing = 0, 0, nil
       end
@@ -201,6 +217,9 @@ if #cancelled_add > 0 then redis.call('ZADD', cancelled, unpack(cancelled_add)) 
 for set, add in pairs(due_add) do redis.call('ZADD', set, unpack(add)) end
 for _, one in ipairs(released) do group.release(sets, unpack(one)) end
 for _, one in ipairs(puts) do group.put(sets, unpack(one)) end
+for _, of in pairs(touched) do
+  if of.unbegun then group.put_back(gate, of, of.unbegun, now) end
+end
 local turn = group.turns(sets, touched, now)
 if turn and (not earliest or turn < earliest) then earliest = turn end
 redis.call('HSET', run, unpack(records))
@@ -217,10 +236,6 @@ if counts.retry > 0 then redis.pcall('HINCRBY', meta, 'retried', counts.retry) e
 local stores, limit = {jobs, run, results, notes, limits.terms and terms or nil}, n + 64
 local is_kept
 if limits.edges then
-  local sets = {meta = meta, due = due, jobs = jobs, run = run, active = active,
-    completed = completed, failed = failed, cancelled = cancelled, terms = terms,
-    expiring = expiring, blocked = blocked, edges = edges,
-    order = order, held = held, groups = groups, turns = turns}
   local with = {now = now, book = book, event = event, record = record, when = when, term = term,
     group = group, touched = {}, dropped = {}, looks = 2 * TELL}
   depend.tell(sets, with, finished, TELL + n)
@@ -239,7 +254,8 @@ if counts.fail > 0 then
 end
 if counts.cancel > 0 then
   redis.pcall('HINCRBY', meta, 'cancelled', counts.cancel)
-  retain.trim(meta, cancelled, stores, now, limits, 3, limit, is_kept)
+  retain.trim(meta, cancelled, stores, now, limits, 3, limit, is_kept,
+    limits.terms and function(ids) hold.free(unique, terms, ids) end)
 end
 ended.tell(waiters, now, finished)
 minute.write(minutes, now, counted)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from bide.command import Arg, Command, command
+from bide.durability import Kinds
+from bide.errors import UsageError
 from bide.keys import Keys
 from bide.ops.reply import raw, words
 
+T = TypeVar("T")
+
 GATE: Final = "{}"
 """Stands for more that a job waits for, and that is not known yet."""
+
+MOST_PARENTS: Final = 20_000
+"""Jobs that one may wait for."""
 
 MOST_POST: Final = 250
 """Letters that are read, and told, in one call at most."""
@@ -24,6 +31,19 @@ def is_remote(parent: str) -> bool:
     return parent.startswith("{")
 
 
+def check_count(parents: Sequence[str]) -> None:
+    """Refuse to wait for too many.
+
+    Raises:
+        UsageError: there are more than `MOST_PARENTS`.
+    """
+    if len(parents) > MOST_PARENTS:
+        raise UsageError(
+            f"A job can wait for {MOST_PARENTS:,} others, not for {len(parents):,}; have some jobs "
+            "wait for a part of them each, and this one for those."
+        )
+
+
 def split_reference(reference: str) -> tuple[str, str]:
     """Queue and id of a job of another queue."""
     queue, _, id = reference[1:].partition("}")
@@ -35,9 +55,11 @@ def link(
     child: str,
     told: Sequence[tuple[str, str]],
     is_last: bool,
+    parse: Callable[[list[Any]], T],
+    confirm: Kinds = (),
     rest: Rest | None = None,
-) -> Command[int]:
-    """Say what else a job waits for that is being placed; when it is due, or 0.
+) -> Command[T]:
+    """Say what else a job waits for that is being placed.
 
     Args:
         keys: of its queue.
@@ -45,14 +67,14 @@ def link(
         told: what it waits for, and `-`; of another queue's job that has ended, how: `C`, `F`, `X`,
             or `U` where there is none.
         is_last: this is all that it waits for.
+        parse: reads the last reply.
+        confirm: what is to be waited for behind it.
         rest: reads the reply.
     """
     args: list[Arg] = [raw(child), int(is_last)]
     for parent, outcome in told:
         args += (raw(parent), outcome)
-    return command(
-        "link", keys, args, lambda reply: reply[1] if reply[0] == b"ok" else 0, rest=rest
-    )
+    return command("link", keys, args, parse, confirm, rest)
 
 
 def attend(
@@ -72,6 +94,27 @@ def attend(
     for child, parent in awaited:
         args += (raw(child), raw(parent))
     return command("attend", keys, args, lambda reply: words(reply, 1), rest=rest)
+
+
+class Children(NamedTuple):
+    """The jobs that wait for one, or have waited for it and have not ended."""
+
+    total: int
+    ids: list[str]
+    """The first of them; of jobs of other queues, `{queue}id`."""
+
+
+def children(keys: Keys, id: str, most: int) -> Command[Children]:
+    """Who waits for a job.
+
+    Args:
+        keys: of its queue.
+        id: the job.
+        most: how many are read at most.
+    """
+    return command(
+        "children", keys, (raw(id), most), lambda reply: Children(reply[2], words(reply, 3))
+    )
 
 
 class Letter(NamedTuple):

@@ -37,6 +37,8 @@ class GroupCounts(NamedTuple):
     paused: bool
     rate: str | None = None
     """How many may begin in which time, such as `"10/s"`; None for no limit."""
+    burst: int | None = None
+    """How many of them may begin at once, after a quiet time; None without a rate."""
 
 
 class Page(NamedTuple):
@@ -45,9 +47,12 @@ class Page(NamedTuple):
     cursor: str
     """Where to go on; `BEGIN` at the end."""
     groups: list[GroupCounts]
+    now_us: int
+    turns: dict[str, int]
+    """When each has its next turn; those that have none are left out."""
 
 
-def arrange(
+def configure(
     keys: Keys,
     name: str,
     concurrency: int | None = None,
@@ -69,7 +74,9 @@ def arrange(
     if concurrency is not None and concurrency != UNSET:
         check_concurrency(concurrency)
     words = ["-" if value is None else str(int(value)) for value in (concurrency, paused)]
-    return command("arrange", keys, (check_name(name, "group"), *words, rate), lambda reply: None)
+    return command(
+        "group_configure", keys, (check_name(name, "group"), *words, rate), lambda reply: None
+    )
 
 
 def counts(keys: Keys, name: str) -> Command[GroupCounts]:
@@ -88,20 +95,16 @@ def page(keys: Keys, cursor: str) -> Command[Page]:
 
 
 def _read(reply: list[Any]) -> Page:
-    found = [
-        GroupCounts(
-            name=text(name),
-            delayed=delayed,
-            waiting=waiting,
-            active=running,
-            priority=priority,
-            concurrency=limit,
-            is_configured=bool(configured),
-            paused=bool(paused),
-            rate=written_rate(rate),
+    found, turns = [], {}
+    for name, *numbers, rate, turn_us in groups(reply, 3, 10):
+        delayed, waiting, running, priority, limit, configured, paused = numbers
+        found.append(
+            GroupCounts(
+                text(name),
+                *(delayed, waiting, running, priority, limit, bool(configured), bool(paused)),
+                *written_rate(rate),
+            )
         )
-        for name, delayed, waiting, running, priority, limit, configured, paused, rate in groups(
-            reply, 3, 9
-        )
-    ]
-    return Page(reply[2].decode(), found)
+        if turn_us:
+            turns[text(name)] = turn_us
+    return Page(reply[2].decode(), found, reply[1], turns)

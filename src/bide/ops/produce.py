@@ -39,6 +39,13 @@ _OUTCOMES: Final[dict[bytes, Outcome]] = {
     b"open": "exists",
     **{word.encode(): word for word in get_args(Outcome)},
 }
+
+
+def read_outcome(word: bytes) -> Outcome:
+    """What an enqueue came to, from a script's word for it."""
+    return _OUTCOMES[word]
+
+
 _WHEN: Final = re.compile(r"[+=][0-9]{1,16}")
 
 
@@ -149,13 +156,15 @@ def enqueue(
             raise cannot(reply[1].decode())
         if reply[0] == b"unknown":
             raise unknown_parent(text(reply[1]))
+        if reply[0] == b"data":
+            raise data_parent(keys.queue or "")
         if have_terms:
             return [
-                Receipt(text(id), due_us, _OUTCOMES[word], confirmed(job, kinds))
+                Receipt(text(id), due_us, read_outcome(word), confirmed(job, kinds))
                 for job, (word, due_us, id) in zip(jobs, groups(reply, 2, 3), strict=True)
             ]
         return [
-            Receipt(job.id, due_us, _OUTCOMES[word], confirmed(job, kinds))
+            Receipt(job.id, due_us, read_outcome(word), confirmed(job, kinds))
             for job, (word, due_us) in zip(jobs, groups(reply, 2, 2), strict=True)
         ]
 
@@ -183,6 +192,14 @@ def unknown_parent(id: str) -> JobNotFound:
     )
 
 
+def data_parent(queue: str) -> UsageError:
+    """The error for a parent in a delay queue."""
+    return UsageError(
+        f"{queue!r} is a delay queue: its items are data, and no job can wait for them, so nothing "
+        "was added; wait for a job."
+    )
+
+
 def wanted(jobs: Sequence[Prepared]) -> Kinds:
     """What the jobs of one call ask for together: all of them get all of it."""
     return kinds_of(job.durability for job in jobs)
@@ -191,11 +208,15 @@ def wanted(jobs: Sequence[Prepared]) -> Kinds:
 def enqueue_many(
     keys: Keys, jobs: Sequence[Prepared], kinds: Kinds = ()
 ) -> Iterator[list[Command[list[Receipt]]]]:
-    """Add any number of jobs: round trips of several calls, each bounded by count and bytes."""
+    """Add any number of jobs: round trips of several calls, each bounded by count and bytes.
+
+    No job waits for one of another call in its trip: any of these may have to be sent again, behind
+    the others.
+    """
     trip: list[Command[list[Receipt]]] = []
+    sent: set[str] = set()  # the jobs of these calls
     size, first, kind, awaited = 0, 0, 0, 0
-    # By one script: of calls that share a round trip, one whose script the server does not know is
-    # sent again behind the others, and what waits must not come before what it waits for.
+    # All by one script, so that what waits may share a call with what it waits for.
     is_flow = any(job.parents for job in jobs)
     for i, job in enumerate(jobs):
         full = size + len(job.body) > CHUNK_BYTES
@@ -204,10 +225,14 @@ def enqueue_many(
         many = i - first >= most or awaited + len(job.parents) > CHUNK
         if i > first and (full or many or new_kind != kind or kind == _IN_STEPS):
             trip.append(_adding(keys, jobs[first:i], kinds, kind))
+            sent.update(earlier.id for earlier in jobs[first:i])
             first, size, awaited = i, 0, 0
             if full or len(trip) == TRIP:
                 yield trip
-                trip = []
+                trip, sent = [], set()
+        if trip and not sent.isdisjoint(job.parents):
+            yield trip
+            trip, sent = [], set()
         size += len(job.body)
         kind = new_kind
         awaited += len(job.parents)
@@ -303,12 +328,7 @@ class Placing:
         return again
 
     def _refusal(self, parent: str) -> JobNotFound | UsageError:
-        if not self._data:
-            return unknown_parent(parent)
-        return UsageError(
-            f"{self._data!r} is a delay queue: its items are data, and no job can wait for "
-            "them, so nothing was added; wait for a job."
-        )
+        return data_parent(self._data) if self._data else unknown_parent(parent)
 
     def _link(self, told: list[tuple[str, str]], is_last: bool) -> Command[Any]:
         def linked(reply: list[Any]) -> Command[Any] | None:
@@ -329,8 +349,7 @@ class Placing:
             is_confirmed = confirmed(self._job, self._kinds)
             return [Receipt(self._job.id, due_us, outcome, is_confirmed)]
 
-        sent = link(self._keys, self._job.id, told, is_last, linked)
-        again: Command[Any] = sent._replace(parse=receipt, confirm=self._kinds)  # type: ignore[arg-type]
+        again = link(self._keys, self._job.id, told, is_last, receipt, self._kinds, linked)
         return again
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 from bide.command import Command, command
 from bide.errors import UsageError
 from bide.keys import Keys
+from bide.ops.produce import Receipt, read_outcome
 from bide.ops.reply import groups, text, words
 from bide.schedule import Missed, Schedule, Timing
+
+T = TypeVar("T")
 
 PAGE: Final = 200
 """Schedules read per call, about."""
@@ -41,6 +44,15 @@ class Set(NamedTuple):
     """As it is now."""
 
 
+class Edited(NamedTuple):
+    """What became of a schedule that was to fire at other times."""
+
+    word: str
+    """`ok`; `same` where it does already; `stale`: another has changed it since; `gone`."""
+    schedule: Schedule | None
+    """As it is now; None where it is gone."""
+
+
 class Page(NamedTuple):
     """Some of a queue's schedules."""
 
@@ -61,15 +73,6 @@ def set_schedule(
         ahead: its times, and whether these are all; None of an expression asks first after when
             they count, which only the server's clock can tell, and then sends them.
     """
-    timing = draft.timing
-    if ahead is None:
-        ahead = (timing.at_us, True) if timing.kind == "at" else ((), False)
-    times, closed = ahead
-    args = (
-        *(draft.name, timing.kind, draft.priority, timing.every_us, draft.jitter_us, draft.missed),
-        *(timing.limit, timing.start_us, timing.end_us, _written(times), int(closed)),
-        *(timing.written(), draft.task, draft.terms, draft.body),
-    )
 
     def parse(reply: list[Any]) -> Set:
         word = reply[0].decode()
@@ -85,11 +88,52 @@ def set_schedule(
             )
         return Set(word == "ok", Schedule.read(draft.name, reply[2]))
 
-    def rest(reply: list[Any]) -> Command[Set] | None:
+    return _set(keys, draft, ahead, "", parse)
+
+
+def edit_schedule(
+    keys: Keys, known: Schedule, timing: Timing, missed: Missed, jitter_us: int
+) -> Command[Edited]:
+    """Have a schedule fire at other times, unless another has changed it; its jobs stay.
+
+    Args:
+        keys: of the queue.
+        known: the schedule as it was read.
+        timing: when it is to fire.
+        missed: what becomes of times that have passed.
+        jitter_us: by which its jobs are due after its times, at most.
+    """
+
+    def parse(reply: list[Any]) -> Edited:
+        word = reply[0].decode()
+        return Edited(word, None if word == "gone" else Schedule.read(known.name, reply[2]))
+
+    draft = Draft(known.name, timing, missed, jitter_us, known.priority, known.task, b"")
+    return _set(keys, draft, None, known.stand, parse)
+
+
+def _set(
+    keys: Keys,
+    draft: Draft,
+    ahead: tuple[Sequence[int], bool] | None,
+    was: str,
+    parse: Callable[[list[Any]], T],
+) -> Command[T]:
+    timing = draft.timing
+    if ahead is None:
+        ahead = (timing.at_us, True) if timing.kind == "at" else ((), False)
+    times, closed = ahead
+    args = (
+        *(draft.name, timing.kind, draft.priority, timing.every_us, draft.jitter_us, draft.missed),
+        *(timing.limit, timing.start_us, timing.end_us, _written(times), int(closed)),
+        *(timing.written(), draft.task, draft.terms, draft.body, was),
+    )
+
+    def rest(reply: list[Any]) -> Command[T] | None:
         if reply[0] != b"times":
             return None
         times = timing.ahead(reply[2], reply[1], each=draft.missed == "all")
-        return set_schedule(keys, draft, times)
+        return _set(keys, draft, times, was, parse)
 
     return command("schedule_set", keys, args, parse, rest=rest)
 
@@ -136,11 +180,13 @@ def remove_schedules(keys: Keys, names: Sequence[str]) -> Command[list[str]]:
     return command("schedule_remove", keys, names[:CHUNK], lambda reply: words(reply, 1))
 
 
-def run_schedule(keys: Keys, name: str, id: str) -> Command[int | None]:
-    """Make a job of a schedule, due now; when it is due (0 where the id exists), None for none."""
+def run_schedule(keys: Keys, name: str, id: str) -> Command[Receipt | None]:
+    """Make a job of a schedule, due now; what came of it, or None where there is no schedule."""
 
-    def parse(reply: list[Any]) -> int | None:
-        return None if reply[0] == b"gone" else reply[2]
+    def parse(reply: list[Any]) -> Receipt | None:
+        if reply[0] == b"gone":
+            return None
+        return Receipt(text(reply[4]), reply[3], read_outcome(reply[2]))
 
     return command("schedule_run", keys, (name, id), parse)
 

@@ -5,7 +5,8 @@ its client sent it, with its signature if it has one:
 
     \x06 38\n{"task":"app.tasks:index","args":[42]} ...     (without the space)
 
-So a script appends a call without looking into it, and each call is signed by itself.
+So a script appends a call without looking into it, and each call is signed by itself. Each is of a
+codec of its own, too: while producers are on their way from one to another, both gather.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from bide.errors import PayloadError
+from bide.payload.serializers import CODECS
 
 if TYPE_CHECKING:
     from bide.payload.codec import Body, Envelope
@@ -69,7 +71,8 @@ def join(data: bytes, decode: Callable[[bytes], Envelope]) -> tuple[Body, bytes]
         decode: reads the body of a call.
 
     Returns:
-        The body; and its arguments where they are not JSON, else nothing.
+        The body, whose codec is that of the calls which can hold the most; and the arguments where
+        not all of them are JSON, else nothing.
 
     Raises:
         PayloadError: it is too large, or holds what is no call of one task with one argument.
@@ -80,10 +83,11 @@ def join(data: bytes, decode: Callable[[bytes], Envelope]) -> tuple[Body, bytes]
     if any(map(is_gathered, calls)):
         raise PayloadError("The stored body of gathered calls holds another such; delete the job.")
     bodies = [decode(call).body for call in calls]
-    body = msgspec.structs.replace(bodies[0], description=None)
-    if any((each.task, each.codec) != (body.task, body.codec) for each in bodies):
+    codec = max((each.codec for each in bodies), key=CODECS.index)
+    body = msgspec.structs.replace(bodies[0], args=(), kwargs={}, description=None, codec=codec)
+    if any(each.task != body.task for each in bodies):
         raise PayloadError(f"Among what was gathered for {body.task} are calls of other tasks.")
-    return (with_items(body, bodies), b"") if body.codec == "json" else (body, data)
+    return (with_items(body, bodies), b"") if codec == "json" else (body, data)
 
 
 def with_items(body: Body, calls: Sequence[Body]) -> Body:

@@ -10,10 +10,9 @@ from bide.clock import Duration
 from bide.ids import new_id
 from bide.ops import registry
 from bide.ops import schedules as ops
-from bide.ops.produce import Receipt
 from bide.options import ScheduleOptions
 from bide.queue.awaited_job import AsyncJob
-from bide.queue.schedules import Declaring, by_name, found, plan
+from bide.queue.schedules import Declaring, by_name, found, plan, ran
 from bide.queue.tasks import AsyncTask, AsyncTaskDecorator
 from bide.schedule import Missed, Schedule, check_schedule_name, id_of
 from bide.task import Function
@@ -100,11 +99,9 @@ class AsyncSchedules:
             ScheduleNotFound: there is none of this name.
         """
         id = id_of(check_schedule_name(name), new_id())
-        due_us = await self._queue._run(ops.run_schedule(self._queue.keys, name, id))
-        if due_us is None:
-            found(None, name, self._queue.name)
-        receipt = Receipt(id, due_us, "new") if due_us else None
-        return AsyncJob(self._queue, id, receipt=receipt)
+        receipt = await self._queue._run(ops.run_schedule(self._queue.keys, name, id))
+        receipt = ran(receipt, name, self._queue.name)
+        return AsyncJob(self._queue, receipt.id, receipt=receipt)
 
     async def pause(self, name: str) -> Schedule:
         """Let a schedule fire no more until it is resumed; raises as `fetch` does."""

@@ -10,10 +10,9 @@ from bide.clock import Duration
 from bide.ids import new_id
 from bide.ops import registry
 from bide.ops import schedules as ops
-from bide.ops.produce import Receipt
 from bide.options import ScheduleOptions
 from bide.queue.blocking_job import Job
-from bide.queue.schedules import Declaring, by_name, found, plan
+from bide.queue.schedules import Declaring, by_name, found, plan, ran
 from bide.queue.tasks import Task, TaskDecorator
 from bide.schedule import Missed, Schedule, check_schedule_name, id_of
 from bide.task import Function
@@ -126,15 +125,17 @@ class Schedules:
     def run(self, name: str) -> Job[Any]:
         """Make a job of a schedule now, paused or not, beside those that it makes at its times.
 
+        Where its jobs are `unique`, it may fold into another: the job that is returned, whose
+        `outcome` says so.
+
         Raises:
             ScheduleNotFound: there is none of this name.
+            NotUnique: another holds the key, and `unique` says to reject.
         """
         id = id_of(check_schedule_name(name), new_id())
-        due_us = self._queue._run(ops.run_schedule(self._queue.keys, name, id))
-        if due_us is None:
-            found(None, name, self._queue.name)
-        receipt = Receipt(id, due_us, "new") if due_us else None
-        return Job(self._queue, id, receipt=receipt)
+        receipt = self._queue._run(ops.run_schedule(self._queue.keys, name, id))
+        receipt = ran(receipt, name, self._queue.name)
+        return Job(self._queue, receipt.id, receipt=receipt)
 
     def pause(self, name: str) -> Schedule:
         """Let a schedule fire no more until it is resumed; raises as `fetch` does."""

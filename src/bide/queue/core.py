@@ -147,8 +147,9 @@ class QueueCore(Generic[C]):
         if priority is None:
             priority = defaults.get("priority")
         names = signature.positional if signature else ()
+        unique = options.get("unique")
         folding = write_folding(
-            options.get("unique") or defaults.get("unique"),
+            defaults.get("unique") if unique is None else unique,
             *(name, body.args, body.kwargs, names, partial(pack, codec=self.serializer)),
         )
         job_id = options.get("job_id")

@@ -100,9 +100,14 @@ def none_rejected(receipts: Sequence[Receipt], jobs: Sequence[Prepared]) -> None
     """
     for receipt, job in zip(receipts, jobs, strict=True):
         if receipt.outcome == "rejected":
-            error = NotUnique(
-                f"The job {receipt.id} holds the key {Terms.read(job.terms.encode()).key!r}; wait "
-                'for it or cancel it, or enqueue with on_conflict="keep" or "replace".'
-            )
-            error.job_id = receipt.id
-            raise error
+            raise not_unique(receipt.id, repr(Terms.read(job.terms.encode()).key))
+
+
+def not_unique(holder: str, key: str) -> NotUnique:
+    """The error for a job that was rejected; `key` says which, for people."""
+    error = NotUnique(
+        f"The job {holder} holds the key {key}; wait for it or cancel it, or enqueue with "
+        'on_conflict="keep" or "replace".'
+    )
+    error.job_id = holder
+    return error

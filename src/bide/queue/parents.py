@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from bide.errors import JobNotFound, UsageError
 from bide.ids import check_name
 from bide.job import Snapshot
-from bide.ops.edges import is_remote, split_reference
+from bide.ops.edges import check_count, is_remote, split_reference
 from bide.ops.produce import Prepared
 from bide.options import Options, Parents, TaskOptions
 from bide.terms import folds, write_terms
-
-MOST: Final = 20_000
-"""Jobs that one may wait for."""
 
 
 class Home(Protocol):
@@ -47,11 +44,7 @@ def references(home: Any, parents: Parents | None) -> tuple[str, ...]:
     else:
         listed = list(parents)
     found = tuple(dict.fromkeys(_reference(home, parent) for parent in listed))
-    if len(found) > MOST:
-        raise UsageError(
-            f"A job can wait for {MOST:,} others, not for {len(found):,}; have some jobs wait for "
-            "a part of them each, and this one for those."
-        )
+    check_count(found)
     return found
 
 

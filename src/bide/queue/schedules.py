@@ -13,11 +13,13 @@ from bide.clock import Duration, to_us
 from bide.errors import ScheduleNotFound, UsageError
 from bide.ids import LONGEST
 from bide.keys import Keys
+from bide.ops.produce import Receipt
 from bide.ops.schedules import Draft, Page
 from bide.options import ScheduleOptions, check_names
 from bide.payload.recast import of_schedule
 from bide.payload.signing import Seal
 from bide.queue.core import QueueCore
+from bide.queue.gathering import not_unique
 from bide.schedule import (
     Missed,
     Schedule,
@@ -27,11 +29,24 @@ from bide.schedule import (
     timing_of,
 )
 from bide.task import Function, task_name
-from bide.terms import Terms, unfolded
+from bide.terms import Terms, folds
 
 T = TypeVar("T")
 Decorator = TypeVar("Decorator")
 """What makes a task with a schedule of a function: `TaskDecorator`, or `AsyncTaskDecorator`."""
+
+
+_LATER: Final = "have it call a task that enqueues the job that waits"
+_NEVER: Final = {
+    "delay": "they are due at its times; give it others, or start= or jitter=",
+    "job_id": "the id of each is the schedule's name and the time",
+    "durability": "workers' claims make them, and nobody is there to wait for it",
+    "depends_on": f"nobody knows yet what each could wait for; {_LATER}",
+    "allow_failure": f"they wait for no other; {_LATER}",
+    "if_failed": f"they wait for no other; {_LATER}",
+    "on_parent_cancel": f"they wait for no other; {_LATER}",
+}
+"""Options of other jobs, and why those of a schedule cannot have them."""
 
 
 class Plan(NamedTuple):
@@ -60,7 +75,11 @@ class Plan(NamedTuple):
                 f"{task_name(self.task)} gathers the items of many calls, and each job of a "
                 "schedule is made for itself; schedule a task that calls queue.gather(...)."
             )
-        body = seal.sign("schedule", self.name, of_schedule(job.body, self.name))
+        body = of_schedule(job.body, self.name)
+        if folds(job.terms):  # and may come to stand in another job's place
+            body = seal.sign("fold", "", body)
+        else:
+            body = seal.sign("schedule", self.name, body)
         return Draft(
             name=self.name,
             timing=self.timing,
@@ -69,7 +88,7 @@ class Plan(NamedTuple):
             priority=job.priority,
             task=task_name(self.task),
             body=body,
-            terms=unfolded(job.terms),
+            terms=job.terms,
         )
 
 
@@ -92,6 +111,9 @@ def plan(
     jitter: Duration | None = None,
 ) -> Plan:
     """A schedule as its maker says it; arguments and errors as for `Schedules.upsert`."""
+    for option in options:
+        if option in _NEVER:
+            raise UsageError(f"The jobs of a schedule have no {option}=: {_NEVER[option]}.")
     check_names(options, ScheduleOptions)
     timing = timing_of(cron, every, at, tz, start, end, limit)
     jitter_us = 0 if jitter is None else to_us(jitter, "jitter")
@@ -249,6 +271,21 @@ def found(schedule: Schedule | None, name: str, queue: str) -> Schedule:
             f"Queue {queue} has no schedule {shown}; `bide cron ls` lists those that there are."
         )
     return schedule
+
+
+def ran(receipt: Receipt | None, name: str, queue: str) -> Receipt:
+    """What came of running a schedule now.
+
+    Raises:
+        ScheduleNotFound: there is none.
+        NotUnique: another job holds the key, and `unique` says to reject.
+    """
+    if receipt is None:
+        found(None, name, queue)
+    assert receipt is not None
+    if receipt.outcome == "rejected":
+        raise not_unique(receipt.id, f"under which the jobs of the schedule {name!r} fold")
+    return receipt
 
 
 def by_name(pages: Sequence[Page]) -> list[Schedule]:

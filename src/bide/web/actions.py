@@ -16,12 +16,13 @@ from starlette.responses import RedirectResponse, Response
 from bide.clock import describe, to_us
 from bide.command import Command
 from bide.errors import UsageError
-from bide.ops import manage, produce
+from bide.ops import groups, manage, produce
 from bide.states import FINISHED, State
 from bide.web.access import Refused, Role
 from bide.web.asked import Asked
 from bide.web.chosen import Chosen, choose
 from bide.web.pages import render
+from bide.web.scheduling import SCHEDULE_VERBS, act_on_schedule
 from bide.web.site import Site
 
 
@@ -59,18 +60,23 @@ _FINE: Final = ("ok", "asked")
 
 
 async def act(site: Site, request: Request, asked: Asked, role: Role) -> Response:
-    """Change a queue, or jobs.
+    """Change a queue, a group, a schedule, or jobs.
 
     Raises:
         Refused: the sender may only look.
         UsageError: the form cannot be meant.
         NotFound: there is no such queue.
+        ScheduleNotFound: it has no such schedule.
     """
     if role != Role.OPERATOR:
         raise Refused("You may look, but not change anything; an operator's token may.", 403)
     verb = asked.text("verb")
     if verb in ("pause", "resume"):
         return await _pause(site, request, asked, verb)
+    if verb in SCHEDULE_VERBS:
+        return await act_on_schedule(site, request, asked, role, verb)
+    if verb in ("pause-group", "resume-group"):
+        return await _pause_group(site, request, asked, verb)
     if verb not in VERBS:
         raise UsageError(f"There is no verb {verb[:40]!r}; there are {', '.join(VERBS)}.")
     chosen = await choose(site, asked, VERBS[verb].states)
@@ -111,6 +117,15 @@ async def _pause(site: Site, request: Request, asked: Asked, verb: str) -> Respo
     await site.client.run(manage.pause(keys) if verb == "pause" else manage.resume(keys))
     root = request.scope.get("root_path", "").rstrip("/")
     return RedirectResponse(Asked("").address(f"{root}/queue", q=name), 303)
+
+
+async def _pause_group(site: Site, request: Request, asked: Asked, verb: str) -> Response:
+    (queue,) = await site.known(asked.text("q") or "?")
+    await site.client.run(
+        groups.configure(site.keys(queue), asked.text("group"), paused=verb == "pause-group")
+    )
+    root = request.scope.get("root_path", "").rstrip("/")
+    return RedirectResponse(Asked("").address(f"{root}/groups", q=queue), 303)
 
 
 def _what(verb: str, asked: Asked) -> str:

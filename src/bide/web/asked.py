@@ -88,15 +88,7 @@ class Asked(Mapping[str, str]):
             return None
         if text.isascii() and text.isdecimal():
             return self.number(name, 0, _LATEST_US)
-        try:
-            at = datetime.fromisoformat(text)
-        except ValueError:
-            at = None
-        if at is None or at.utcoffset() is None:
-            raise UsageError(
-                f"{name}={text[:40]!r} is no moment; write it as 2030-01-31T09:00:00+01:00."
-            )
-        return at_to_us(at, name)
+        return at_to_us(read_moment(text, name), name)
 
     def states(self) -> tuple[State, ...]:
         """The states that `state` names; all for none.
@@ -117,6 +109,23 @@ class Asked(Mapping[str, str]):
         kept = [(name, value) for name, value in self.pairs if name not in changed and value]
         kept += [(name, str(value)) for name, value in changed.items() if value is not None]
         return path + (f"?{urlencode(kept, errors='surrogateescape')}" if kept else "")
+
+
+def read_moment(text: str, name: str) -> datetime:
+    """A moment: ISO 8601 with a time zone.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or at.utcoffset() is None:
+        raise UsageError(
+            f"{name}={text[:40]!r} is no moment; write it as 2030-01-31T09:00:00+01:00."
+        )
+    return at
 
 
 ORDER: Final = (

@@ -23,11 +23,14 @@ from starlette.responses import Response
 from bide.cli.screen import relative
 from bide.cli.site import NotFound
 from bide.clock import describe
+from bide.cron import zone_of
+from bide.errors import UsageError
 from bide.logs import printable
 from bide.states import LISTABLE
 from bide.version import VERSION
 from bide.web.access import Role
 from bide.web.asked import ORDER, Asked
+from bide.web.editing import filled
 from bide.web.heat import draw_heat
 from bide.web.picture import draw
 from bide.web.reads.table import READS
@@ -99,7 +102,8 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.filters |= {
+    filters: dict[str, Any] = env.filters
+    filters |= {
         "n": lambda number: f"{number:,}",
         "dur": _duration,
         "block": _block,
@@ -107,8 +111,10 @@ def _templates() -> jinja2.Environment:
         "t": _time,
         "rel": _relative,
         "bytes": _megabytes,
+        "wall": _wall,
     }
     known: dict[str, Any] = env.globals
+    known |= {"filled": filled, "story": _story}
     known |= {"STATES": LISTABLE, "ORDER": ORDER, "SPANS": tuple(SPANS), "VERSION": VERSION}
     return env
 
@@ -161,6 +167,21 @@ def _relative(at: str | None, now: str | None = None) -> Markup | str:
     return Markup('<time datetime="{}" data-rel title="{:%Y-%m-%d %H:%M:%S} UTC">{}</time>').format(
         at, read, relative(away)
     )
+
+
+def _story(job: dict[str, Any]) -> list[tuple[str, Any]]:
+    """What happened to a job until now, in its order."""
+    told = [(each["at"], "moved", each) for each in job["rescheduled"]]
+    told += [(each["started"], "attempt", each) for each in job["attempts"]]
+    return [(what, each) for _, what, each in sorted(told, key=lambda one: one[0])]
+
+
+def _wall(at: str, zone: str) -> str:
+    """A moment as a clock in that zone shows it."""
+    try:
+        return f"{datetime.fromisoformat(at).astimezone(zone_of(zone)):%Y-%m-%d %H:%M:%S %Z}"
+    except UsageError:  # this machine knows no such zone
+        return "–"
 
 
 @cache

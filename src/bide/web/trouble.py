@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from bide.cli.site import NotFound
-from bide.errors import BideError, JobNotFound, ServerUnavailable, UsageError
+from bide.errors import BideError, JobNotFound, ScheduleNotFound, ServerUnavailable, UsageError
 from bide.web.access import Refused
 
 log = logging.getLogger("bide.web")
@@ -15,7 +15,7 @@ def status_and_sentence(error: Exception) -> tuple[int, str]:
     """For an error that met a request; one that is not ours is logged, and not told."""
     if isinstance(error, Refused):
         return error.status, str(error)
-    if isinstance(error, NotFound | JobNotFound):
+    if isinstance(error, NotFound | JobNotFound | ScheduleNotFound):
         return 404, str(error)
     if isinstance(error, UsageError):
         return 400, str(error)

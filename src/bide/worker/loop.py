@@ -260,6 +260,8 @@ class Loop:
             station.failures = 0
             if settles:
                 self._note_verdicts(station, settles, replies[0])
+                if claim_for is None and self._burst:  # where no hint is heard of what they freed
+                    station.check = True
         if claim_for is not None and not isinstance(replies[-1], BideError):
             self.polled = time.monotonic()
             self._order.took(part.place, len(replies[-1].jobs))

@@ -40,6 +40,8 @@ class Postman:
         self._client = client
         self._told = told
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._again: set[str] = set()
+        """Where more was found while what had been found before was under way."""
         self._rests: dict[str, float] = {}
         self._said: set[str] = set()
 
@@ -49,18 +51,25 @@ class Postman:
         return bool(self._tasks)
 
     def deliver(self, keys: Keys) -> None:
-        """Begin to deliver what a queue has for others, unless that is being done."""
+        """Deliver what a queue has for others: now, or once more behind what is under way."""
         where = keys["meta"]
-        if where not in self._tasks and time.monotonic() >= self._rests.get(where, 0.0):
+        if where in self._tasks:
+            self._again.add(where)  # what is under way may have read before this came
+        elif time.monotonic() >= self._rests.get(where, 0.0):
             self._tasks[where] = task = asyncio.create_task(self._deliver(keys))
-            task.add_done_callback(partial(self._delivered, where))
+            task.add_done_callback(partial(self._delivered, keys))
 
     async def close(self) -> None:
         """Wait for what is being delivered."""
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        while self._tasks:
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    def _delivered(self, where: str, task: asyncio.Task[None]) -> None:
+    def _delivered(self, keys: Keys, task: asyncio.Task[None]) -> None:
+        where = keys["meta"]
         del self._tasks[where]
+        if where in self._again:
+            self._again.remove(where)
+            self.deliver(keys)
         self._told(set())
 
     async def _deliver(self, keys: Keys) -> None:

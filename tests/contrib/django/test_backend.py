@@ -180,6 +180,24 @@ def test_a_task_is_told_its_context() -> None:
     assert result.return_value == {"id": result.id, "attempt": 1, "year": 2030}
 
 
+def test_a_task_of_another_queue_is_told_where_it_is() -> None:
+    with heard("task_started") as began, heard("task_finished") as finished:
+        result = jobs.knows.using(queue_name="mail").enqueue("2030-01-31")
+        work()
+    assert result.id.startswith("mail:")
+    told = jobs.knows.get_result(result.id).return_value["id"]
+    assert [told, *(found.id for found in (*began, *finished))] == [result.id] * 3
+    assert {found.task.queue_name for found in (*began, *finished)} == {"mail"}
+
+
+def test_a_job_in_a_queue_that_is_not_the_backend_s_runs() -> None:
+    queue = Queue("elsewhere")
+    job = queue.enqueue(jobs.add.func, 1)
+    work("elsewhere")
+    assert job.refresh().result == 2
+    queue.close()
+
+
 @contextmanager
 def heard(name: str) -> Iterator[list[Any]]:
     found: list[Any] = []

@@ -16,6 +16,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from bide import Fail, Queue, Snooze, Worker, current_job, middleware
 from bide.contrib.otel import Tracing
+from bide.contrib.otel.attributes import of_run
+from bide.current import CurrentJob
+from bide.job import Claimed
 
 seen: list[Any] = []
 
@@ -107,6 +110,14 @@ def test_a_run_links_to_its_enqueue_and_is_a_trace_of_its_own(
     job.refresh()
     assert job.status == "completed"
     assert job.meta["order"] == 7
+
+
+def test_lateness_is_by_the_server_s_clock() -> None:
+    """Whatever the worker's own says: here it is decades ahead."""
+    claimed = Claimed("j1", b"", 3_500_000, 1, 0, 1_000_000, 1_000_000)
+    job = CurrentJob("orders", "w1", "t:t", claimed, None)  # type: ignore[arg-type]
+    _, said = of_run(job)
+    assert dict(said or {})["bide.lateness"] == 2.5
 
 
 def test_baggage_travels(traced: Traced, queue: Queue) -> None:

@@ -24,8 +24,9 @@ def house(worker: Any) -> Any:
 
 def children(worker: Any) -> list[int]:
     """The children of a worker, once all are there and wait."""
+    eventually(lambda: worker._running is not None, 20)
     slots = house(worker).slots
-    eventually(lambda: all(slot.is_free for slot in slots))
+    eventually(lambda: all(slot.is_free for slot in slots), 20)
     return [slot.pid for slot in slots]
 
 

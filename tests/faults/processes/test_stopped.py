@@ -20,11 +20,12 @@ from tests.integration.workers import eventually
 def test_a_stopped_child_loses_its_lease_and_its_outcome_is_refused(
     stand: Stand, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, "bide"), stand.at_work(lease=0.6, concurrency=1):
+    with caplog.at_level(logging.INFO, "bide"), stand.at_work(lease=2, concurrency=1):
         job = stand.queue.enqueue(tasks.held, "gate")
         (stopped,) = stand.wait("begun")
-        os.kill(stopped.pid, signal.SIGSTOP)
-        with stand.at_work(lease=0.6, concurrency=1):
+        with stand.at_work(lease=2, concurrency=1) as other:
+            children(other)  # or it would not be quick enough: after two leases the first is killed
+            os.kill(stopped.pid, signal.SIGSTOP)
             stand.wait("begun", 2)
             stand.open("gate")
             assert job.wait(20) == "held"
@@ -36,7 +37,7 @@ def test_a_stopped_child_loses_its_lease_and_its_outcome_is_refused(
 
 
 def test_a_stopped_child_costs_its_own_slot_and_no_other(stand: Stand) -> None:
-    with stand.at_work(lease=2, concurrency=2) as worker:
+    with stand.at_work(concurrency=2) as worker:
         stand.queue.enqueue(tasks.held, "gate")
         (stopped,) = stand.wait("begun")
         os.kill(stopped.pid, signal.SIGSTOP)

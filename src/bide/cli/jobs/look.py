@@ -169,6 +169,7 @@ def full(seen: Seen) -> dict[str, Any]:
             "at": moment_json(progress.at),
         },
         "logs": [{"at": moment_json(line.at), "text": line.text} for line in job.logs],
+        "rescheduled": _moves(seen),
     }
 
 
@@ -207,7 +208,16 @@ def _full_item(seen: Seen) -> dict[str, Any]:
         "unreadable": unread,
         "error": _error(seen.job.error),
         "attempts": [_attempt(attempt) for attempt in seen.job.attempts],
+        "rescheduled": _moves(seen),
     }
+
+
+def _moves(seen: Seen) -> list[dict[str, str | None]]:
+    """From when to when it was rescheduled."""
+    return [
+        {"at": moment_json(at), "from": moment_json(was), "to": moment_json(due)}
+        for at, was, due in seen.snapshot.notes.moves
+    ]
 
 
 def _attempt(attempt: Attempt) -> dict[str, Any]:

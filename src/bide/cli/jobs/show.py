@@ -118,6 +118,12 @@ def _print(seen: Seen, reasons: Sequence[Reason], signature: str | Cell) -> None
         echo("attempts that ended badly", "dim")
         for attempt in job.attempts:
             _print_attempt(attempt)
+    if moves := seen.snapshot.notes.moves:
+        echo()
+        echo("rescheduled", "dim")
+        for at, was, due in moves:
+            told = f"{moment_exactly(at)}  from {moment_exactly(was)} to {moment_exactly(due)}"
+            echo(f"  {told}")
     if job.logs:
         echo()
         echo("log", "dim")

@@ -52,6 +52,7 @@ def running_result(
     value: Any = None,
 ) -> Any:
     """The result of the job that runs now, or, with a status, of one that has just ended."""
+    task = _in_queue(task, job.queue)
     workers = [job.worker] * max(1, job.attempt)
     now = timezone.now()
     times = {"started_at": now, "last_attempted_at": now}
@@ -66,6 +67,12 @@ def running_result(
     # Arguments have become what annotations say; a result shows them as they travelled.
     args, kwargs = msgspec.to_builtins((list(args), dict(kwargs or {})), enc_hook=simplify)
     return _make(task, job.id, status, args, kwargs, value, workers=workers, errors=errors, **times)
+
+
+def _in_queue(task: Any, queue: str) -> Any:
+    """The task as `using` made it; as it was declared, in a queue that is none of its backend's."""
+    queues = task.get_backend().queues
+    return task if queues and queue not in queues else task.using(queue_name=queue)
 
 
 def stored_result(task: Any, job: Job[Any]) -> Any:

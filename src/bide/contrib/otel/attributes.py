@@ -7,11 +7,11 @@ These are in development, and names have changed before: so nothing but this fil
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Final
 
 from opentelemetry.util.types import Attributes
 
+from bide.clock import from_us
 from bide.current import CurrentJob
 from bide.payload.codec import Body
 
@@ -29,7 +29,7 @@ def of_enqueue(queue: str, body: Body) -> tuple[str, Attributes]:
 
 def of_run(job: CurrentJob) -> tuple[str, Attributes]:
     """Name and attributes of the span of a run."""
-    late = (datetime.now(UTC) - job.due).total_seconds()
+    claimed = from_us(job.token)  # by the server's clock, of which `due` is, too
     return f"run {job.queue}", {
         **_common(job.queue, job.task),
         "messaging.operation.name": "run",
@@ -38,7 +38,7 @@ def of_run(job: CurrentJob) -> tuple[str, Attributes]:
         "messaging.client.id": job.worker,
         "bide.attempt": job.attempt,
         "bide.redelivered": job.redelivered,
-        "bide.lateness": max(0.0, late),
+        "bide.lateness": max(0.0, (claimed - job.due).total_seconds()),
     }
 
 

@@ -4,7 +4,8 @@
 --   >parent child       the child waits for this job's end
 --   <child parent       the same, from the child's side
 --   <child {}           not all that the child waits for is known yet: it is being placed
---   !parent outcome     the parent has ended, and not all of its children have been told
+--   !parent outcome     the parent has ended, and not all of its children have been told; or it was
+--                       removed, and not all that is here of it is gone
 --   =parent child       the parent has ended, and is kept while the child has not
 --   @child parent outcome    of a child of another queue: to be told there
 --   ?child parent            of a parent of another queue: to be asked there
@@ -61,6 +62,24 @@ function depend.states(sets, ids)
   for i = 1, #sets.due do look(sets.due[i], 'live') end
   look(sets.active, 'live')
   look(sets.blocked, 'live')
+  return found
+end
+
+-- The same of jobs that are to be waited for. One that is being placed is not there yet: nobody was
+-- told of it, and two that are placed at the same time could wait for each other.
+function depend.known(sets, ids)
+  local found, live, gates = depend.states(sets, ids), {}, {}
+  for _, id in ipairs(ids) do
+    if found[id] == 'live' then
+      live[#live + 1] = id
+      gates[#gates + 1] = '<' .. id .. ' ' .. depend.GATE
+    end
+  end
+  if #live == 0 then return found end
+  local closed = redis.call('ZMSCORE', sets.edges, unpack(gates))
+  for i, id in ipairs(live) do
+    if closed[i] and redis.call('ZSCORE', sets.blocked, id) then found[id] = nil end
+  end
   return found
 end
 
@@ -194,9 +213,10 @@ local function outcome_of(sets, id)
 end
 
 -- Tells the children of jobs that have ended, `budget` of them at most, and the children of those
--- that are cancelled by this. What is left over is marked, for claims to go on with. Adds to
--- `with.dropped` what was cancelled, sets `with.earliest` to when something that was freed is due,
--- and `with.more` where there is more to be done, here or by telling another queue.
+-- that are cancelled by this; forgets for whom a parent was kept that is no more. What is left over
+-- is marked, for claims to go on with. Adds to `with.dropped` what was cancelled, sets
+-- `with.earliest` to when something that was freed is due, and `with.more` where there is more to
+-- be done, here or by telling another queue.
 function depend.tell(sets, with, ids, budget)
   local work = {unpack(ids)}
   local edges, at, seen = sets.edges, 1, #with.dropped
@@ -204,8 +224,10 @@ function depend.tell(sets, with, ids, budget)
     local parent = work[at]
     local most = math.min(budget, SOME)
     local found = range(edges, '>', parent, most)
+    local outcome, mark, exists
     if #found > 0 then
-      local outcome, mark = outcome_of(sets, parent)
+      outcome, mark = outcome_of(sets, parent)
+      exists = redis.call('HEXISTS', sets.jobs, parent) == 1
       budget = budget - #found
       local adds, gone = {}, {}
       for i, member in ipairs(found) do
@@ -221,7 +243,7 @@ function depend.tell(sets, with, ids, budget)
           with.more = true
         else
           if redis.call('ZSCORE', sets.blocked, child)
-            and depend.resolve(sets, with, child, parent, outcome) then
+            and depend.resolve(sets, with, child, parent, outcome) and exists then
             adds[#adds + 1] = 0
             adds[#adds + 1] = '=' .. parent .. ' ' .. child
           end
@@ -232,14 +254,18 @@ function depend.tell(sets, with, ids, budget)
         seen = seen + 1
         work[#work + 1] = with.dropped[seen]
       end
-      if #found < most then
+    else
+      mark = range(edges, '!', parent, 1)[1]
+      exists = mark and redis.call('HEXISTS', sets.jobs, parent) == 1
+    end
+    if #found < most then
+      local kept = mark and not exists and range(edges, '=', parent, SOME) or {}
+      if #kept > 0 then redis.call('ZREM', edges, unpack(kept)) end
+      budget = budget - #kept
+      if #kept < SOME then
         if mark then redis.call('ZREM', edges, mark) end
         at = at + 1
       end
-    else
-      local mark = range(edges, '!', parent, 1)[1]
-      if mark then redis.call('ZREM', edges, mark) end
-      at = at + 1
     end
   end
   for i = at, #work do
@@ -264,11 +290,12 @@ function depend.has_post(edges)
   return #redis.call('ZRANGEBYLEX', edges, '[?', '(A', 'LIMIT', 0, 1) > 0
 end
 
--- Whether what a job came to is kept for one that waited for it and has not ended.
+-- Whether what a job came to is kept for one that waited for it and has not ended; nil where there
+-- was not enough time to see.
 function depend.is_held(sets, with, id)
   local found = range(sets.edges, '=', id, SOME)
   for _, member in ipairs(found) do
-    if with.looks <= 0 then return true end -- and looked at another time
+    if with.looks <= 0 then return nil end
     with.looks = with.looks - 1
     local child = string.sub(member, #id + 3)
     if redis.call('HEXISTS', sets.jobs, child) == 1
@@ -279,7 +306,8 @@ function depend.is_held(sets, with, id)
     end
     redis.call('ZREM', sets.edges, member)
   end
-  return #found == SOME
+  if #found == SOME then return nil end
+  return false
 end
 
 -- Jobs that are removed with whatever is left of them: their children hear that they are cancelled.
@@ -288,7 +316,8 @@ function depend.removed(edges, ids)
     depend.forget(edges, ids[i])
     local kept = range(edges, '=', ids[i], SOME)
     if #kept > 0 then redis.call('ZREM', edges, unpack(kept)) end
-    if #range(edges, '>', ids[i], 1) > 0 and #range(edges, '!', ids[i], 1) == 0 then
+    if (#kept == SOME or #range(edges, '>', ids[i], 1) > 0)
+      and #range(edges, '!', ids[i], 1) == 0 then
       redis.call('ZADD', edges, 0, '!' .. ids[i] .. ' X')
     end
   end

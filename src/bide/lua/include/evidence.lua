@@ -74,7 +74,8 @@ end
 function evidence.notes(text)
   local kept, odd = {}, false
   for line in string.gmatch(text .. '\n', '([^\n]*)\n') do
-    if string.find(line, '^[EC] %d+ %d+ %d+ %S+') or string.find(line, '^[LP] %d+ .') then
+    if string.find(line, '^[EC] %d+ %d+ %d+ %S+') or string.find(line, '^[LP] %d+ .')
+      or string.find(line, '^R %d+ %d+ %d+$') then
       kept[#kept + 1] = line
     else
       odd = true

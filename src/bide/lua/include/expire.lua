@@ -9,6 +9,12 @@ function expire.is_unbegun(f)
     and (not f.first or f.missing ~= nil))
 end
 
+-- A job is due at another time; where that is an earlier one, it may expire earlier.
+function expire.moved(sets, terms, id, due_us)
+  local by = terms.begins_by(redis.call('HGET', sets.terms, id), due_us)
+  if by then redis.call('ZADD', sets.expiring, 'XX', 'LT', by, id) end
+end
+
 -- Ends one that has been taken out of the due set of a level; of a group's, that of its group; or
 -- one that was blocked.
 function expire.one(sets, record, event, book, now, id, level, f)

@@ -5,27 +5,35 @@ local fire = {}
 
 local AT_ONCE, BYTES, FEW, PAUSE = 20, 2000000, 8, 1000000
 
--- Adds a job of a schedule, unless it is there; when it is due, or nil.
-function fire.add(keys, event, term, group, book, f, id, body, at, now)
-  if redis.call('HSETNX', keys.jobs, id, body) == 0 then return nil end
-  if f.terms ~= '' then
-    redis.call('HSET', keys.terms, id, f.terms)
-    local begins_by = term.begins_by(f.terms, at)
-    if begins_by then redis.call('ZADD', keys.expiring, begins_by, id) end
+-- Adds a job of a schedule, unless it is there, or folds into another. `s` is of `stand`; the
+-- groups that are touched have their turns behind it. Says what came of it, as `fold` does: a word,
+-- when the job is due, and its id.
+function fire.add(s, with, f, id, body, at)
+  local level, rule = 10 - f.priority, with.hold.rule(f.terms)
+  local word, holder = 'new', id
+  if rule then
+    word, at, holder = with.fold.call(s, rule,
+      {id = id, now = with.now, at = at, level = level, body = body, line = f.terms})
+  elseif redis.call('HSETNX', s.jobs, id, body) == 0 then
+    if not s.is_trashed(id) then return 'exists', 0, id end
+    redis.call('HSET', s.jobs, id, body)
   end
-  local touched = {}
-  local of = group.touch(keys, touched, f.terms, f.priority)
-  if of then
-    of.priority = f.priority
-    group.put(keys, of, at, id)
-    group.turns(keys, touched, now)
-    redis.call('HSETNX', keys.meta, 'groups', 1)
-    keys.has_groups = true
-  else
-    redis.call('ZADD', keys.due[10 - f.priority], at, id)
+  if word == 'new' then
+    s.add(id, f.terms, level, at)
+    if with.book then with.event.add(with.book, 'added', 'fire', id, '-', 0, at, '') end
   end
-  if book then event.add(book, 'added', 'fire', id, '-', 0, at, '') end
-  return at
+  return word, at, holder
+end
+
+-- Behind all that was added: keys that hold nothing are forgotten, groups have their turns.
+function fire.finish(sets, s, with)
+  if s.news + s.notes > 0 then with.fold.finish(s, with.now) end
+  if s.has_groups then
+    redis.call('HSETNX', sets.meta, 'groups', 1)
+    sets.has_groups = true
+  end
+  s.due_by(with.group.turns(sets, with.touched, with.now))
+  with.touched = {}
 end
 
 -- Writes where a schedule stands, and when it is to be looked at: where more times are to be sent,
@@ -42,9 +50,11 @@ function fire.note(keys, timetable, name, f, now, pause)
 end
 
 -- Fires some of what is due. Returns when the next is, and the names of those that want more times.
-function fire.some(keys, timetable, event, term, group, book, now)
+function fire.some(keys, timetable, stand, with, stores)
+  local now = with.now
   local names = redis.call('ZRANGEBYSCORE', keys.schedules, '-inf', now, 'LIMIT', 0, AT_ONCE)
   local left, bytes, thin = AT_ONCE, BYTES, {}
+  local s = #names > 0 and stand.open(keys, with, stores)
   for _, name in ipairs(names) do
     if left == 0 or bytes <= 0 then break end
     local f = timetable.parse(redis.call('HGET', keys.schedule, name))
@@ -55,13 +65,14 @@ function fire.some(keys, timetable, event, term, group, book, now)
       local most = math.min(left, math.max(1, math.floor(bytes / #body)))
       for _, at in ipairs(timetable.take(f, now, most)) do
         local id = string.format('%s@%.0f', name, at)
-        fire.add(keys, event, term, group, book, f, id, body, at + timetable.delay(f, id), now)
+        fire.add(s, with, f, id, body, at + timetable.delay(f, id))
         left, bytes = left - 1, bytes - #body
       end
       fire.note(keys, timetable, name, f, now, PAUSE)
       if timetable.is_thin(f, FEW) then thin[#thin + 1] = name end
     end
   end
+  if s then fire.finish(keys, s, with) end
   local first = redis.call('ZRANGE', keys.schedules, 0, 0, 'WITHSCORES')
   return tonumber(first[2]), table.concat(thin, ' ')
 end

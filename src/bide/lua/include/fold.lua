@@ -9,6 +9,7 @@ local fold = {}
 local LIMIT = 1000000 -- bytes of a job that gathers, unless one item has more
 local REPEATS = 15000000 -- as `retain` spares what has finished
 local LOOKS = 100 -- others that one call looks at, at most
+local LEVELS, ALONE, STRIKES = 10, 11, 2
 
 -- A body as one of several: the items of a job that gathers.
 local function framed(body) return '\6' .. #body .. '\n' .. body end
@@ -54,14 +55,22 @@ local function move(s, id, level, was, to_level, at, line, before)
   s.begins(by)
 end
 
+-- At which level a waiting job stands with a call's terms: what has a record, at that which it
+-- says, unless its group has one.
+local function level_of(s, call, level, line)
+  if not line or s.term.value(call.line, 'g') then return call.level end
+  if level ~= s.GROUPED then return level end
+  local f = s.record.parse(line)
+  if not f then return call.level end
+  return f.strikes >= STRIKES and ALONE or LEVELS - f.priority
+end
+
 local function replace(s, call, id, level, was, line, at)
   local before = redis.call('HGET', s.terms, id)
   redis.call('HSET', s.jobs, id, call.body)
   redis.call('HSET', s.terms, id, call.line)
   if #call.body > s.weigh.LARGE then redis.call('HSETNX', s.meta, 'large', 1) end
-  -- What has a record has its level there, too.
-  local to_level = line and level ~= s.GROUPED and level or call.level
-  move(s, id, level, was, to_level, at, call.line, before)
+  move(s, id, level, was, level_of(s, call, level, line), at, call.line, before)
 end
 
 -- When a call is due that a policy would have due at `at`: not before it was asked for.
@@ -107,6 +116,8 @@ end
 function kinds.t(s, call, rule, entry)
   local count, period = rule.n[1], rule.n[2]
   local slots = entry and entry.more or {}
+  local back = entry and entry.since - call.now or 0 -- by which the clock was set back, at least
+  for i = 1, back > 0 and #slots or 0 do slots[i] = slots[i] - back end
   if entry and entry.id ~= '-' then
     local state, level, was, line = where(s, entry.id, rule.field)
     if state == 'waits' then
@@ -215,11 +226,11 @@ function fold.finish(s, now)
   look(s.unique, s.news, function(text, field)
     local entry = s.hold.read(text)
     if not entry then return true end
-    if tonumber(entry.till) then
-      return now >= tonumber(entry.till)
-        and (#entry.more == 0 or where(s, entry.id, field) ~= 'waits')
-    end
-    return not holds(entry, where(s, entry.id, field), now)
+    local till = tonumber(entry.till)
+    if till and (now < till or #entry.more == 0) then return now >= till end
+    -- One that runs may be given back before it has begun, and holds its key again.
+    local state = where(s, entry.id, field)
+    return state ~= 'waits' and state ~= 'runs' and not holds(entry, state, now)
   end)
 end
 

@@ -91,21 +91,24 @@ function gate.hold(meta, until_us)
   redis.call('HSET', meta, 'limited', 1, 'held_until', math.max(before, until_us))
 end
 
--- Jobs are active no more, `freed` of them; of `unbegun`, which were given back before they began,
--- it says when each was claimed. Their tokens go back if nobody has taken one since: if the bucket
--- has been asked in between, it may have been full by then, and what it had then was enough.
--- Whether someone is to be told that a slot is free.
+-- Of `unbegun`, jobs that were given back before they began, it says when each was claimed. Their
+-- tokens go back if nobody has taken one since: if the bucket has been asked in between, it may
+-- have been full by then, and what it had then was enough. Whether any did.
+function gate.put_back(b, unbegun)
+  local back = 0
+  for i = 1, #unbegun do
+    if unbegun[i] == b.last then back = back + 1 end
+  end
+  b.taken = b.taken - back
+  return back > 0
+end
+
+-- Jobs are active no more, `freed` of them, some of them `unbegun`. Whether someone is to be told
+-- that a slot is free.
 function gate.settled(meta, active, now, freed, unbegun)
   local set = redis.call('HMGET', meta, 'rate', 'spent', 'max_active')
   local b = #unbegun > 0 and gate.bucket(set[1], set[2], now)
-  if b then
-    local back = 0
-    for i = 1, #unbegun do
-      if unbegun[i] == b.last then back = back + 1 end
-    end
-    b.taken = b.taken - back
-    if back > 0 then redis.call('HSET', meta, 'spent', gate.stored(b)) end
-  end
+  if b and gate.put_back(b, unbegun) then redis.call('HSET', meta, 'spent', gate.stored(b)) end
   local most = tonumber(set[3])
   return most and redis.call('ZCARD', active) + freed >= most
 end

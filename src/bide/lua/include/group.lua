@@ -81,8 +81,17 @@ end
 
 function group.entry(name, at, id) return string.format('%s %017.0f %s', name, at, id) end
 
+-- How markers of a level begin.
+function group.letter(level) return string.sub(LETTERS, level, level) end
+
 function group.marker(f)
-  return string.format('%s %017.0f ', string.sub(LETTERS, f.level, f.level), f.turn) .. f.name
+  return string.format('%s %017.0f ', group.letter(f.level), f.turn) .. f.name
+end
+
+local function note(gate, f, b, now)
+  f.spent = gate.stored(b)
+  b = gate.bucket(f.rate, f.spent, now)
+  f.free = b.tokens < 1 and gate.refilled(b) or 0
 end
 
 -- A job of a group that has a rate begins.
@@ -90,9 +99,13 @@ function group.spend(gate, f, now)
   local b = gate.bucket(f.rate, f.spent, now)
   if not b then return end
   b.taken, b.last = b.taken + 1, now
-  f.spent = gate.stored(b)
-  b = gate.bucket(f.rate, f.spent, now)
-  f.free = b.tokens < 1 and gate.refilled(b) or 0
+  note(gate, f, b, now)
+end
+
+-- Jobs of a group that has a rate were given back before they began: `unbegun`, as `gate` has it.
+function group.put_back(gate, f, unbegun, now)
+  local b = gate.bucket(f.rate, f.spent, now)
+  if b and gate.put_back(b, unbegun) then note(gate, f, b, now) end
 end
 
 -- What the latest of a group's jobs says of it, holds.
@@ -132,6 +145,12 @@ function group.head(sets, name)
   return 0
 end
 
+-- How long one token of a group's rate takes to come.
+local function wait_of(f)
+  local count, period = string.match(f.rate or '', '^(%d+) (%d+) ')
+  return math.ceil((tonumber(period) or 0) / math.max(tonumber(count) or 1, 1))
+end
+
 -- Puts a group's marker where it belongs, and remembers the group while there is anything to
 -- remember: at once, or with those in `notes`. When its turn is, or nil. One whose turn has come
 -- keeps its place among the others.
@@ -140,6 +159,7 @@ function group.turn(sets, f, now, notes)
   local may_begin = f.paused == 0 and running < group.limit(f)
   local at = (may_begin or running == 0) and group.head(sets, f.name)
   local level, turn = 0, 0
+  if f.free > now then f.free = math.min(f.free, now + wait_of(f)) end -- or the clock was set back
   if at and may_begin then
     level = f.level == group.ALONE and not f.is_changed and group.ALONE or LEVELS - f.priority
     turn = math.max(at, now, f.free)

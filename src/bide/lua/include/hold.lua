@@ -31,7 +31,8 @@ function hold.read(text)
   return {id = id, till = till, since = tonumber(since), more = numbers(more)}
 end
 
--- Frees the keys that these jobs hold for a time, because they are being deleted.
+-- Frees the keys that these jobs hold for a time, because they are being deleted; or were
+-- cancelled, and nothing is about to say so any more.
 function hold.free(unique, terms, ids)
   if redis.call('EXISTS', unique) == 0 then return end
   local lines = redis.call('HMGET', terms, unpack(ids))

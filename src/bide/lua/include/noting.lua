@@ -4,12 +4,13 @@
 --   C attempt started ended worker          an attempt whose lease ended without an outcome
 --   L at text                               a line that the job logged, as JSON
 --   P at text                               how far it is, as JSON: only the latest
+--   R at from to                            it was rescheduled: from and to which due time
 --
 -- Of each kind the newest are kept, up to a number of lines and of bytes.
 local noting = {}
 
-local LINES = {E = 10, C = 10, L = 100, P = 1}
-local BYTES = {E = 49152, C = 4096, L = 32768, P = 4096}
+local LINES = {E = 10, C = 10, L = 100, P = 1, R = 5}
+local BYTES = {E = 49152, C = 4096, L = 32768, P = 4096, R = 500}
 local KINDS = {}
 for kind in pairs(LINES) do KINDS[string.byte(kind)] = kind end
 
@@ -55,6 +56,22 @@ end
 
 function noting.crash(f, now)
   return string.format('C %d %.0f %.0f %s', f.attempt, f.started, now, f.worker)
+end
+
+-- From when to when a job was moved. Of many with long notes, which take time to read, a call adds
+-- to the first: `room.left` bytes of them.
+function noting.move(room, notes, id, now, from, to)
+  room.left = room.left - redis.call('HSTRLEN', notes, id)
+  if room.left < 0 then return end
+  local line = string.format('R %.0f %.0f %.0f', now, from, to)
+  redis.call('HSET', notes, id, noting.add(redis.call('HGET', notes, id), line))
+end
+
+function noting.room() return {left = 1000000} end
+
+-- Do notes tell of an attempt? One that was only rescheduled has no run record.
+function noting.tells_of_runs(text)
+  return text and string.find('\n' .. text, '\n[^R]') ~= nil
 end
 
 return noting

@@ -37,7 +37,8 @@ function placing.is_busy(sets, with, depend, children, parents)
   end
   if #marked > 0 then depend.tell(sets, with, marked, BUDGET) end
   for _, id in ipairs(children) do
-    if depend.waits(sets.edges, id) and redis.call('HEXISTS', sets.jobs, id) == 0
+    -- One that `empty` has set aside has a body yet, and is not blocked.
+    if depend.waits(sets.edges, id) and not redis.call('ZSCORE', sets.blocked, id)
       and not depend.forget(sets.edges, id) then
       is_busy = true
     end
@@ -73,15 +74,13 @@ function placing.note(sets, with, depend, child, line, parents, states)
   return word
 end
 
--- When to look at a job that waits: it may expire, its placing may be given up, or nothing may be
--- heard of another queue.
+-- When to look at a job that waits: its placing may be given up; else it may expire, or nothing may
+-- be heard of another queue. Whether one that is being placed has expired is seen once that is
+-- done, so that nobody takes the one for the other.
 function placing.look_at(depend, term, line, edges, id, parents, now)
+  if not depend.is_open(edges, id) then return now + depend.GATE_US end
   local at = term.begins_by(line)
-  if not depend.is_open(edges, id) then
-    at = math.min(at or math.huge, now + depend.GATE_US)
-  elseif string.find(parents, '{', 1, true) then
-    at = math.min(at or math.huge, now + depend.ASK_US)
-  end
+  if string.find(parents, '{', 1, true) then at = math.min(at or math.huge, now + depend.ASK_US) end
   return at
 end
 

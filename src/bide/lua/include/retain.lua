@@ -54,8 +54,9 @@ end
 
 -- `kind`: 1 for completed, 2 for failed, 3 for cancelled. `stores`: every hash with a field per
 -- job; the second holds the run records. `held`: says of an id whether others need the job yet;
--- such a job goes to the end of the line.
-function retain.trim(meta, set, stores, now, limits, kind, limit, held)
+-- such a job goes to the end of the line. One of which it cannot say that yet (nil) stays where it
+-- is. `tidy`: is told which are removed, before anything of them is.
+function retain.trim(meta, set, stores, now, limits, kind, limit, held, tidy)
   local count, age_us = limits[2 * kind - 1], limits[2 * kind]
   local excess = redis.call('ZCARD', set) - count
   local oldest = redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')
@@ -77,15 +78,18 @@ function retain.trim(meta, set, stores, now, limits, kind, limit, held)
   for i, id in ipairs(found) do
     local ended = lines and lines[i] and tonumber(string.match(lines[i], ' (%d+)e$'))
     if not ended or ended <= spared then
-      if held and held(id) then
+      local is_held = false
+      if held then is_held = held(id) end
+      if is_held then
         retain.put_off(meta, set, stores[2], now, id)
-      else
+      elseif is_held == false then
         ids[#ids + 1] = id
       end
     end
   end
   if #ids == 0 then return end
   redis.call('ZREM', set, unpack(ids))
+  if tidy then tidy(ids) end
   retain.forget(stores, ids)
 end
 

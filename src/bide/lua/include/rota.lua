@@ -4,14 +4,13 @@
 --
 -- A group's next job that is a suspect has to run as the only job of its worker: the group has its
 -- turn among the suspects then, and waits for that.
-local rota = {}
+local rota = {BEGIN = 'begin'}
 
-local SUSPECT = 2
-local LETTERS = 'abcdefghijk'
+local SUSPECT, AHEAD = 2, 50
 
 -- When the first turn at a level is, and whose; nil where there is none.
-function rota.first(sets, level)
-  local letter = string.sub(LETTERS, level, level)
+function rota.first(sets, group, level)
+  local letter = group.letter(level)
   local marker = redis.call('ZRANGEBYLEX', sets.turns, '[' .. letter, '(' .. letter .. '!', 'LIMIT',
     0, 1)[1]
   if not marker then return nil end
@@ -19,8 +18,8 @@ function rota.first(sets, level)
 end
 
 -- The markers of turns that have come, the first of them.
-local function due_markers(sets, level, now, most)
-  local letter = string.sub(LETTERS, level, level)
+local function due_markers(sets, group, level, now, most)
+  local letter = group.letter(level)
   return redis.call('ZRANGEBYLEX', sets.turns, '[' .. letter,
     string.format('(%s %017.0f', letter, now + 1), 'LIMIT', 0, most)
 end
@@ -28,7 +27,7 @@ end
 -- The next jobs of groups whose turn it is, one of each: id and due time of each as `ZRANGE` gives
 -- them, and their groups; third, how many turns were looked at, which `steps.left` bounds.
 local function pick(sets, group, record, level, now, wanted, steps, touched)
-  local markers = due_markers(sets, level, now, math.min(wanted, steps.left))
+  local markers = due_markers(sets, group, level, now, math.min(wanted, steps.left))
   if #markers == 0 then return {}, {}, 0 end
   steps.left = steps.left - #markers
   redis.call('ZREM', sets.turns, unpack(markers))
@@ -86,11 +85,33 @@ function rota.take(sets, group, gate, record, level, now, wanted, steps, take, t
         holders[#holders + 1] = f.name .. ' ' .. id
       end
     end
+    for i = seen + 1, #owners do owners[i].level = level end -- not looked at: keeps its place
     if seen > 0 then redis.call('ZREM', sets.order, unpack(entries)) end
     if #holders > 0 then redis.call('ZADD', sets.held, unpack(holders)) end
     group.turns(sets, touched, now)
     wanted = wanted - (#taken - first + 1)
   until met == 0 or seen < #owners or wanted <= 0
+end
+
+-- The clock was set back: turns that had come are ahead now, and come at once. Goes through the
+-- markers from one on, some at a time; true if there are more.
+function rota.rewind(sets, group, now, from)
+  if not string.find(from, '^%(') then from = '-' end
+  local found = redis.call('ZRANGEBYLEX', sets.turns, from, '+', 'LIMIT', 0, AHEAD)
+  local touched = {}
+  for _, marker in ipairs(found) do
+    if (tonumber(string.sub(marker, 3, 19)) or 0) > now then
+      local name = string.sub(marker, 21)
+      touched[name] = group.read(sets, name)
+    end
+  end
+  group.turns(sets, touched, now)
+  if #found == AHEAD then
+    redis.call('HSET', sets.meta, 'rewinding', '(' .. found[#found])
+  else
+    redis.call('HDEL', sets.meta, 'rewinding')
+  end
+  return #found == AHEAD
 end
 
 -- How many of a claim's `wanted` slots go to groups, where both they and single jobs are due at a

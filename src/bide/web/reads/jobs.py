@@ -13,6 +13,7 @@ from bide.ops import inspect
 from bide.queue.view import not_found
 from bide.states import FINISHED, State
 from bide.web.asked import Asked
+from bide.web.reads.family import family, hidden
 from bide.web.reads.scan import LOOK, Scan, Wanted
 from bide.web.reads.shape import brief, full
 from bide.web.site import Site
@@ -51,7 +52,9 @@ async def _reasons(site: Site, queue: str, snapshot: Snapshot) -> list[Reason]:
     """Why it has not run; nothing where it has."""
     if snapshot.is_item or snapshot.state not in (State.BLOCKED, State.DELAYED, State.WAITING):
         return []
-    counts = await site.counts([queue])
+    counts, shown = await site.counts([queue]), set(await site.queues())
+    awaited = tuple(hidden(one, shown) for one in snapshot.awaited)
+    snapshot = snapshot._replace(awaited=awaited)
     return why(Read(queue, snapshot, counts[queue], await site.workers()))
 
 
@@ -85,6 +88,7 @@ async def job(site: Site, asked: Asked) -> dict[str, Any]:
             run = snapshot.run
             lease = snapshot.since_us if snapshot.state == State.ACTIVE else None
             return shown | {
+                **(await family(site, name, snapshot)),
                 "ended": snapshot.state in FINISHED,
                 "first_due": run and moment_json(from_us(run.first_us)),
                 "lease_until": lease and moment_json(from_us(lease)),

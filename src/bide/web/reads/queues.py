@@ -9,15 +9,19 @@ from bide.cli.queues import queues_report
 from bide.cli.screen import moment_json
 from bide.clock import from_us, to_us
 from bide.job import Snapshot
-from bide.ops import inspect
+from bide.ops import groups, inspect
 from bide.ops.inspect import Counts
 from bide.web.asked import Asked
+from bide.web.reads.groups import piece
 from bide.web.reads.shape import brief
 from bide.web.reads.workers import workers
 from bide.web.site import Site
 
 SAMPLE: Final = 200
 """Jobs that ended last, of which lateness is told."""
+
+GROUPS: Final = 10
+"""Groups that are shown with a queue; more have a page of their own."""
 
 _NEXT: Final = 10
 
@@ -41,11 +45,12 @@ async def queue(site: Site, asked: Asked) -> dict[str, Any]:
     """
     (name,) = await site.known(asked.text("q") or "?")
     keys = site.keys(name)
-    counts, ahead, done = await site.client.run_many(
+    counts, ahead, done, found = await site.client.run_many(
         [
             inspect.counts(keys),
             inspect.upcoming(keys, 0, _NEXT),
             inspect.listing(keys, "completed", 0, SAMPLE),
+            groups.page(keys, groups.BEGIN),
         ]
     )
     coming = await site.fetch(name, [id for id, _ in ahead])
@@ -64,6 +69,8 @@ async def queue(site: Site, asked: Asked) -> dict[str, Any]:
             },
         },
         "lateness": late,
+        "groups": (shown := piece(found))["groups"][:GROUPS],
+        "more_groups": shown["next"] is not None or len(shown["groups"]) > GROUPS,
         "upcoming": [brief(name, snapshot, site.mask) for snapshot in coming],
         **await workers(site, asked),
     }

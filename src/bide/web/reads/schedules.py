@@ -9,8 +9,9 @@ from bide.cli.cron import Seen, schedule_report
 from bide.cli.screen import moment_json
 from bide.clock import at_to_us, from_us
 from bide.errors import UsageError
-from bide.ops.schedules import read_page
-from bide.schedule import Schedule
+from bide.ops.schedules import read_page, read_schedules
+from bide.queue.schedules import found
+from bide.schedule import Schedule, Timing, check_schedule_name
 from bide.web.asked import Asked
 from bide.web.site import Site
 
@@ -30,18 +31,53 @@ async def schedules(site: Site, asked: Asked) -> dict[str, Any]:
     Raises:
         NotFound: there is no queue `q`.
     """
-    found: list[dict[str, Any]] = []
+    listed: list[dict[str, Any]] = []
     now_us = 0
     for queue in await site.known(asked.text("q")):
-        for now_us, schedule in await _all(site, queue, MOST - len(found)):
-            shown = schedule_report(Seen(queue, schedule, from_us(now_us)))
-            found.append(shown | {"when": schedule.when, "upcoming": _next(schedule)})
-    found.sort(key=lambda each: (each["next"] is None, each["next"] or "", each["name"]))
+        for now_us, one in await _all(site, queue, MOST - len(listed)):
+            listed.append(_report(queue, one, now_us))
+    listed.sort(key=lambda each: (each["next"] is None, each["next"] or "", each["name"]))
     return {
         "now": moment_json(from_us(now_us)) if now_us else None,
-        "schedules": found,
-        "all": len(found) < MOST,
+        "schedules": listed,
+        "all": len(listed) < MOST,
     }
+
+
+async def schedule(site: Site, asked: Asked) -> dict[str, Any]:
+    """The schedule `name` of the queue `q`, with its next times.
+
+    Raises:
+        UsageError: no schedule can have that name.
+        NotFound: there is no queue `q`.
+        ScheduleNotFound: it has no such schedule.
+    """
+    queue, now_us, one = await named(site, asked)
+    return describe(queue, one, now_us)
+
+
+def describe(queue: str, one: Schedule, now_us: int) -> dict[str, Any]:
+    """A schedule as the page and the API have it."""
+    now = moment_json(from_us(now_us))
+    return {"now": now, **_report(queue, one, now_us), "stand": one.stand}
+
+
+async def named(site: Site, asked: Asked) -> tuple[str, int, Schedule]:
+    """Queue, the server's time, and the schedule that is named; raises as `schedule` does."""
+    (queue,) = await site.known(asked.text("q") or "?")
+    name = check_schedule_name(asked.text("name"))
+    page = await site.client.run(read_schedules(site.keys(queue), [name]))
+    return queue, page.now_us, found(next(iter(page.schedules), None), name, queue)
+
+
+def foreseen(one: Schedule, timing: Timing, now_us: int) -> list[str | None]:
+    """The next times of a schedule if it were set to these."""
+    return _next(one.foreseen(timing, now_us))
+
+
+def _report(queue: str, one: Schedule, now_us: int) -> dict[str, Any]:
+    shown = schedule_report(Seen(queue, one, from_us(now_us)))
+    return shown | {"when": one.when, "upcoming": _next(one)}
 
 
 async def firings(site: Site, queue: str, from_us: int, step_us: int, steps: int) -> Counter[int]:

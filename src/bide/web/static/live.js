@@ -78,6 +78,8 @@ function listen() {
 }
 
 describe(document);
+// On a phone the pages' names do not all fit: the one that is shown stands in view.
+document.querySelector(".top nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 
 const parts = document.querySelectorAll("[data-part]");
 if (pulse && html.dataset.live && parts.length) {

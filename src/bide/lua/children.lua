@@ -1,0 +1,20 @@
+-- children: the jobs that wait for one; and those that have waited for it, and have not ended yet.
+-- @key   meta   reads the clock's offset under test
+-- @key   edges  reads
+-- @arg   id     text     of the job that is waited for
+-- @arg   limit  integer  how many to read at most
+-- @reply ok now total, then ids; of jobs of other queues, `{queue}id`
+-- @include clock
+
+local reply = {'ok', clock.now(meta), 0}
+for _, mark in ipairs({'>', '='}) do
+  local first, last = '[' .. mark .. id .. ' ', '(' .. mark .. id .. '!'
+  local total = redis.call('ZLEXCOUNT', edges, first, last)
+  if total > 0 and limit > 0 then
+    local found = redis.call('ZRANGEBYLEX', edges, first, last, 'LIMIT', 0, limit)
+    for _, member in ipairs(found) do reply[#reply + 1] = string.sub(member, #id + 3) end
+    limit = limit - #found
+  end
+  reply[3] = reply[3] + total
+end
+return reply
