@@ -8,7 +8,7 @@ from bide.command import Command, command
 from bide.ids import check_name
 from bide.keys import Keys
 from bide.limits import written_rate
-from bide.ops.reply import groups, text
+from bide.ops.reply import pieces, text
 from bide.terms import check_concurrency
 
 PAGE: Final = 200
@@ -96,7 +96,7 @@ def page(keys: Keys, cursor: str) -> Command[Page]:
 
 def _read(reply: list[Any]) -> Page:
     found, turns = [], {}
-    for name, *numbers, rate, turn_us in groups(reply, 3, 10):
+    for name, *numbers, rate, turn_us in pieces(reply, 3, 10):
         delayed, waiting, running, priority, limit, configured, paused = numbers
         found.append(
             GroupCounts(
