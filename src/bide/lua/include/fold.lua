@@ -10,6 +10,7 @@ local LIMIT = 1000000 -- bytes of a job that gathers, unless one item has more
 local REPEATS = 15000000 -- as `retain` spares what has finished
 local LOOKS = 100 -- others that one call looks at, at most
 local LATER = 100 -- runs of a throttle that are remembered beside those of one period
+local LEVELS, ALONE, STRIKES = 10, 11, 2
 
 -- A body as one of several: the items of a job that gathers.
 local function framed(body) return '\6' .. #body .. '\n' .. body end
@@ -113,8 +114,9 @@ function kinds.d(s, call, rule, entry)
   return 'pushed', at, entry.id
 end
 
--- Runs of a throttle, by when they are due, in order. The first time from `at` on at which no period
--- would have more than `count` of them. Of a list that is full, the earliest may have been dropped.
+-- Runs of a throttle, by when they are due, in order. The first time from `at` on at which no
+-- period would have more than `count` of them. Of a list that is full, the earliest may have been
+-- dropped.
 local function free_from(slots, count, period, at)
   if #slots >= count + LATER then at = math.max(at, slots[count]) end
   for i = 1, #slots - count + 1 do
