@@ -41,7 +41,7 @@ def spans(lines: Iterable[Line], happened: Sequence[Happened]) -> list[Span]:
 
 def too_many(found: Iterable[Span], most: int, what: str) -> Iterator[str]:
     """No more than so many of these at once."""
-    edges = sorted([(s.from_us, 1, s.id) for s in found] + [(s.until_us, -1, s.id) for s in found])
+    edges = sorted(edge for s in found for edge in ((s.from_us, 1, s.id), (s.until_us, -1, s.id)))
     running: set[str] = set()
     for _, step, id in edges:
         (running.add if step > 0 else running.discard)(id)

@@ -29,6 +29,11 @@ def two_at_once() -> Iterable[str]:
     return flows.too_many(found, 1, "of g")
 
 
+def test_one_after_the_other_is_not_at_once() -> None:
+    found = flows.spans([*run("a", 1, 9), *run("b", 9, 12), *run("c", 20, 21)], [])
+    assert list(flows.too_many((span for span in found), 1, "of g")) == []
+
+
 def one_beside_what_was_killed() -> Iterable[str]:
     """Until then it ran; what ran behind that is alright."""
     lines = [line("begun", 1, "a"), *run("b", 5, 6), *run("c", 9, 10)]
