@@ -11,7 +11,6 @@ local REPEATS = 15000000 -- as `retain` spares what has finished
 local LOOKS = 100 -- others that one call looks at, at most
 local LEVELS, ALONE, STRIKES = 10, 11, 2
 local LATER = 100 -- runs of a throttle that are remembered beside those of one period
-local LEVELS, ALONE, STRIKES = 10, 11, 2
 
 -- A body as one of several: the items of a job that gathers.
 local function framed(body) return '\6' .. #body .. '\n' .. body end
