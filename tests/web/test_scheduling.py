@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -72,7 +72,8 @@ def test_it_is_paused_resumed_and_run(desk: Page, mail: Queue, report: str) -> N
 
 def test_one_whose_job_is_there_already_leads_to_that_or_says_so(desk: Page, mail: Queue) -> None:
     form = {"verb": "run-schedule", "q": "mail"}
-    for on_conflict, status in (("keep", 303), ("reject", 409)):
+    ways: list[tuple[Literal["keep", "reject"], int]] = [("keep", 303), ("reject", 409)]
+    for on_conflict, status in ways:
         mail.schedules.upsert(
             on_conflict, "shop:tick", every="1h", unique=Unique("x", on_conflict=on_conflict)
         )
