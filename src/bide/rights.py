@@ -26,9 +26,9 @@ _LOOK: Final = (
     *("schedule_list", "timeline", "upcoming", "workers"),
 )
 _CHANGE: Final = (
-    *("ahead", "arrange", "cancel", "configure", "counts", "delete", "empty", "fetch", "groups"),
-    *("limit", "list", "listen", "minutes", "pause", "promote", "queues", "register", "reschedule"),
-    *("resume", "retry", "upcoming"),
+    *("ahead", "cancel", "configure", "counts", "delete", "empty", "fetch", "group_configure"),
+    *("groups", "limit", "list", "listen", "minutes", "pause", "promote", "queues", "register"),
+    *("reschedule", "resume", "retry", "upcoming"),
     *("schedule_list", "schedule_pause", "schedule_remove", "schedule_run"),
 )
 _PRODUCE: Final = (*_CHANGE, "attend", "enqueue", "link", "place", "schedule_set", "watch")

@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tests.chaos.fault import Fault
-from tests.chaos.faults import clocks, crowds, deploys, fleets, lines, mixed, servers, workers
+from tests.chaos.faults import (
+    clocks,
+    crowds,
+    deploys,
+    fleets,
+    flows,
+    lines,
+    mixed,
+    servers,
+    workers,
+)
 
 FAULTS: dict[str, type[Fault]] = {
     fault.name: fault
@@ -42,6 +52,9 @@ FAULTS: dict[str, type[Fault]] = {
         crowds.RetryStorm,
         crowds.Keepers,
         crowds.Growth,
+        flows.FlowsKilled,
+        flows.FlowsLossy,
+        flows.FlowsServerKilled,
         mixed.Mixed,
     )
 }
@@ -178,6 +191,18 @@ ROWS = (
         "Events, notes and logs grow",
         ("growth",),
         ("tests/faults/test_events.py", "tests/conformance/test_retention.py"),
+    ),
+    Row(
+        "Jobs that have to do with each other: schedules, groups, limits, keys, parents",
+        ("flows-killed", "flows-lossy", "flows-server-killed"),
+        (
+            "tests/faults/test_schedules.py",
+            "tests/faults/test_groups.py",
+            "tests/faults/test_group_order.py",
+            "tests/faults/test_limits.py",
+            "tests/faults/test_killed_gatherers.py",
+            "tests/faults/test_flow_crashes.py",
+        ),
     ),
     Row("Several of these at once", ("everything",)),
     Row("Jobs run out of order", ("line-slow",), ("tests/faults/test_order.py",)),

@@ -6,6 +6,7 @@ What a job returns is its token, so that the result on the server names the run 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -41,6 +42,21 @@ async def flaky(seconds: float) -> int:
         note("raised")
         raise RuntimeError("not yet")
     return note("done")
+
+
+async def gathered(items: list[tuple[str, int]]) -> int:
+    """One that gets the items of many calls, and says which."""
+    note("begun")
+    await asyncio.sleep(0.02)
+    note(f"items {json.dumps(items)}")
+    return note("done")
+
+
+def fails() -> None:
+    """One that fails."""
+    note("begun")
+    note("raised")
+    raise RuntimeError("never")
 
 
 def typed(number: int) -> int:

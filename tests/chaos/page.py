@@ -42,6 +42,9 @@ each, also [as JSON](reliability.json). `make test` runs the same in small.
 8. **It drains.** After the last fault all jobs end within a lease, their back-off and ten
    seconds.
 9. **Nothing is left behind.** No process, thread or descriptor outlives its worker.
+10. **Together as promised.** Jobs of a group run one at a time and in order; of a queue no more at
+    once, and in a second, than its limits let; a job that waits for others, after them; each
+    gathered item is in one finished job; each time of a schedule is fired once.
 
 Each fault is injected at moments that are drawn from a seed, which is printed. The same seed
 draws the same faults, at the same places of the same load:

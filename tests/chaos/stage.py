@@ -98,9 +98,9 @@ class Stage:
         return self._clients[server.url]
 
     def is_drained(self) -> bool:
-        """Whether nothing is due any more, now or later, and nothing runs."""
+        """Whether nothing is due any more, now or later, nothing waits, and nothing runs."""
         pipe = self.direct.pipeline(transaction=False)
-        for key in (*KEYS.names["due"], KEYS["active"]):
+        for key in (*KEYS.names["due"], KEYS["active"], KEYS["blocked"]):
             pipe.zcard(key)
         return not any(pipe.execute())
 

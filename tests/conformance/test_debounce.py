@@ -175,8 +175,53 @@ def test_a_trailing_run_that_was_deleted_leaves_the_rate_as_it_is(q: Probe) -> N
 
 def test_a_delay_counts_where_it_is_due(q: Probe) -> None:
     assert call(q, "a", ONE, when=f"+{30 * SECOND}") == ("new", "a", 30)
-    assert call(q, "b", ONE) == ("new", "b", 40)
-    assert call(q, "c", ONE, when=f"+{60 * SECOND}") == ("folded", "b", 60)
+    assert call(q, "b", ONE, when=f"+{35 * SECOND}") == ("new", "b", 40)
+    assert call(q, "c", ONE, when=f"+{50 * SECOND}") == ("new", "c", 50)
+
+
+def test_a_delayed_run_holds_no_others_back(q: Probe) -> None:
+    assert call(q, "later", ONE, 0, when=f"+{3600 * SECOND}") == ("new", "later", 3600)
+    assert call(q, "a", ONE, 1) == ("new", "a", 0)
+    assert call(q, "b", ONE, 2) == ("new", "b", 10)
+    assert call(q, "c", ONE, 3) == ("folded", "b", 10)
+    assert args(q) == {"later": 0, "a": 1, "b": 3}
+
+
+def test_a_delayed_call_leaves_the_trailing_run_as_it_is(q: Probe) -> None:
+    call(q, "a", ONE, 1)
+    assert call(q, "b", ONE, 2) == ("new", "b", 10)
+    assert call(q, "later", ONE, 3, when=f"+{60 * SECOND}") == ("new", "later", 60)
+    assert call(q, "c", ONE, 4) == ("folded", "b", 10)
+    assert args(q) == {"a": 1, "b": 4, "later": 3}
+
+
+def test_a_delayed_call_that_is_too_near_folds_and_a_plain_one_brings_it_back(q: Probe) -> None:
+    call(q, "later", ONE, 1, when=f"+{30 * SECOND}")
+    call(q, "a", ONE, 2)
+    call(q, "b", ONE, 3)
+    assert call(q, "c", ONE, 4, when=f"+{25 * SECOND}") == ("folded", "b", 40)
+    assert call(q, "d", ONE, 5) == ("folded", "b", 10)
+    assert args(q) == {"later": 1, "a": 2, "b": 5}
+
+
+def test_runs_on_both_sides_count(q: Probe) -> None:
+    for i, at in enumerate((30, 35, 40)):
+        call(q, f"later{i}", THREE, when=f"+{at * SECOND}")
+    assert call(q, "a", THREE, when=f"+{29 * SECOND}") == ("new", "a", 29)
+    assert call(q, "b", THREE, when=f"+{31 * SECOND}") == ("new", "b", 39)
+    assert call(q, "c", THREE, when=f"+{20 * SECOND}") == ("new", "c", 20)
+
+
+def test_of_very_many_delayed_runs_the_earliest_are_held_to(q: Probe) -> None:
+    """What is remembered is bounded; what is not can be broken by no call."""
+    jobs = [
+        Prepared(f"j{i}", f"+{20 * i * SECOND}", 5, BODY, terms=f"k=k f={ONE}") for i in range(130)
+    ]
+    for at in range(0, 130, 50):
+        q.add_many(*jobs[at : at + 50])
+    _, _, due = call(q, "a", ONE)
+    assert due == 29 * 20 + 10
+    assert q.raw.hstrlen(q.keys["unique"], "t:k") < 2000
 
 
 def test_after_a_jump_backward_a_throttle_restrains_for_a_period_and_no_longer(q: Probe) -> None:

@@ -118,11 +118,11 @@ def test_to_promote_it_puts_it_into_its_group(q: Probe) -> None:
 
 
 def test_a_paused_group_keeps_what_was_freed(q: Probe) -> None:
-    q.run(groups.arrange(q.keys, "g", paused=True))
+    q.run(groups.configure(q.keys, "g", paused=True))
     add(q, job("a"), of("g", "b", "a"))
     end(q, "a")
     assert q.taken() == []
-    q.run(groups.arrange(q.keys, "g", paused=False))
+    q.run(groups.configure(q.keys, "g", paused=False))
     assert q.taken() == ["b"]
 
 

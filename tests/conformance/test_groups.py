@@ -221,12 +221,12 @@ def test_what_the_latest_job_asks_for_holds(q: Probe) -> None:
 
 
 def test_what_is_configured_goes_first(q: Probe) -> None:
-    q.run(groups.arrange(q.keys, "g", concurrency=2))
+    q.run(groups.configure(q.keys, "g", concurrency=2))
     add(q, "g", *"abcd", concurrency=1)
     assert q.taken() == ["a", "b"]
-    q.run(groups.arrange(q.keys, "g", concurrency=3))
+    q.run(groups.configure(q.keys, "g", concurrency=3))
     assert q.taken() == ["c"]
-    q.run(groups.arrange(q.keys, "g", concurrency=groups.UNSET))
+    q.run(groups.configure(q.keys, "g", concurrency=groups.UNSET))
     assert (q.taken(), group(q).concurrency) == ([], 1)
 
 
@@ -234,7 +234,7 @@ def test_one_that_may_run_more_hears_of_it(q: Probe) -> None:
     add(q, "g", "a", "b")
     q.claim()
     q.hear()
-    q.run(groups.arrange(q.keys, "g", concurrency=2))
+    q.run(groups.configure(q.keys, "g", concurrency=2))
     assert q.hear() == "-"
 
 
@@ -399,7 +399,7 @@ def test_one_that_was_cancelled_unbegun_comes_back_with_its_priority(q: Probe) -
 def test_emptying_takes_the_groups_too(q: Probe) -> None:
     add(q, "g", *(f"a{i}" for i in range(9)))
     add(q, "other", "b")
-    q.run(groups.arrange(q.keys, "kept", paused=True))
+    q.run(groups.configure(q.keys, "kept", paused=True))
     (running,) = q.claim(count=1).jobs
     step = q.run(manage.empty(q.keys, "e1"))
     assert step.aside == 9
@@ -464,14 +464,14 @@ def test_a_running_job_that_is_asked_to_end_frees_its_place_when_it_does(q: Prob
 def test_a_paused_group_begins_nothing_until_it_is_resumed(q: Probe) -> None:
     add(q, "g", "a")
     add(q, "other", "o")
-    q.run(groups.arrange(q.keys, "g", paused=True))
+    q.run(groups.configure(q.keys, "g", paused=True))
     assert q.taken() == ["o"]
     assert group(q).paused
     assert q.zset("turns") == {}
     add(q, "g", "b", when="+1")
     assert q.taken() == []
     q.hear()
-    q.run(groups.arrange(q.keys, "g", paused=False))
+    q.run(groups.configure(q.keys, "g", paused=False))
     assert q.hear() == "-"
     assert q.taken() == ["a"]
 
@@ -564,7 +564,7 @@ def test_a_turn_that_is_too_early_takes_nothing(q: Probe) -> None:
 
 
 def limit(q: Probe, rate: str, name: str = "g") -> None:
-    q.run(groups.arrange(q.keys, name, rate=rate))
+    q.run(groups.configure(q.keys, name, rate=rate))
 
 
 def test_as_many_of_a_group_begin_as_its_rate_lets_and_others_go_on(q: Probe) -> None:
@@ -680,7 +680,7 @@ def test_what_was_due_is_taken_though_its_turn_is_ahead_now(q: Probe) -> None:
 
 
 def test_a_groups_rate_holds_it_up_for_as_long_as_one_token_takes(q: Probe) -> None:
-    q.run(groups.arrange(q.keys, "g", rate=f"1 {10 * SECOND} 1"))
+    q.run(groups.configure(q.keys, "g", rate=f"1 {10 * SECOND} 1"))
     q.move(7200)
     add(q, "g", "a", "b")
     q.move(7200)

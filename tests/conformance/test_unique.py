@@ -162,13 +162,6 @@ def test_a_completed_one_that_is_not_kept_any_more_still_holds_its_key(q: Probe)
     assert call(q, "c", way, key="b") == ("kept", "b")
 
 
-def test_what_a_consumer_of_data_sweeps_frees_its_key(q: Probe) -> None:
-    call(q, "a", f"uk,{3600 * SECOND}")
-    q.reply(manage.empty(q.keys, "e1"))
-    q.pop()
-    assert call(q, "b", f"uk,{3600 * SECOND}") == ("new", "b")
-
-
 def test_until_started_holds_only_while_it_has_not_begun(q: Probe) -> None:
     assert call(q, "a", "uk,s") == ("new", "a")
     assert call(q, "b", "uk,s") == ("kept", "a")

@@ -371,7 +371,7 @@ def _time_groups(full: Full) -> None:
         "fetch of groups", lambda: full.queue.fetch_many(full.ids(KEYS.names["due"][-1], 500))
     )
     full.time("groups", lambda: run(groups.page(KEYS, groups.BEGIN)))
-    full.time("arrange", full.queue.group("large").pause)
+    full.time("group_configure", full.queue.group("large").pause)
     full.time("move of groups", lambda: change(lambda ids: manage.reschedule(KEYS, ids, "+0")))
     full.time("cancel of groups", lambda: change(lambda ids: manage.cancel(KEYS, ids)))
     full.time("delete of groups", lambda: change(lambda ids: manage.delete(KEYS, ids)))

@@ -97,7 +97,7 @@ class World:
             getattr(self.q, verb)(id)
 
     def pause(self, name: str, paused: int) -> None:
-        self.q.run(groups.arrange(self.q.keys, name, paused=bool(paused)))
+        self.q.run(groups.configure(self.q.keys, name, paused=bool(paused)))
         (self.paused.add if paused else self.paused.discard)(name)
 
     def empty(self, _: str, __: int) -> None:

@@ -82,7 +82,7 @@ class Full:
         self.add_to("g", "in-run", "in-set-aside")
         assert self.claim("w2", 1) == ["in-run"]
         self.claim("w3", 1)
-        self.run(groups.arrange(KEYS, "limited", rate="1 3600000000 1"))
+        self.run(groups.configure(KEYS, "limited", rate="1 3600000000 1"))
         self.add_to("limited", "in-turn", priority=9)
         (job,) = self.run(consume.claim(KEYS, "w5", 1, 1, LEASE_US, 1)).jobs
         assert job.id == "in-turn"

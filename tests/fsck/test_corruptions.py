@@ -16,7 +16,7 @@ import redis
 from bide.embedded import Server
 from bide.keys import GLOBAL
 from bide.notes import read_notes
-from bide.ops import fsck, produce, registry
+from bide.ops import fsck, groups, manage, produce, registry
 from bide.ops.produce import Prepared
 from bide.payload.codec import Body, encode_body
 from tests.faults.ear import Ear
@@ -119,6 +119,27 @@ def test_a_worker_that_lost_its_place_among_the_active_still_settles(full: Full)
 def test_a_large_body_in_the_place_of_one_that_was_set_aside_is_no_error(full: Full) -> None:
     large = encode_body(Body("app.tasks:send", ("x" * 20_000,)))
     full.run(produce.enqueue(KEYS, [Prepared("aside", "+0", 5, large)]))
+    assert full.found() == set()
+
+
+def test_one_that_has_begun_need_not_be_looked_at_when_it_would_expire(full: Full) -> None:
+    full.run(produce.enqueue(KEYS, [Prepared("begun", "+0", 9, BODY, terms="x=+60000000")]))
+    assert "begun" in full.claim("w6", 2)
+    assert full.settle("begun", "retry", "+3600000000", b"") == "ok"
+    full.do("ZREM", "@expiring", "begun")  # as the claim does that comes when it would have
+    assert full.found() == set()
+
+
+def test_what_is_being_emptied_is_no_error(full: Full) -> None:
+    full.run(groups.configure(KEYS, "wide", concurrency=2))
+    full.add_to("wide", "one", "two", priority=9)
+    assert full.claim("w6", 1) == ["one"]
+    while full.run(manage.empty(KEYS, "that")).busy:
+        pass
+    assert {full.holding().where(id) for id in ("two", "base", "child")} == {"trash"}
+    assert full.found() == set()
+    while full.run(manage.empty(KEYS, None)).more:
+        pass
     assert full.found() == set()
 
 

@@ -35,6 +35,8 @@ class Key:
     """That holds it."""
     until: int = 0
     trailing: Job | None = None
+    slot: int = 0
+    """When that was to be due."""
     slots: list[int] = field(default_factory=list)
 
 
@@ -112,20 +114,42 @@ class Folds:
         self, known: Key, count: int, period: int, id: str, number: int, at: int, now: int
     ) -> Came:
         last = known.trailing
-        if last is not None and last.waits:
-            last.calls = [number]
-            last.due = max(at, last.due) if at > now else last.due
-            return "folded", last.due, last.id
-        if last is not None and last.state == "cancelled":
-            known.slots.pop()
         slots = [slot for slot in known.slots if slot + period > now]
-        due = max([at, *slots[-1:]])
-        if len(slots) >= count:
-            due = max(due, slots[-count] + period)
-        job = self._add(id, due, number, now)
-        known.slots = [*slots, due]
-        known.trailing = job if due > at else None
-        return "new", due, id
+        if last is not None and last.state == "cancelled":
+            slots = _without(slots, known.slot)
+        due = _first_free(slots, count, period, at)
+        word = "new"
+        if last is not None and last.waits and (due > at or at == now):
+            slots = _without(slots, known.slot)
+            due = _first_free(slots, count, period, at)
+            last.due = min(due, last.due) if at == now else due
+            last.calls = [number]
+            word, due, id = "folded", last.due, last.id
+            known.slot = due
+        else:
+            job = self._add(id, due, number, now)
+            if due > at:
+                known.trailing, known.slot = job, due
+            elif last is None or not last.waits:
+                known.trailing = None
+        known.slots = sorted([*slots, due])
+        return word, due, id
 
     now = 0
     """Set before each call."""
+
+
+def _without(slots: list[int], slot: int) -> list[int]:
+    """All but one of these."""
+    return (
+        [*slots[: slots.index(slot)], *slots[slots.index(slot) + 1 :]] if slot in slots else slots
+    )
+
+
+def _first_free(slots: list[int], count: int, period: int, at: int) -> int:
+    """The first time at which no period that it is in has more than so many."""
+    for due in sorted([at, *(slot + period for slot in slots if slot + period > at)]):
+        near = sorted([*(slot for slot in slots if abs(slot - due) < period), due])
+        if all(near[i + count] - near[i] >= period for i in range(len(near) - count)):
+            return due
+    raise AssertionError("behind all of them there is room")

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import pytest
 import redis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from bide import sync
@@ -71,6 +71,7 @@ class Model:
 
     def __init__(self) -> None:
         self.nodes: dict[int, Node] = {}
+        self._ended: list[int] = []
 
     def add(self, i: int, parents: list[int], flags: Flags, group: str) -> None:
         node = self.nodes[i] = Node(parents, flags, group)
@@ -85,13 +86,19 @@ class Model:
             self._all_met(i)
 
     def end(self, i: int, state: str) -> None:
-        """A job ends; what follows from it."""
+        """A job ends; what follows from it, for all its children before any of theirs."""
         self.nodes[i].state = state
-        for j, node in self.nodes.items():
-            if node.state == "blocked" and i in node.waits:
-                node.waits.discard(i)
-                if not self._resolve(j, state) and not node.waits:
-                    self._all_met(j)
+        self._ended.append(i)
+        if len(self._ended) > 1:
+            return
+        while self._ended:
+            parent = self._ended[0]
+            for j, node in self.nodes.items():
+                if node.state == "blocked" and parent in node.waits:
+                    node.waits.discard(parent)
+                    if not self._resolve(j, self.nodes[parent].state) and not node.waits:
+                        self._all_met(j)
+            self._ended.pop(0)
 
     def _resolve(self, i: int, state: str) -> bool:
         """Whether this end decides what becomes of a child."""
@@ -196,6 +203,7 @@ def client(one_url: str) -> Iterator[sync.Client]:
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(graph=graphs())
+@example(graph=Graph([([], "-", ""), ([0], "-", ""), ([0, 1], "-a", "")], 1, [(0, "F")]))
 def test_a_job_runs_once_its_condition_holds(
     graph: Graph, client: sync.Client, direct: redis.Redis
 ) -> None:

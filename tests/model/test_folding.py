@@ -17,7 +17,7 @@ from bide.job import Claimed
 from bide.ops import consume, inspect, manage, produce
 from bide.ops.consume import Settle
 from bide.ops.produce import Prepared
-from bide.ops.reply import groups
+from bide.ops.reply import pieces
 from bide.payload.codec import Body, decode_body, encode_body
 from bide.payload.gathered import is_gathered
 from tests.faults.legal import assert_legal
@@ -94,7 +94,7 @@ class Play:
     def _send(self, jobs: list[Prepared]) -> tuple[int, list[Came]]:
         reply = self.server.reply(produce.enqueue(KEYS, jobs))
         self.model.now = reply[1]
-        came = groups(reply, 2, 3)
+        came = pieces(reply, 2, 3)
         return reply[1], [(word.decode(), due, id.decode()) for word, due, id in came]
 
     def _agree(self, job: Prepared, way: str, key: str, delay: int, now: int, there: Came) -> None:

@@ -300,7 +300,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "manage.empty": [(0, manage.empty(MAIL, "this")), (0, manage.empty(MAIL, None))],
     "listen.listen": [(0, listen.listen(MAIL, "audit", "1-1"))],
     "inspect.fetch": [(n, inspect.fetch(MAIL, ["a"] * n)) for n in (1, 3)],
-    "groups.arrange": [(0, groups.arrange(MAIL, "g", 2, True, "1 1 1"))],
+    "groups.configure": [(0, groups.configure(MAIL, "g", 2, True, "1 1 1"))],
     "groups.counts": [(0, groups.counts(MAIL, "g"))],
     "groups.page": [(0, groups.page(MAIL, "0"))],
     "inspect.counts": [(0, inspect.counts(MAIL))],

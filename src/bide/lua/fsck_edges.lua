@@ -34,9 +34,15 @@ end
 
 local function is_blocked(id) return redis.call('ZSCORE', blocked, id) end
 
+-- What `empty` has set aside: it is seen to when it is swept.
+local function is_aside(id)
+  return redis.call('HEXISTS', jobs, id) == 1 and not depend.states(sets, {id})[id]
+end
+
 -- Whether the parent has ended, and nobody has been asked to tell its children; how it has ended.
 local function is_silent(parent)
   if depend.is_marked(edges, parent) then return false end
+  if is_aside(parent) then return false, 'X' end
   local state = depend.states(sets, {parent})[parent] or 'X'
   return state ~= 'live', state
 end
@@ -52,7 +58,8 @@ local function check_child(child, parent, member)
   local is_remote = depend.is_remote(parent)
   if not is_blocked(child) then
     if is_remote or not redis.call('ZSCORE', edges, '>' .. parent .. ' ' .. child) then
-      if tell(child, 'waits for ' .. parent .. ', and is not blocked', 'waits no more') then
+      local what = 'waits for ' .. parent .. ', and is not blocked'
+      if not is_aside(child) and tell(child, what, 'waits no more') then
         remove(member)
       end
     end

@@ -112,7 +112,7 @@ local function check_group(name, text)
     local has_marker = f.level > 0 and redis.call('ZSCORE', turns, group.marker(f))
     if may_begin and not has_marker then
       says = 'may begin a job, and has no marker'
-    elseif not may_begin and f.level > 0 then
+    elseif not may_begin and f.level > 0 and (at or has_marker or not trashed) then
       says = 'may begin no job, and has a marker'
     elseif may_begin and ((f.level ~= group.ALONE and f.level ~= 10 - f.priority)
       or f.turn > math.max(at, latest, f.free)) then

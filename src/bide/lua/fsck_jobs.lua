@@ -28,6 +28,7 @@
 -- @arg   repair     integer  1 to mend what is found, 0 only to say it
 -- @reply ok now cursor    where to go on, 0 at the end; then per finding: kind id says fix
 -- @include clock record evidence retain noting ended hint weigh term group regroup depend
+-- @include expire
 
 -- Every job that has a body is looked at when `jobs` is; of the other keys, what has none. So each
 -- is told once. What is found holds: nothing moves while a script runs.
@@ -347,7 +348,7 @@ local function check_notes(id, text)
   end
 end
 
-local function check_terms(id, line, listed)
+local function check_terms(id, line, listed, run_line)
   if not term.is_one(line) then
     if tell('terms', id, 'its terms cannot be read', 'they are removed') then
       redis.call('HDEL', terms, id)
@@ -357,6 +358,7 @@ local function check_terms(id, line, listed)
   local here = listed[1]
   local by = here and here.state == 'due' and term.begins_by(line, tonumber(here.score))
   if by and not redis.call('ZSCORE', expiring, id)
+    and expire.is_unbegun(record.parse(run_line)) -- else it is looked at once more, and left out
     and tell('terms', id, 'is to begin by a time, and is not in expiring', 'is put there') then
     redis.call('ZADD', expiring, by, id)
     wakes = true
@@ -387,7 +389,7 @@ for first = 1, #ids, CHUNK do
     elseif part == 'notes' then
       check_notes(id, value)
     elseif part == 'terms' then
-      check_terms(id, value, listed[i])
+      check_terms(id, value, listed[i], lines[i])
     end
   end
 end

@@ -9,7 +9,7 @@
 -- @key   held         removes
 -- @key   groups       reads and notes groups
 -- @key   turns        moves groups' markers
--- @key   unique       frees the keys of what is swept, or trimmed
+-- @key   unique       frees the keys of what is trimmed
 -- @key   expiring     adds what is freed
 -- @key   blocked      removes what is freed, or cancelled
 -- @key   edges        tells who waits for jobs that have ended
@@ -100,7 +100,6 @@ if (tonumber(set[4]) or 0) > now then reclaim.clamp(active, now + longest) end
 if set[6] then
   sweep.some(meta, trash, stores, SWEEP, function(ids, i)
     if set[11] and i == group.GROUPED then group.forget(sets, ids, now) end
-    free_keys(ids)
     if set[12] then depend.removed(edges, ids) end
   end)
 end

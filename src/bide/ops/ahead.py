@@ -8,7 +8,7 @@ from bide.command import Command, command
 from bide.errors import UsageError
 from bide.keys import Keys
 from bide.ops.inspect import check_count
-from bide.ops.reply import groups, text
+from bide.ops.reply import pieces, text
 
 MOST_STRETCHES: Final = 240
 """Stretches of a timeline at most: bounds the time one call may take on the server, however many
@@ -70,7 +70,7 @@ def timeline(
 
     def parse(reply: list[Any]) -> Timeline:
         now_us, from_us, overdue, later = reply[1:5]
-        due, completed, failed = zip(*groups(reply, 5, 3), strict=True)
+        due, completed, failed = zip(*pieces(reply, 5, 3), strict=True)
         return Timeline(now_us, from_us, step_us, overdue, later, due, completed, failed)
 
     return command("timeline", keys, (start, step_us, count), parse)
@@ -87,7 +87,7 @@ def between(
     check_count(count)
 
     def parse(reply: list[Any]) -> Between:
-        jobs = [(text(id), due_us) for id, due_us in groups(reply, 3, 2)]
+        jobs = [(text(id), due_us) for id, due_us in pieces(reply, 3, 2)]
         return Between(reply[1], reply[2], jobs)
 
     return command("between", keys, (from_us, to_us, start, count), parse)

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 from bide.command import Arg, Command, command
 from bide.job import Claimed
 from bide.keys import Keys
-from bide.ops.reply import groups, raw, text, words
+from bide.ops.reply import pieces, raw, text, words
 
 MAX_CLAIM: Final = 250
 """Jobs per claim at most: bounds the time one call may take on the server."""
@@ -188,7 +188,7 @@ def leave(keys: Keys, worker: str) -> Command[None]:
 def _read_claim(reply: list[Any]) -> Claim:
     if reply[0] == b"stale":
         return Claim(0, 0, 0, True, False, False, [], stale=True)
-    jobs = [_read_claimed(*fields) for fields in groups(reply, 9, 5)]
+    jobs = [_read_claimed(*fields) for fields in pieces(reply, 9, 5)]
     now_us, until_us, deadline_us, more, alone, drain, thin, post = reply[1:9]
     is_more, limited = more == _MORE, more == _LIMITED
     alone, drain = bool(alone), bool(drain)

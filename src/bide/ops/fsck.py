@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from bide.command import Command, command
 from bide.keys import LAYOUT, META, Keys
-from bide.ops.reply import groups, text
+from bide.ops.reply import pieces, text
 
 STEP: Final = 80
 """Entries that a step looks at, about."""
@@ -132,5 +132,5 @@ def look_at_workers(keys: Keys, cursor: str, repair: bool) -> Command[Step]:
 
 
 def _read(reply: list[Any]) -> Step:
-    found = [Finding(*map(text, words)) for words in groups(reply, 3, 4)]
+    found = [Finding(*map(text, words)) for words in pieces(reply, 3, 4)]
     return Step(reply[2].decode(), found)

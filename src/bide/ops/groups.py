@@ -8,7 +8,7 @@ from bide.command import Command, command
 from bide.ids import check_name
 from bide.keys import Keys
 from bide.limits import written_rate
-from bide.ops.reply import groups, text
+from bide.ops.reply import pieces, text
 from bide.terms import check_concurrency
 
 PAGE: Final = 200
@@ -52,7 +52,7 @@ class Page(NamedTuple):
     """When each has its next turn; those that have none are left out."""
 
 
-def arrange(
+def configure(
     keys: Keys,
     name: str,
     concurrency: int | None = None,
@@ -74,7 +74,9 @@ def arrange(
     if concurrency is not None and concurrency != UNSET:
         check_concurrency(concurrency)
     words = ["-" if value is None else str(int(value)) for value in (concurrency, paused)]
-    return command("arrange", keys, (check_name(name, "group"), *words, rate), lambda reply: None)
+    return command(
+        "group_configure", keys, (check_name(name, "group"), *words, rate), lambda reply: None
+    )
 
 
 def counts(keys: Keys, name: str) -> Command[GroupCounts]:
@@ -94,7 +96,7 @@ def page(keys: Keys, cursor: str) -> Command[Page]:
 
 def _read(reply: list[Any]) -> Page:
     found, turns = [], {}
-    for name, *numbers, rate, turn_us in groups(reply, 3, 10):
+    for name, *numbers, rate, turn_us in pieces(reply, 3, 10):
         delayed, waiting, running, priority, limit, configured, paused = numbers
         found.append(
             GroupCounts(

@@ -13,7 +13,7 @@ from bide.job import RunRecord, Snapshot, Turn
 from bide.keys import Keys
 from bide.limits import Limits
 from bide.ops.manage import DATA
-from bide.ops.reply import groups, number, pairs, raw, text, words
+from bide.ops.reply import number, pairs, pieces, raw, text, words
 from bide.punctuality import Minute
 from bide.retention import Retention
 from bide.states import LISTABLE, State
@@ -130,7 +130,7 @@ def upcoming(keys: Keys, within_us: int, count: int) -> Command[list[tuple[str, 
     check_count(count, MAX_UPCOMING)
 
     def parse(reply: list[Any]) -> list[tuple[str, int]]:
-        found = [(text(id), due_us) for id, due_us in groups(reply, 2, 2)]
+        found = [(text(id), due_us) for id, due_us in pieces(reply, 2, 2)]
         return sorted(found, key=lambda job: (job[1], job[0]))[:count]
 
     return command("upcoming", keys, (within_us, count), parse)

@@ -9,7 +9,7 @@ from bide.command import Command, command
 from bide.errors import UsageError
 from bide.ids import new_id
 from bide.keys import SCHEMA, Keys
-from bide.ops.reply import groups, raw, words
+from bide.ops.reply import pieces, raw, words
 from bide.retention import Retention
 
 CHUNK: Final = 100
@@ -175,7 +175,7 @@ def _check_few(ids: Sequence[str]) -> None:
 
 
 def _read_moved(reply: list[Any]) -> list[Moved]:
-    return [Moved(word.decode(), due_us) for word, due_us in groups(reply, 2, 2)]
+    return [Moved(word.decode(), due_us) for word, due_us in pieces(reply, 2, 2)]
 
 
 def _read_emptied(reply: list[Any]) -> Emptied:

@@ -15,7 +15,7 @@ from bide.folding import Outcome
 from bide.ids import check_name, new_id
 from bide.keys import Keys, check_priority, keys_of
 from bide.ops.edges import GATE, attend, is_remote, link, split_reference
-from bide.ops.reply import groups, text, words
+from bide.ops.reply import pieces, text, words
 from bide.payload.codec import Body, encode_body
 from bide.terms import folds
 
@@ -161,11 +161,11 @@ def enqueue(
         if have_terms:
             return [
                 Receipt(text(id), due_us, read_outcome(word), confirmed(job, kinds))
-                for job, (word, due_us, id) in zip(jobs, groups(reply, 2, 3), strict=True)
+                for job, (word, due_us, id) in zip(jobs, pieces(reply, 2, 3), strict=True)
             ]
         return [
             Receipt(job.id, due_us, read_outcome(word), confirmed(job, kinds))
-            for job, (word, due_us) in zip(jobs, groups(reply, 2, 2), strict=True)
+            for job, (word, due_us) in zip(jobs, pieces(reply, 2, 2), strict=True)
         ]
 
     script = "place" if have_terms else "enqueue"

@@ -27,15 +27,15 @@ def raw(id: str) -> str | bytes:
     return id if id.isascii() else id.encode("utf-8", "surrogateescape")
 
 
-def groups(reply: list[Any], start: int, size: int) -> Iterator[tuple[Any, ...]]:
-    """What repeats from `start` on, in groups of `size`."""
+def pieces(reply: list[Any], start: int, size: int) -> Iterator[tuple[Any, ...]]:
+    """What repeats from `start` on, in pieces of `size`."""
     rest = islice(reply, start, None)
     return zip(*[rest] * size, strict=True)
 
 
 def pairs(flat: list[bytes]) -> dict[str, bytes]:
     """A hash, as it comes over RESP2: field, value, field, value."""
-    return {text(name): value for name, value in groups(flat, 0, 2)}
+    return {text(name): value for name, value in pieces(flat, 0, 2)}
 
 
 def number(stored: bytes | None) -> int:

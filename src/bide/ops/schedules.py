@@ -9,7 +9,7 @@ from bide.command import Command, command
 from bide.errors import UsageError
 from bide.keys import Keys
 from bide.ops.produce import Receipt, read_outcome
-from bide.ops.reply import groups, text, words
+from bide.ops.reply import pieces, text, words
 from bide.schedule import Missed, Schedule, Timing
 
 T = TypeVar("T")
@@ -196,5 +196,5 @@ def _written(times: Sequence[int]) -> str:
 
 
 def _read_page(reply: list[Any]) -> Page:
-    read = [Schedule.read(text(name), record) for name, record in groups(reply, 3, 2)]
+    read = [Schedule.read(text(name), record) for name, record in pieces(reply, 3, 2)]
     return Page(reply[2].decode(), reply[1], [one for one in read if one is not None])

@@ -42,11 +42,11 @@ class AsyncGroup:
 
     async def pause(self) -> None:
         """Let no job of the group begin; those that run go on."""
-        await self.queue._run(groups.arrange(self.queue.keys, self.name, paused=True))
+        await self.queue._run(groups.configure(self.queue.keys, self.name, paused=True))
 
     async def resume(self) -> None:
         """Let jobs of the group begin again."""
-        await self.queue._run(groups.arrange(self.queue.keys, self.name, paused=False))
+        await self.queue._run(groups.configure(self.queue.keys, self.name, paused=False))
 
     async def counts(self) -> GroupCounts:
         """How many of its jobs wait or run, and how they may run."""

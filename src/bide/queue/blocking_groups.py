@@ -42,11 +42,11 @@ class Group:
 
     def pause(self) -> None:
         """Let no job of the group begin; those that run go on."""
-        self.queue._run(groups.arrange(self.queue.keys, self.name, paused=True))
+        self.queue._run(groups.configure(self.queue.keys, self.name, paused=True))
 
     def resume(self) -> None:
         """Let jobs of the group begin again."""
-        self.queue._run(groups.arrange(self.queue.keys, self.name, paused=False))
+        self.queue._run(groups.configure(self.queue.keys, self.name, paused=False))
 
     def counts(self) -> GroupCounts:
         """How many of its jobs wait or run, and how they may run."""

@@ -27,4 +27,4 @@ def settings_call(keys: Keys, name: str, settings: GroupSettings) -> Command[Non
         wanted = settings["concurrency"]
         count = groups.UNSET if wanted is None else check_concurrency(wanted)
     rate = stored_rate(settings["rate"], settings.get("burst")) if "rate" in settings else "-"
-    return groups.arrange(keys, name, concurrency=count, rate=rate)
+    return groups.configure(keys, name, concurrency=count, rate=rate)

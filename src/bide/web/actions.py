@@ -122,7 +122,7 @@ async def _pause(site: Site, request: Request, asked: Asked, verb: str) -> Respo
 async def _pause_group(site: Site, request: Request, asked: Asked, verb: str) -> Response:
     (queue,) = await site.known(asked.text("q") or "?")
     await site.client.run(
-        groups.arrange(site.keys(queue), asked.text("group"), paused=verb == "pause-group")
+        groups.configure(site.keys(queue), asked.text("group"), paused=verb == "pause-group")
     )
     root = request.scope.get("root_path", "").rstrip("/")
     return RedirectResponse(Asked("").address(f"{root}/groups", q=queue), 303)

@@ -9,7 +9,7 @@ local fold = {}
 local LIMIT = 1000000 -- bytes of a job that gathers, unless one item has more
 local REPEATS = 15000000 -- as `retain` spares what has finished
 local LOOKS = 100 -- others that one call looks at, at most
-local LEVELS, ALONE, STRIKES = 10, 11, 2
+local LATER = 100 -- runs of a throttle that are remembered beside those of one period
 
 -- A body as one of several: the items of a job that gathers.
 local function framed(body) return '\6' .. #body .. '\n' .. body end
@@ -113,27 +113,60 @@ function kinds.d(s, call, rule, entry)
   return 'pushed', at, entry.id
 end
 
+-- Runs of a throttle, by when they are due, in order. The first time from `at` on at which no period
+-- would have more than `count` of them. Of a list that is full, the earliest may have been dropped.
+local function free_from(slots, count, period, at)
+  if #slots >= count + LATER then at = math.max(at, slots[count]) end
+  for i = 1, #slots - count + 1 do
+    local first, last = slots[i], slots[i + count - 1]
+    local is_full = last - first < period and at > last - period and at < first + period
+    if is_full then at = first + period end
+  end
+  return at
+end
+
+local function put_in(slots, at, count)
+  local i = #slots + 1
+  while i > 1 and slots[i - 1] > at do i = i - 1 end
+  table.insert(slots, i, at)
+  while #slots > count + LATER do table.remove(slots, 1) end
+end
+
+local function take_out(slots, at)
+  for i = #slots, 1, -1 do
+    if slots[i] == at then return table.remove(slots, i) end
+  end
+end
+
 function kinds.t(s, call, rule, entry)
   local count, period = rule.n[1], rule.n[2]
   local slots = entry and entry.more or {}
   local back = entry and entry.since - call.now or 0 -- by which the clock was set back, at least
   for i = 1, back > 0 and #slots or 0 do slots[i] = slots[i] - back end
-  if entry and entry.id ~= '-' then
-    local state, level, was, line = where(s, entry.id, rule.field)
-    if state == 'waits' then
-      local at = not_before(call, was)
-      replace(s, call, entry.id, level, was, line, at)
-      return 'folded', at, entry.id
-    end
-    if state == 'cancelled' then slots[#slots] = nil end
-  end
+  local id, trailing = entry and entry.id or '-', table.remove(slots, 1) or 0
   while slots[1] and slots[1] + period <= call.now do table.remove(slots, 1) end
-  local at = math.max(call.at, slots[#slots] or 0)
-  if #slots >= count then at = math.max(at, slots[#slots - count + 1] + period) end
-  slots[#slots + 1] = at
-  while #slots > count + 1 do table.remove(slots, 1) end -- one more: the last may be taken back
-  write_entry(s, rule.field, at > call.at and call.id or '-', at + period, call.now, slots)
-  return 'new', at
+  local state, level, was, line
+  if id ~= '-' then state, level, was, line = where(s, id, rule.field) end
+  if state == 'cancelled' then take_out(slots, trailing) end
+  local word, at = 'new', free_from(slots, count, period, call.at)
+  -- One that is to run later, and is not too near to others, leaves the trailing run as it is.
+  local is_trailing = state == 'waits'
+  if is_trailing and (at > call.at or call.at <= call.now) then
+    take_out(slots, trailing)
+    word, at = 'folded', free_from(slots, count, period, call.at)
+    if call.at <= call.now then at = math.min(at, was) end
+    replace(s, call, id, level, was, line, at)
+    trailing = at
+  elseif at > call.at then
+    id, trailing = call.id, at
+  elseif not is_trailing then
+    id, trailing = '-', 0
+  end
+  put_in(slots, at, count)
+  local till = slots[#slots] + period
+  table.insert(slots, 1, trailing)
+  write_entry(s, rule.field, id, till, call.now, slots)
+  return word, at, id
 end
 
 function kinds.g(s, call, rule, entry)

@@ -4,7 +4,7 @@
 --   C attempt started ended worker          an attempt whose lease ended without an outcome
 --   L at text                               a line that the job logged, as JSON
 --   P at text                               how far it is, as JSON: only the latest
---   R at from to                          it was rescheduled: when it was due, when it is since
+--   R at from to                            it was rescheduled: from and to which due time
 --
 -- Of each kind the newest are kept, up to a number of lines and of bytes.
 local noting = {}

@@ -1,4 +1,4 @@
--- arrange: how the jobs of one group run: how many at once, and whether any may begin.
+-- group_configure: how the jobs of one group run: how many at once, and whether any may begin.
 -- @key   meta         marks that there are groups
 -- @key   due          looks
 -- @key   order        looks
@@ -15,15 +15,17 @@
 -- @include clock hint gate group
 
 if not string.find(name, '^[^%s%c{}]+$') or #name > 128 then
-  return redis.error_reply('BADARG arrange name')
+  return redis.error_reply('BADARG group_configure name')
 end
 if concurrency ~= '-' and not (string.find(concurrency, '^%d+$') and #concurrency <= 6) then
-  return redis.error_reply('BADARG arrange concurrency')
+  return redis.error_reply('BADARG group_configure concurrency')
 end
-if not string.find(paused, '^[01-]$') then return redis.error_reply('BADARG arrange paused') end
+if not string.find(paused, '^[01-]$') then
+  return redis.error_reply('BADARG group_configure paused')
+end
 if rate ~= '-' and rate ~= 'none' and not (string.find(rate, '^[1-9]%d* [1-9]%d* [1-9]%d*$')
   and #rate <= 50) then
-  return redis.error_reply('BADARG arrange rate')
+  return redis.error_reply('BADARG group_configure rate')
 end
 
 local now = clock.now(meta)

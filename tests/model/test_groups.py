@@ -1,0 +1,215 @@
+"""Groups in any order of what may happen to them, against a plain Python model.
+
+Which jobs a claim takes, and in which order, is the model's list exactly; so is what the server
+knows of each group: its priority, how many run at once, where its marker stands. The clock stands
+still but for what the test moves it by. Suspects, leases that end and jobs that lapse are not of
+this model: `tests/faults/test_group_order.py` has those, without saying whose turn it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bide import sync
+from bide.job import Claimed
+from bide.keys import keys_of
+from bide.ops import consume, groups, manage, produce
+from bide.ops.consume import Settle
+from bide.ops.produce import Prepared
+from bide.script import SHARED_CLOCK
+from tests.conformance.probe import BODY, SECOND
+from tests.model.turns import BEGIN, Job, Model
+
+NAMES = ("a", "b", "c")
+LEASE = 10**10
+
+_prefixes = itertools.count()
+
+
+class Real:
+    """The same queue on a server."""
+
+    def __init__(self, client: sync.Client, direct: Any) -> None:
+        prefix = f"m{next(_prefixes)}"
+        self.client = client
+        self.direct = direct
+        self.keys = keys_of("mail", prefix)
+        self.clock = f"{prefix}:test_clock"
+        self.held: dict[str, Claimed] = {}
+        self.seq = 0
+
+    def set_clock(self, now: int) -> None:
+        self.direct.hset(self.clock, "held_us", now)
+
+    def add(self, jobs: list[Job], now: int) -> None:
+        self.client.run_many(
+            [
+                command
+                for trip in produce.enqueue_many(self.keys, [_prepared(job, now) for job in jobs])
+                for command in trip
+            ]
+        )
+
+    def claim(self, count: int) -> list[str]:
+        self.seq += 1
+        claim = self.client.run(consume.claim(self.keys, "w", self.seq, count, LEASE, 1))
+        self.held |= {job.id: job for job in claim.jobs}
+        return [job.id for job in claim.jobs]
+
+    def settle(self, id: str, outcome: Any, seconds: int) -> None:
+        when = f"+{seconds * SECOND}" if outcome in ("retry", "snooze") else ""
+        if outcome == "release begun":
+            outcome, when = "release", "+0"
+        job = self.held.pop(id)
+        assert self.client.run(consume.settle(self.keys, [Settle(id, job.token, outcome, when)]))
+
+    def known(self) -> dict[str, tuple[int, ...]]:
+        """What the server knows of each group."""
+        found = {}
+        for name, line in self.direct.hgetall(self.keys["groups"]).items():
+            words = line.decode().split()
+            found[name.decode()] = tuple(map(int, words[:7]))
+        return found
+
+    def markers(self) -> list[str]:
+        return [marker.decode() for marker in self.direct.zrange(self.keys["turns"], 0, -1)]
+
+
+def _prepared(job: Job, now: int) -> Prepared:
+    terms = f"g={job.group}" if job.group else ""
+    terms += f" n={job.at_once}" if job.at_once and job.group else ""
+    return Prepared(job.id, f"+{job.due - now}", job.priority, BODY, terms=terms)
+
+
+def known(model: Model) -> dict[str, tuple[int, ...]]:
+    return {
+        group.name: (
+            *(group.priority, group.asked, group.set, int(group.paused), group.level, group.turn),
+            *([group.free] if group.rate else []),
+        )
+        for group in model.groups.values()
+    }
+
+
+def markers(model: Model) -> list[str]:
+    return sorted(
+        f"{'abcdefghij'[g.level - 1]} {g.turn:017} {g.name}"
+        for g in model.groups.values()
+        if g.level
+    )
+
+
+def play(real: Real, model: Model, steps: list[tuple[str, Any]]) -> None:
+    for verb, what in steps:
+        if verb == "move":
+            model.now += what
+            real.set_clock(model.now)
+        elif verb == "add":
+            jobs = [
+                Job(f"{next(model.ids):04}", name, model.now + delay * SECOND, priority, at_once)
+                for name, delay, priority, at_once in what
+            ]
+            jobs = [job for job in jobs if bool(job.group) == bool(jobs[0].group)]
+            real.add(jobs, model.now)
+            model.add(jobs)
+        elif verb == "claim":
+            assert real.claim(what) == model.claim(what)
+        elif verb == "settle":
+            which, outcome, seconds = what
+            if real.held:
+                id = sorted(real.held)[which % len(real.held)]
+                real.settle(id, outcome, seconds)
+                model.settle(model.jobs[id], outcome, seconds)
+        elif verb == "change":
+            which, how, seconds = what
+            if model.jobs:
+                id = sorted(model.jobs)[which % len(model.jobs)]
+                _change(real, id, how, seconds)
+                model.move_job(model.jobs[id], how, seconds)
+        else:
+            name, value = what
+            _arrange(real, name, verb, value)
+            model.arrange(name, verb, value)
+        assert real.known() == known(model), (verb, what)
+        assert real.markers() == markers(model), (verb, what)
+
+
+def _change(real: Real, id: str, how: str, seconds: int) -> None:
+    if how == "cancel":
+        real.client.run(manage.cancel(real.keys, [id], False))
+    elif how == "promote":
+        real.client.run(manage.promote(real.keys, [id]))
+    else:
+        real.client.run(manage.reschedule(real.keys, [id], f"+{seconds * SECOND}"))
+
+
+def _arrange(real: Real, name: str, verb: str, value: Any) -> None:
+    if verb == "pause":
+        command = groups.configure(real.keys, name, paused=value)
+    elif verb == "concurrency":
+        command = groups.configure(real.keys, name, concurrency=value)
+    else:
+        rate = "none" if value is None else " ".join(map(str, value))
+        command = groups.configure(real.keys, name, rate=rate)
+    real.client.run(command)
+
+
+IN = st.sampled_from(NAMES)
+JOBS = st.lists(
+    st.tuples(
+        st.sampled_from(("", *NAMES, *NAMES)),
+        st.sampled_from((0, 0, 0, 1, 5)),
+        st.sampled_from((5, 5, 5, 9, 0)),
+        st.sampled_from((0, 0, 1, 2, 3)),
+    ),
+    min_size=1,
+    max_size=5,
+)
+OUTCOMES = ("complete", "complete", "retry", "snooze", "release", "release begun", "fail")
+RATES = (None, (1, 4 * SECOND, 1), (3, 10 * SECOND, 2), (7, SECOND // 10, 3))
+STEP = st.one_of(
+    *[st.tuples(st.just("add"), JOBS)] * 3,
+    *[st.tuples(st.just("claim"), st.sampled_from((1, 1, 2, 3, 8)))] * 3,
+    *[
+        st.tuples(
+            st.just("settle"),
+            st.tuples(st.integers(0, 5), st.sampled_from(OUTCOMES), st.sampled_from((0, 1, 3))),
+        )
+    ]
+    * 3,
+    *[st.tuples(st.just("move"), st.sampled_from((1, SECOND // 3, SECOND, 5 * SECOND)))] * 2,
+    st.tuples(
+        st.just("change"),
+        st.tuples(
+            st.integers(0, 20),
+            st.sampled_from(("cancel", "promote", "reschedule")),
+            st.sampled_from((0, 2)),
+        ),
+    ),
+    st.tuples(st.just("pause"), st.tuples(IN, st.booleans())),
+    st.tuples(st.just("concurrency"), st.tuples(IN, st.sampled_from((0, 1, 2)))),
+    st.tuples(st.just("rate"), st.tuples(IN, st.sampled_from(RATES))),
+)
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(steps=st.lists(STEP, min_size=12, max_size=40))
+def test_each_claim_takes_whose_turn_it_is(
+    one_url: str, direct: redis.Redis, steps: list[tuple[str, Any]]
+) -> None:
+    client = sync.Client(one_url, clock=SHARED_CLOCK)
+    try:
+        real, model = Real(client, direct), Model()
+        real.set_clock(BEGIN)
+        play(real, model, steps)
+    finally:
+        client.close()
