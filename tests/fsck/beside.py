@@ -14,7 +14,7 @@ BESIDE = [
     ),
     *(
         case(f"notes {text!r}", ("HSET", "@notes", "again", text), finds=("notes", "again"))
-        for text in ("", "x", "E 1 2 3", "L x", 'P 1 [0.5,""]\nnoise', "\x00\xff")
+        for text in ("", "x", "E 1 2 3", "L x", "R 1 2", 'P 1 [0.5,""]\nnoise', "\x00\xff")
     ),
     case(
         "a large body without mark",

@@ -100,6 +100,7 @@ class Full:
             terms = "k=app.tasks:send: f=d7200000000,0"
             self.run(produce.enqueue(KEYS, [Prepared(id, "+0", 5, BODY, terms=terms)]))
         self.add("base", when="+7200000000")
+        self.run(manage.reschedule(KEYS, ["base"], "+7100000000"))
         waiting = Prepared("child", "+0", 5, BODY, terms="d=-", parents=("base",))
         far = Prepared("far", "+0", 5, BODY, terms="d=-", parents=("{other}x",))
         self.run(produce.enqueue(KEYS, [waiting, far]))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from bide import Queue, sync
+from bide import Queue, Unique, sync
 from bide.clock import to_us
 from bide.errors import ScheduleNotFound
 from bide.keys import keys_of
@@ -68,6 +68,22 @@ def test_it_is_paused_resumed_and_run(desk: Page, mail: Queue, report: str) -> N
     (job,) = mail.jobs("waiting")
     assert (job.task, job.args) == ("shop:report", ("all",))
     assert desk.get(reply.headers["location"]).status == 200
+
+
+def test_one_whose_job_is_there_already_leads_to_that_or_says_so(desk: Page, mail: Queue) -> None:
+    form = {"verb": "run-schedule", "q": "mail"}
+    ways: list[tuple[Literal["keep", "reject"], int]] = [("keep", 303), ("reject", 409)]
+    for on_conflict, status in ways:
+        mail.schedules.upsert(
+            on_conflict, "shop:tick", every="1h", unique=Unique("x", on_conflict=on_conflict)
+        )
+        desk.post(name="keep", **form)
+        (job,) = mail.jobs("waiting")
+        reply = desk.post(name=on_conflict, **form)
+        assert reply.status == status
+        if status == 303:
+            assert reply.headers["location"].endswith(f"id={job.id}".replace("@", "%40"))
+        assert len(mail.jobs("waiting")) == 1
 
 
 def test_it_is_removed_when_that_is_confirmed(desk: Page, mail: Queue, report: str) -> None:
@@ -180,7 +196,7 @@ ODD: list[tuple[dict[str, str], str]] = [
     ({"start": "tomorrow"}, "is no moment"),
     ({"start": "2031-01-01T00:00Z", "end": "2030-01-01T00:00Z"}, "would never fire"),
     ({"limit": "-1"}, "is no whole number"),
-    ({"limit": "0"}, "1 or more"),
+    ({"limit": "0"}, "from 1 to"),
     ({"missed": "never"}, "missed must be"),
     ({"jitter": "-5s"}, "must not be negative"),
 ]

@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from bide.errors import UsageError
 from bide.ids import new_id
 from bide.ops import schedules as ops
-from bide.queue.schedules import found
+from bide.queue.schedules import found, ran
 from bide.schedule import Schedule, id_of
 from bide.web.access import Role
 from bide.web.asked import Asked
@@ -49,9 +49,8 @@ async def act_on_schedule(
             )
         case "run-schedule":
             id = id_of(one.name, new_id())
-            if await site.client.run(ops.run_schedule(keys, one.name, id)) is None:
-                found(None, one.name, queue)
-            return _to(request, "job", q=queue, id=id)
+            receipt = await site.client.run(ops.run_schedule(keys, one.name, id))
+            return _to(request, "job", q=queue, id=ran(receipt, one.name, queue).id)
         case "remove-schedule":
             if asked.text("sure") != "1":
                 return render(request, "remove", m=describe(queue, one, now_us), **shown)

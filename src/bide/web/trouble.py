@@ -5,7 +5,14 @@ from __future__ import annotations
 import logging
 
 from bide.cli.site import NotFound
-from bide.errors import BideError, JobNotFound, ScheduleNotFound, ServerUnavailable, UsageError
+from bide.errors import (
+    BideError,
+    JobNotFound,
+    NotUnique,
+    ScheduleNotFound,
+    ServerUnavailable,
+    UsageError,
+)
 from bide.web.access import Refused
 
 log = logging.getLogger("bide.web")
@@ -17,6 +24,8 @@ def status_and_sentence(error: Exception) -> tuple[int, str]:
         return error.status, str(error)
     if isinstance(error, NotFound | JobNotFound | ScheduleNotFound):
         return 404, str(error)
+    if isinstance(error, NotUnique):
+        return 409, str(error)
     if isinstance(error, UsageError):
         return 400, str(error)
     if isinstance(error, ServerUnavailable):
