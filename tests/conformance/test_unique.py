@@ -319,6 +319,13 @@ def test_a_namesake_of_what_was_set_aside_is_new(q: Probe) -> None:
         q.run(manage.empty(q.keys, None))
 
 
+def test_a_namesake_that_folds_leaves_nothing_of_what_was_set_aside(q: Probe) -> None:
+    call(q, "b")
+    q.run(manage.empty(q.keys, "e1"))
+    assert [call(q, id) for id in "ab"] == [("new", "a"), ("kept", "a")]
+    assert q.holding().ids == {"a"}
+
+
 def test_a_namesake_of_other_terms_is_another_job(q: Probe) -> None:
     q.configure(completed=0)
     call(q, "a", "ur,f")

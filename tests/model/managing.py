@@ -21,7 +21,7 @@ class Managed(Uniques):
     ) -> Reply:
         """Each job is (id, due or None for now, priority, body)."""
         reply: Reply = [b"ok", now]
-        earliest = None
+        due_by, over_by = None, None
         for id, at, priority, body in jobs:
             there = self.jobs.get(id)
             if there and not there.place.startswith("trash:"):
@@ -30,16 +30,15 @@ class Managed(Uniques):
             due = max(at or 0, now)
             job = self.jobs[id] = Job(id, body, f"due:{priority}", due, terms=terms)
             reply += [b"new", due]
-            earliest = due if earliest is None else min(earliest, due)
+            due_by = due if due_by is None else min(due_by, due)
             if (by := job.begins_by()) is not None:
                 self.expiring[id] = by
-                earliest = min(earliest, max(by, now))
-        if earliest is not None:
+                over_by = max(by, now) if over_by is None else min(over_by, max(by, now))
+        if due_by is not None:
             if terms:
                 self.meta["terms"] = 1
-            else:
-                earliest = self.may_begin(earliest, now)
-            self.wake_for(earliest, now)
+            may = self.may_begin(due_by, now)
+            self.wake_for(may if over_by is None else min(may, over_by), now)
         return reply
 
     def cancel(self, now: int, ids: Sequence[str], running: bool) -> Reply:

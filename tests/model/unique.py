@@ -55,7 +55,7 @@ class Uniques(Store):
                 word, due, holder = self._fold(job, now, earliest)
             reply += [word.encode(), due, holder.encode()]
         if earliest:
-            self.wake_for(min(earliest), now)
+            self.wake_for(self.may_begin(min(earliest), now), now)
         return reply
 
     def _fold(self, call: Job, now: int, earliest: list[int]) -> tuple[str, int, str]:

@@ -220,8 +220,9 @@ function fold.call(s, rule, call)
     local is_repeat = came and came + REPEATS >= call.now
     if is_repeat then return word, tonumber(at), holder end
   end
-  if redis.call('HEXISTS', s.jobs, call.id) == 1 and not s.is_trashed(call.id) then
-    return 'exists', 0, call.id
+  if redis.call('HEXISTS', s.jobs, call.id) == 1 then
+    if not s.is_trashed(call.id) then return 'exists', 0, call.id end
+    redis.call('HDEL', s.jobs, call.id) -- what `empty` has set aside is as good as deleted
   end
   local entry = s.hold.read(redis.call('HGET', s.unique, rule.field))
   local word, at, holder = kinds[rule.kind](s, call, rule, entry)
