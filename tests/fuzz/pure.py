@@ -202,7 +202,7 @@ def a_job(mutator: Mutator, corpus: list[bytes]) -> None:
     corpora = {3: BODIES + ITEMS, 4: RECORDS, 5: RESULTS, 6: NOTES, 8: TERMS}
     item[field] = mutator.bytes(corpora[field])
     item[0] = mutator.random.choice((b"completed", b"active", b"failed", b"waiting", b"blocked"))
-    item[9] = [2, b"b", b"{other}c"] if item[0] == b"blocked" else None
+    item[10] = [2, b"b", b"{other}c"] if item[0] == b"blocked" else None
     (snapshot,) = inspect.fetch(MAIL, ["a"]).parse([b"ok", NOW, item])
     assert snapshot is not None
     look_at(snapshot)

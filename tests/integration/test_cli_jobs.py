@@ -245,7 +245,7 @@ def test_everything_is_in_json(home: Path, one_url: str, mail: Queue) -> None:
         "now", "expires", "expired", "parents", "waits_for", "waits_for_count",
         "cancelled_by", "args", "kwargs", "meta", "schedule", "schedule_time", "result",
         "unreadable", "attempts",
-        "progress", "logs", "why", "unique",
+        "progress", "logs", "why", "unique", "group", "rescheduled",
         "signature",
     }  # fmt: skip
     assert shown["args"] == [HOSTILE]

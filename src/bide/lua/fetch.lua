@@ -17,11 +17,11 @@
 -- @key   edges      reads what it waits for
 -- @key   asked      reads
 -- @rest  id
--- @reply ok now, then per job: gone | state since priority body run result notes asked terms turn
--- @reply awaited
+-- @reply ok now, then per job: gone | its parts
 -- @reply more now, then the same of the first of them: there is no room for the others in one reply
 -- @include clock find weigh group depend
 
+-- parts: state since priority body run result notes asked terms turn awaited
 -- turn: of a job that waits for its group's: paused limit running before, and when its rate lets
 -- one begin
 -- awaited: of one that is blocked, how many jobs it waits for, and the ids of the first
