@@ -52,6 +52,7 @@ def test_no_script_takes_long_however_many_wait(hollow: Full) -> None:
         n = next(number)
         children = [after(f"c{n}-{i:05}", f"a{n}") for i in range(WIDE)]
         enqueue_all(hollow.client, KEYS, [*plain(f"a{n}"), *children])
+        assert run(edges.children(KEYS, f"a{n}", 20)).total == WIDE
         end(f"a{n}")
         while hollow.direct.zcard(KEYS["blocked"]):
             hollow.settle(hollow.claim(), "complete")

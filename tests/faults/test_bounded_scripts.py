@@ -56,7 +56,7 @@ LEASE_US = 60_000_000
 RESULT = b'"' + b"x" * 200 + b'"'
 ERROR = b'{"type":"ValueError","message":"' + b"x" * 200 + b'"}'
 
-OF_FLOWS = {"attend", "fsck_edges", "hear", "link", "post"}
+OF_FLOWS = {"attend", "children", "fsck_edges", "hear", "link", "post"}
 """What concerns jobs that wait for others: `test_bounded_flows.py`."""
 
 Timings = dict[str, int]

@@ -51,11 +51,15 @@ def listeners(queue: Queue, channel: str) -> int:
     return int(count)
 
 
-def eventually(condition: Callable[[], object], seconds: float = 10) -> None:
+def eventually(
+    condition: Callable[[], object],
+    seconds: float = 10,
+    told: Callable[[], str] = lambda: "it never came to be",
+) -> None:
     """Look until it is so; for what lies on a server, which tells nobody."""
     until = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < until, "it never came to be"
+        assert time.monotonic() < until, told()
         time.sleep(0.005)
 
 

@@ -48,7 +48,8 @@ class Stand:
 
     def __exit__(self, *_: object) -> None:
         self.queue.close()
-        eventually(lambda: marks() <= self._before, 20)  # a process that was killed takes a moment
+        # A process that was killed takes a moment.
+        eventually(lambda: marks() <= self._before, 20, lambda: f"these are left: {marked()}")
 
     def notes(self, what: str | None = None, id: str | None = None) -> list[Note]:
         """What was noted so far."""
@@ -168,12 +169,21 @@ def descriptors(pid: int | str = "self") -> dict[str, str]:
 
 def marks() -> set[bytes]:
     """The marks of all processes that workers of this process have begun, directly or not."""
+    return set(marked().values())
+
+
+def marked() -> dict[bytes, bytes]:
+    """What those processes are called, and the mark of each."""
     mark = f"{kin.MARK}={os.getpid()}-".encode()
-    found = set()
+    found: dict[bytes, bytes] = {}
     for pid in kin._all():
         with suppress(OSError):
-            environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            found |= {variable for variable in environ if variable.startswith(mark)}
+            proc = Path(f"/proc/{pid}")
+            environ = (proc / "environ").read_bytes().split(b"\0")
+            named = b"%d %s" % (pid, (proc / "cmdline").read_bytes().replace(b"\0", b" "))
+            for variable in environ:
+                if variable.startswith(mark):
+                    found[named] = variable
     return found
 
 
