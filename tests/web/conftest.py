@@ -21,7 +21,7 @@ def mail(one_url: str) -> Iterator[Queue]:
 @pytest.fixture
 def page(one_url: str) -> Iterator[Page]:
     """Read-only."""
-    with serve(app(url=one_url)) as page:
+    with serve(app(url=one_url, local_role="viewer")) as page:
         yield page
 
 

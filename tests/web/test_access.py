@@ -74,16 +74,29 @@ def test_without_credentials_only_this_machine_is_served(page: Page) -> None:
         assert page.get("/", {"host": host}).status == 200
 
 
-def test_nor_is_another_machine_that_says_it_is_this_one(one_url: str) -> None:
-    page = app(url=one_url)
+@pytest.mark.parametrize("client", [("10.1.2.3", 5), None])
+def test_nor_is_another_machine_that_says_it_is_this_one(client: Any, one_url: str) -> None:
+    page = app(url=one_url, local_role="viewer")
 
     async def elsewhere(scope: Any, receive: Any, send: Any) -> None:
-        await page(
-            scope | {"client": ("10.1.2.3", 5)} if scope["type"] == "http" else scope, receive, send
-        )
+        await page(scope | {"client": client} if scope["type"] == "http" else scope, receive, send)
 
     with serve(elsewhere) as asked:
         assert asked.get("/").status == 403
+
+
+@pytest.mark.parametrize("header", ["x-forwarded-for", "x-real-ip", "forwarded", "via"])
+def test_nor_is_another_machine_whose_request_a_proxy_of_this_one_passes_on(
+    page: Page, header: str
+) -> None:
+    assert page.get("/", {header: "127.0.0.1"}).status == 403
+
+
+def test_who_may_look_must_be_said() -> None:
+    with pytest.raises(
+        UsageError, match=r"^Say who may look: give app\(\) an authorize= or tokens"
+    ):
+        app()
 
 
 def test_tokens_part_viewers_from_operators(one_url: str, mail: Queue) -> None:

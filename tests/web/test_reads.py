@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from bide import Queue, Worker, current_job
+from bide import DelayQueue, Queue, Worker, current_job
 from bide.web import app
 from tests.web.serving import Page, serve
 
@@ -53,6 +53,21 @@ def test_queues(page: Page, mail: Queue) -> None:
     assert (queues["mail"]["delayed"], queues["mail"]["waiting"]) == (1, 1)
     assert queues["mail"]["paused"] is True
     assert queues["mail"]["workers"] == 0
+
+
+def test_an_item_of_data_has_a_page_in_each_of_its_states(page: Page, one_url: str) -> None:
+    with closing(DelayQueue("pile", url=one_url)) as pile:
+        pile.push({"user": 1}, delay=60)
+        pile.push({"user": 2})
+        with pile.take(num=1) as (item,):
+            listed = page.get("/api/jobs?q=pile").json["jobs"]
+            assert {one["state"] for one in listed} == {"delayed", "active"}
+            for one in listed:
+                shown = page.get(f"/job?q=pile&id={one['id']}")
+                assert shown.status == 200
+                assert "user" in shown.text
+            item.ack()
+        assert page.get(f"/job?q=pile&id={item.id}").status == 200, "it has completed"
 
 
 def test_one_queue_with_what_is_due_next_and_how_late_its_jobs_began(
@@ -260,7 +275,7 @@ def test_what_cannot_be_meant_is_answered_with_a_sentence(
 
 
 def test_a_server_that_is_not_there_is_told() -> None:
-    with serve(app(url="redis://127.0.0.1:1")) as page:
+    with serve(app(url="redis://127.0.0.1:1", local_role="viewer")) as page:
         reply = page.get("/")
         assert reply.status == 503
         assert "That did not work" in reply.text
@@ -268,7 +283,7 @@ def test_a_server_that_is_not_there_is_told() -> None:
 
 
 def test_a_server_s_password_is_never_shown(one_url: str) -> None:
-    with serve(app(url="redis://:hunter2hunter2@127.0.0.1:1")) as page:
+    with serve(app(url="redis://:hunter2hunter2@127.0.0.1:1", local_role="viewer")) as page:
         for path in ("/", "/api/queues"):
             assert "hunter2" not in page.get(path).text
 
@@ -337,7 +352,7 @@ def test_a_queue_that_is_not_shown_is_not_named(one_url: str, mail: Queue) -> No
         secret = hidden.enqueue("shop:psst", delay=60)
         job = mail.enqueue_call("shop:both", depends_on=[secret])
         hidden.enqueue_call("shop:psst", depends_on=[job])
-        with serve(app(url=one_url, queues=["mail"])) as page:
+        with serve(app(url=one_url, queues=["mail"], local_role="viewer")) as page:
             for path in ("/job", "/api/job"):
                 text = page.get(path, q="mail", id=job.id).text
                 assert "backroom" not in text

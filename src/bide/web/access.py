@@ -70,7 +70,7 @@ class Access:
         viewer_token: str | None = None,
         operator_token: str | None = None,
         authorize: Authorize | None = None,
-        local_role: Role | str = Role.VIEWER,
+        local_role: Role | str | None = None,
     ) -> None:
         """Set up.
 
@@ -81,7 +81,8 @@ class Access:
             local_role: of whoever sits at this machine, where there is neither token nor hook.
 
         Raises:
-            UsageError: a token is too short, or there are tokens and a hook.
+            UsageError: a token is too short, there are tokens and a hook, or nothing says who may
+                look.
         """
         for token in (viewer_token, operator_token):
             if token is not None and len(token) < SHORTEST_TOKEN:
@@ -99,7 +100,12 @@ class Access:
             if token is not None
         ]
         self._authorize = authorize
-        self._local_role = Role(local_role)
+        if self.is_open and local_role is None:
+            raise UsageError(
+                "Say who may look: give app() an authorize= or tokens, or local_role='viewer' "
+                "where it is served to this machine alone, with no proxy before it."
+            )
+        self._local_role = Role(local_role or Role.VIEWER)
 
     @property
     def is_open(self) -> bool:
@@ -151,10 +157,16 @@ def _token(header: str) -> bytes | None:
     return None
 
 
+_OF_PROXIES: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+"""Headers of what was sent by another machine, and only passed on by this one."""
+
+
 def _is_local(request: Request) -> bool:
     """Whether the sender is this machine, and meant it: a name that leads here may be another's."""
     client = request.client
-    if client is not None and not _is_loopback(client.host):  # None: over a unix socket
+    if client is None or not _is_loopback(client.host):  # None: over a unix socket, from a proxy
+        return False
+    if any(name in request.headers for name in _OF_PROXIES):
         return False
     host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
     return host == "localhost" or host.endswith(".localhost") or _is_loopback(host)

@@ -48,7 +48,7 @@ def app(
     viewer_token: str | None = None,
     operator_token: str | None = None,
     authorize: Authorize | None = None,
-    local_role: Role | str = Role.VIEWER,
+    local_role: Role | str | None = None,
     mask: Mask = mask_secrets,
 ) -> Starlette:
     """Make the page, to be served or to be mounted in another application.
@@ -62,12 +62,12 @@ def app(
         operator_token: with which one may change things too; else `$BIDE_WEB_OPERATOR_TOKEN`.
         authorize: decides instead of tokens, for a host application with users of its own: from a
             Starlette request to `"viewer"`, `"operator"` or None; a coroutine function is awaited.
-        local_role: of who sits at this machine, where there is neither token nor `authorize`;
-            nobody else is served then.
+        local_role: of who sits at this machine, where there is neither token nor `authorize`: for
+            development, and for a page that no proxy passes on to others.
         mask: what is shown of a payload; else `mask_secrets`.
 
     Raises:
-        UsageError: an argument cannot be meant.
+        UsageError: an argument cannot be meant, or nothing says who may look.
     """
     if authorize is None and viewer_token is None and operator_token is None:
         viewer_token = os.environ.get(VARIABLES[Role.VIEWER])

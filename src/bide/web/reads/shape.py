@@ -15,6 +15,17 @@ from bide.web.masking import Mask
 _LONGEST: Final = 300
 """Characters of a description that a list shows."""
 
+_OF_JOBS: Final[dict[str, Any]] = {
+    "progress": None,
+    "logs": [],
+    "why": [],
+    "group": None,
+    "expires": None,
+    "expired": False,
+    "cancelled_by": None,
+}
+"""What an item of data has nothing of."""
+
 PAYLOAD: Final = ("args", "kwargs", "meta", "result", "data")
 
 
@@ -31,7 +42,8 @@ def brief(queue: str, snapshot: Snapshot, mask: Mask) -> dict[str, Any]:
 
 def full(queue: str, snapshot: Snapshot, mask: Mask) -> dict[str, Any]:
     """Everything that is known of a job."""
-    shown = look.full(Seen(queue, snapshot)) | {"description": describe(snapshot, mask)}
+    shown = _OF_JOBS | look.full(Seen(queue, snapshot))
+    shown["description"] = describe(snapshot, mask)
     for kind in PAYLOAD:
         if shown.get(kind) is not None:
             shown[kind] = plain(mask(snapshot.task, kind, shown[kind]))
