@@ -49,7 +49,7 @@ class Stand:
     def __exit__(self, *_: object) -> None:
         self.queue.close()
         # A process that was killed takes a moment.
-        eventually(lambda: marks() <= self._before, 20, lambda: f"these are left: {marked()}")
+        eventually(lambda: marks() <= self._before | SHARED, 20, lambda: f"left are: {marked()}")
 
     def notes(self, what: str | None = None, id: str | None = None) -> list[Note]:
         """What was noted so far."""
@@ -91,6 +91,10 @@ LOOP: Final = 8
 """Descriptors that the first coroutine of a child opens at most, for its event loop."""
 
 
+SHARED: set[bytes] = set()
+"""The marks of the shared workers that are at work: others come and go beside a stand."""
+
+
 class Shared(Stand):
     """The same with a worker at work from the beginning to the end."""
 
@@ -100,6 +104,8 @@ class Shared(Stand):
         self._working = at_work(self.worker(), [self.queue])
         self.working = self._working.__enter__()
         house: Any = self.working._running._house  # type: ignore[union-attr]
+        self._mark = f"{kin.MARK}={house._mark}".encode()
+        SHARED.add(self._mark)
         count = len(house.slots) * (2 if self.executor == "fork" else 1)
         eventually(lambda: len(forked_by(house._nursery.pid)) == count, 20)
         self._fresh = self._open()
@@ -130,6 +136,7 @@ class Shared(Stand):
 
     def __exit__(self, *exc: Any) -> None:
         self._working.__exit__(*exc)
+        SHARED.remove(self._mark)
         super().__exit__(*exc)
 
 
