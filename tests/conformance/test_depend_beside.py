@@ -54,6 +54,12 @@ def test_once_it_is_freed_it_takes_its_turn_in_its_group(q: Probe) -> None:
     assert q.taken("w2") == ["b"]
 
 
+def test_it_takes_its_turn_when_what_it_waited_for_is_removed(q: Probe) -> None:
+    add(q, job("a"), job("b", "a", d="-c", x="g=g n=1"))
+    q.run(manage.delete(q.keys, ["a"]))
+    assert q.taken() == ["b"]
+
+
 def test_it_waits_for_one_of_its_own_group(q: Probe) -> None:
     add(q, of("g", "a"), of("g", "b", "a"), of("g", "c", "b"))
     for id in ("a", "b", "c"):
