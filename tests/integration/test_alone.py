@@ -1,0 +1,35 @@
+"""Benchmarks that make replies themselves make such as the scripts do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks import alone
+from bide import aio, sync
+
+
+@pytest.fixture(autouse=True)
+def _clients_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aio.Client, "_visit", aio.Client._visit)
+    monkeypatch.setattr(sync.Client, "_talk", sync.Client._talk)
+
+
+def test_a_worker_runs_jobs_that_no_server_knows(
+    one_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone.work(one_url, "300", "100")
+    assert json.loads(capsys.readouterr().out).keys() == {"wall µs", "CPU µs"}
+
+
+def test_a_producer_enqueues_what_reaches_no_server(
+    one_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone.add(one_url, "50")
+    assert json.loads(capsys.readouterr().out).keys() == {"one", "many"}
+
+
+def test_each_stage_runs(one_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    alone.stages(one_url, "100")
+    assert len(json.loads(capsys.readouterr().out)) > 3
