@@ -1,4 +1,4 @@
-"""Benchmarks that make replies themselves make such as the scripts do."""
+"""Benchmarks that make replies themselves, or read them by hand, know those of the scripts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import json
 
 import pytest
 
-from benchmarks import alone
+from benchmarks import alone, limits
+from benchmarks.filling import fill
+from benchmarks.lab import Lab
 from bide import aio, sync
+from bide.embedded import Server
 
 
 @pytest.fixture(autouse=True)
@@ -33,3 +36,16 @@ def test_a_producer_enqueues_what_reaches_no_server(
 def test_each_stage_runs(one_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     alone.stages(one_url, "100")
     assert len(json.loads(capsys.readouterr().out)) > 3
+
+
+def test_a_program_in_c_claims_and_settles(one_server: Server) -> None:
+    compiled = limits.build()
+    if compiled is None:
+        pytest.skip("without a C compiler")
+    lab = Lab(one_server, True, None)
+    fill(one_server, 250, -60_000_000, 1_000_000)
+    scripts = (*limits._script(lab, "claim"), *limits._script(lab, "settle"))
+    assert limits._bare(lab, compiled, "drain", 250, 100, *scripts).keys() == {
+        "wall µs",
+        "server µs",
+    }
