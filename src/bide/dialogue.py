@@ -58,6 +58,7 @@ def check_patience(patience: float) -> float:
     return patience
 
 
+_NOTHING_SENT: Final = lib.ConnectionError("nothing was sent")
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
 
@@ -112,7 +113,7 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
     started = time.monotonic()
     pause = _FIRST_PAUSE
     loaded_once = False
-    problem: Exception = lib.ConnectionError("nothing was sent")
+    problem: Exception = _NOTHING_SENT
     in_doubt: set[int] = set()
     while True:
         kinds = durability.kinds_of(kind for i in pending for kind in commands[i].confirm)
@@ -243,6 +244,8 @@ def _send(commands: Sequence[Command[Any]], kinds: Kinds, clock: str, until: flo
     """
     calls = [_evalsha(command, clock) for command in commands]
     routes: list[Route] = [command.keys[0] for command in commands]
+    if not kinds:
+        return Send(calls, routes, until)
     at = _waits_at(commands)
     calls[at:at] = durability.waits(kinds)
     asking = tuple(i for i, command in enumerate(commands) if command.confirm)
@@ -254,6 +257,8 @@ def _parted(
     outcome: list[Any], commands: Sequence[Command[Any]], kinds: Kinds
 ) -> tuple[list[Any], list[Any]]:
     """The replies of commands, and of what has waited behind them."""
+    if not kinds:
+        return outcome, []
     at = _waits_at(commands)
     end = at + len(kinds)
     return outcome[:at] + outcome[end:], outcome[at:end]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Literal, Protocol, TypedDict
+from typing import Any, Final, Literal, Protocol, TypedDict
 
 from bide.clock import Duration
 from bide.durability import Durability
@@ -129,16 +129,26 @@ class QueueSettings(TypedDict, total=False):
     """How many jobs may run at once, over all workers; None for no limit."""
 
 
+TERMS: Final = frozenset(
+    (
+        *("expires", "group", "group_concurrency", "unique"),
+        *("depends_on", "allow_failure", "if_failed", "on_parent_cancel"),
+    )
+)
+"""The options that become terms; a job with none of them has none."""
+
+
 def check_names(options: Iterable[str], kind: type = Options) -> None:
     """Refuse options that do not exist.
 
     Raises:
         UsageError: one does not; the message lists those that do.
     """
-    known = sorted(kind.__annotations__)
+    known = kind.__annotations__
     for name in options:
         if name not in known:
+            there = ", ".join(sorted(known))
             raise UsageError(
-                f"There is no option {name!r} here; there are {', '.join(known)}. A function's own "
+                f"There is no option {name!r} here; there are {there}. A function's own "
                 "arguments are given where it is enqueued."
             )

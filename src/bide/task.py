@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from types import FunctionType
 from typing import Any, Final, NamedTuple
 
 from bide.clock import to_us
@@ -68,14 +69,28 @@ def task_name(task: Function | str) -> str:
 
 def _name_of(task: Function | str) -> str:
     if isinstance(task, str):
-        path, colon, attribute = task.partition(":")
-        parts = [*path.split("."), *attribute.split(".")]
-        if not is_given(task) and not (colon and all(part.isidentifier() for part in parts)):
-            raise UsageError(
-                f"{task!r} is not a task's name; write 'package.module:function', or the word that "
-                "a task was given as its name, such as 'send_email'."
-            )
-        return task
+        return _checked_name(task)
+    return _name_of_function(task) if type(task) is FunctionType else _name_of_callable(task)
+
+
+@lru_cache(maxsize=4096)
+def _checked_name(name: str) -> str:
+    path, colon, attribute = name.partition(":")
+    parts = [*path.split("."), *attribute.split(".")]
+    if not is_given(name) and not (colon and all(part.isidentifier() for part in parts)):
+        raise UsageError(
+            f"{name!r} is not a task's name; write 'package.module:function', or the word that "
+            "a task was given as its name, such as 'send_email'."
+        )
+    return name
+
+
+@lru_cache(maxsize=4096)
+def _name_of_function(function: FunctionType) -> str:
+    return _name_of_callable(function)
+
+
+def _name_of_callable(task: Function) -> str:
     if not callable(task):
         raise UsageError(f"{task!r} is neither a function nor a name 'package.module:function'.")
     module = getattr(task, "__module__", None) or "?"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, get_args
 
 from bide.clock import Duration, at_to_us, to_us
@@ -62,6 +63,10 @@ class Prepared(NamedTuple):
     """What is asked of it beside its due time, as `bide.terms` writes it."""
     parents: tuple[str, ...] = ()
     """What it waits for: ids, of jobs of other queues `{queue}id`."""
+
+
+parents_of: Final[Callable[[Prepared], tuple[str, ...]]] = attrgetter("parents")
+_durability_of: Final[Callable[[Prepared], Durability]] = attrgetter("durability")
 
 
 class Receipt(NamedTuple):
@@ -164,7 +169,7 @@ def enqueue(
                 for job, (word, due_us, id) in zip(jobs, pieces(reply, 2, 3), strict=True)
             ]
         return [
-            Receipt(job.id, due_us, read_outcome(word), confirmed(job, kinds))
+            Receipt(job.id, due_us, _OUTCOMES[word], confirmed(job, kinds) if kinds else "local")
             for job, (word, due_us) in zip(jobs, pieces(reply, 2, 2), strict=True)
         ]
 
@@ -202,7 +207,7 @@ def data_parent(queue: str) -> UsageError:
 
 def wanted(jobs: Sequence[Prepared]) -> Kinds:
     """What the jobs of one call ask for together: all of them get all of it."""
-    return kinds_of(job.durability for job in jobs)
+    return kinds_of(map(_durability_of, jobs))
 
 
 def enqueue_many(
@@ -217,20 +222,21 @@ def enqueue_many(
     sent: set[str] = set()  # the jobs of these calls
     size, first, kind, awaited = 0, 0, 0, 0
     # All by one script, so that what waits may share a call with what it waits for.
-    is_flow = any(job.parents for job in jobs)
+    is_flow = any(map(parents_of, jobs))
     for i, job in enumerate(jobs):
         full = size + len(job.body) > CHUNK_BYTES
         new_kind = _kind(job) if job.terms or is_flow else 0
-        most = CHUNK_FOLDED if folds(job.terms) else TERMS_CHUNK if new_kind else CHUNK
-        many = i - first >= most or awaited + len(job.parents) > CHUNK
+        most = CHUNK if not new_kind else CHUNK_FOLDED if folds(job.terms) else TERMS_CHUNK
+        many = i - first >= most or (is_flow and awaited + len(job.parents) > CHUNK)
         if i > first and (full or many or new_kind != kind or kind == _IN_STEPS):
             trip.append(_adding(keys, jobs[first:i], kinds, kind))
-            sent.update(earlier.id for earlier in jobs[first:i])
+            if is_flow:
+                sent.update(earlier.id for earlier in jobs[first:i])
             first, size, awaited = i, 0, 0
             if full or len(trip) == TRIP:
                 yield trip
                 trip, sent = [], set()
-        if trip and not sent.isdisjoint(job.parents):
+        if is_flow and trip and not sent.isdisjoint(job.parents):
             yield trip
             trip, sent = [], set()
         size += len(job.body)

@@ -50,12 +50,15 @@ class Signature:
         "_returns",
         "_takes_any_name",
         "injected",
+        "names",
         "positional",
         "unresolved",
     )
 
     positional: tuple[str, ...]
     """Names of the parameters that may be given by position, in order."""
+    names: frozenset[str]
+    """The parameters that a caller may give by name, as far as they are written down."""
     injected: dict[str, Any]
     """The resources that the worker gives, by parameter; a job never carries one."""
     unresolved: tuple[str, ...]
@@ -95,6 +98,8 @@ class Signature:
         }
         listed = [p for p in parameters if p.kind in by_position]
         named = [p for p in parameters if p.kind is kinds.KEYWORD_ONLY]
+        by_name = {p.name for p in (*listed, *named) if p.kind is not kinds.POSITIONAL_ONLY}
+        self.names = frozenset(by_name - self.injected.keys())
         self.positional = tuple(p.name for p in listed)
         self._most = len(listed)
         if any(p.kind is kinds.VAR_POSITIONAL for p in parameters):
@@ -131,12 +136,6 @@ class Signature:
         if self._takes_any_name:
             return names >= must and names.isdisjoint(taken)
         return may >= names >= must
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The parameters that a caller may give by name, as far as they are written down."""
-        kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        return frozenset(p.name for p in self._parameters if p.kind in kinds) - self.injected.keys()
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any], task_name: str) -> None:
         """See that a job could be called; where it is made.

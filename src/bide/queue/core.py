@@ -24,7 +24,7 @@ from bide.middleware import Middleware, used
 from bide.ops import produce, registry
 from bide.ops.manage import CHUNK
 from bide.ops.produce import Prepared, Receipt
-from bide.options import Options
+from bide.options import TERMS, Options
 from bide.payload.codec import Body
 from bide.payload.items import is_item
 from bide.payload.serializers import CODECS, Codec, pack
@@ -129,13 +129,14 @@ class QueueCore(Generic[C]):
         if not isinstance(args, list | tuple):
             raise UsageError(f"args must be a list or tuple, not {args!r}; (x,) holds one x.")
         kwargs = kwargs or {}
-        if not all(isinstance(key, str) for key in kwargs):
+        if kwargs and not all(isinstance(key, str) for key in kwargs):
             raise UsageError("The names in kwargs must be strings.")
         args = with_owner(task, args)
         signature = signature_of(task, name)
         if signature is not None:
             signature.check(args, kwargs, name)
-        parents = references(self, options.get("depends_on"))
+        depends_on = options.get("depends_on")
+        parents = () if depends_on is None else references(self, depends_on)
         body = Body(name, args, kwargs, codec=self.serializer, parents=parents, **stored(options))
         for middleware in used():
             body = _passed(middleware, middleware.enqueuing(self.name, body), body)
@@ -147,15 +148,17 @@ class QueueCore(Generic[C]):
         if priority is None:
             priority = defaults.get("priority")
         names = signature.positional if signature else ()
-        unique = options.get("unique")
-        folding = write_folding(
-            defaults.get("unique") if unique is None else unique,
-            *(name, body.args, body.kwargs, names, partial(pack, codec=self.serializer)),
-        )
         job_id = options.get("job_id")
-        if job_id is not None and job_id in parents:
-            raise UsageError(f"Job {job_id!r} would wait for itself, for ever.")
-        terms = terms_of(options, defaults, parents, folding)
+        terms = ""
+        if not (TERMS.isdisjoint(options) and TERMS.isdisjoint(defaults)):
+            if job_id is not None and job_id in parents:
+                raise UsageError(f"Job {job_id!r} would wait for itself, for ever.")
+            unique = options.get("unique")
+            folding = write_folding(
+                defaults.get("unique") if unique is None else unique,
+                *(name, body.args, body.kwargs, names, partial(pack, codec=self.serializer)),
+            )
+            terms = terms_of(options, defaults, parents, folding)
         return produce.prepare(body, delay, at, priority, job_id, names, durability, terms, parents)
 
     def _following(

@@ -9,7 +9,7 @@ from bide.errors import JobNotFound, UsageError
 from bide.ids import check_name
 from bide.job import Snapshot
 from bide.ops.edges import check_count, is_remote, split_reference
-from bide.ops.produce import Prepared
+from bide.ops.produce import Prepared, parents_of
 from bide.options import Options, Parents, TaskOptions
 from bide.terms import folds, write_terms
 
@@ -30,14 +30,12 @@ class Home(Protocol):
         ...
 
 
-def references(home: Any, parents: Parents | None) -> tuple[str, ...]:
+def references(home: Any, parents: Parents) -> tuple[str, ...]:
     """The ids of what a job of this queue waits for; of jobs of other queues, `{queue}id`.
 
     Raises:
         UsageError: one is no job, or is on another server; or there are too many.
     """
-    if parents is None:
-        return ()
     listed: list[Any]
     if isinstance(parents, str | Prepared) or not isinstance(parents, Iterable):
         listed = [parents]
@@ -108,7 +106,7 @@ def check_order(jobs: Sequence[Prepared]) -> None:
     Raises:
         UsageError: there is one.
     """
-    if not any(job.parents for job in jobs):
+    if not any(map(parents_of, jobs)):
         return
     places = {job.id: place for place, job in enumerate(jobs)}
     for place, job in enumerate(jobs):

@@ -7,16 +7,12 @@ from typing import Any, Final
 
 from bide.clock import to_us
 from bide.errors import UsageError
-from bide.options import Options, check_names
+from bide.options import TERMS, Options, check_names
 from bide.policy import check_on_crash, check_timeout
 from bide.retry import as_retry
 from bide.task import task_name
 
-_SENT_APART: Final = (
-    *("delay", "at", "priority", "job_id", "durability", "expires"),
-    *("group", "group_concurrency", "unique"),
-    *("depends_on", "allow_failure", "if_failed", "on_parent_cancel"),
-)
+_SENT_APART: Final = TERMS | {"delay", "at", "priority", "job_id", "durability"}
 
 LONGEST_DESCRIPTION: Final = 500
 """Characters."""
