@@ -78,7 +78,7 @@ def test_one_queue_with_what_is_due_next_and_how_late_its_jobs_began(
     later = mail.enqueue(fine, 2, delay=60)
     found = page.get("/api/queue", q="mail").json
     assert [job["id"] for job in found["upcoming"]] == [later.id]
-    assert found["lateness"]["of"] == 1
+    assert found["lateness"]["began"] == 1
     assert found["lateness"]["p50"] >= 0
 
 
