@@ -25,6 +25,14 @@ def fail(url: str, sizes: dict[str, int]) -> None:
             Worker([queue], modules=[__name__], concurrency=4).work(burst=True)
 
 
+def test_failures_are_gathered_by_what_went_wrong(page: Page, mail: Queue, one_url: str) -> None:
+    mail.enqueue("gone:missing", retry=0)
+    fail(one_url, {"mail": 3})
+    groups = page.get("/api/failures").json["groups"]
+    assert (groups[0]["error"], groups[0]["count"]) == ("ValueError", 3)
+    assert groups[0]["tasks"] == {f"{__name__}:broken": 3}
+
+
 def test_one_bound_is_shared_by_all_queues(
     page: Page, one_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,7 +60,7 @@ def test_a_group_keeps_counts_and_no_jobs(
     page: Page, one_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail(one_url, {"mail": 20})
-    monkeypatch.setattr("bide.web.reads.failures._READ", 2)
+    monkeypatch.setattr("bide.web.reads.scan._READ", 2)
     held: list[int] = []
     fetch = Site.fetch
 

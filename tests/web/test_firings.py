@@ -6,6 +6,7 @@ import asyncio
 import threading
 from contextlib import closing
 from datetime import timedelta
+from heapq import merge
 from typing import Any
 
 import pytest
@@ -74,7 +75,6 @@ def test_whoever_else_is_served_does_not_wait_for_it(
 ) -> None:
     mail.schedules.upsert("one", "shop:tick", cron="* * * * *")
     found: list[set[str]] = []
-    merge = firings.merge
 
     def watched(*iterators: Any) -> Any:
         found.append({threading.current_thread().name})

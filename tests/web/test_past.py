@@ -25,7 +25,7 @@ def work(mail: Queue, number: int) -> None:
 def write(url: str, line: str) -> None:
     """Have counts in the minute before this one."""
     with redis.Redis.from_url(url) as server:
-        seconds, _ = server.time()  # type: ignore[misc]
+        seconds, _ = server.time()
         this = int(seconds) * 1_000_000 // MINUTE_US
         server.hset(keys_of("mail", "bide")["minutes"], str(this - 1), line)
 
