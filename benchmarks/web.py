@@ -105,7 +105,9 @@ def _get(port: int, path: str) -> None:
 def _serving(url: str) -> Iterator[int]:
     """The page, at a free port."""
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(app(url=url), log_level="warning", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        app(url=url, local_role="viewer"), log_level="warning", timeout_graceful_shutdown=1
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

@@ -12,8 +12,11 @@ from bide.clock import from_us
 FINEST: Final = 250e-6
 """Seconds under which nothing is told apart; each bucket reaches twice as far as the one before."""
 
-LAST: Final = 24
-"""The last bucket: seventy minutes, and all that took longer."""
+LAST: Final = 32
+"""The last bucket, which has no upper end."""
+
+LONGEST: Final = FINEST * 2.0 ** (LAST - 1)
+"""Seconds, six days of them, from which on nothing is told apart."""
 
 WEEK: Final = 10_080
 """Minutes that are kept."""
@@ -27,7 +30,8 @@ class Histogram(NamedTuple):
     """How many took how long."""
 
     counts: Mapping[int, int]
-    """Bucket -> how many: in bucket n those below `FINEST * 2**n`, and not below half of that."""
+    """Bucket -> how many: in bucket n those below `FINEST * 2**n`, and not below half of that; in
+    the last those that are not below `LONGEST`."""
 
     @property
     def total(self) -> int:
@@ -35,17 +39,21 @@ class Histogram(NamedTuple):
         return sum(self.counts.values())
 
     def percentile(self, share: float) -> float | None:
-        """Seconds within which this share (0 to 1) of them was, to about a factor of 1.4.
+        """Seconds within which this share (0 to 1) of them was; `LONGEST` for that and more.
 
-        Inside a bucket they are taken to lie evenly. None where there are none.
+        Inside a bucket they are taken to lie evenly. The true value is in the same bucket: less
+        than twice as much, and more than half of it; or both are below `FINEST`. None where there
+        are none.
         """
         left = share * float(self.total)
         for bucket in sorted(self.counts):
             count = self.counts[bucket]
             if count and left <= count:
+                if bucket >= LAST:
+                    return LONGEST
                 high = FINEST * float(2**bucket)
                 low = high / 2 if bucket else 0.0
-                return low + (high - low) * left / count
+                return low + (high - low) * left / (count + 1)
             left -= count
         return None
 

@@ -213,16 +213,28 @@ class Schedule(NamedTuple):
         """
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 1_000:
             raise UsageError(f"count must be a number from 1 to 1,000, not {count!r}.")
+        return [from_us(at_us) for at_us in islice(self.firing(), count)]
+
+    def firing(self, since_us: int = 0) -> Iterator[int]:
+        """The times that are fired next, in microseconds; none where it is paused.
+
+        Args:
+            since_us: what lies before it, and the server does not know yet, is passed over.
+
+        Raises:
+            UsageError: as `upcoming` does, when a time is asked for that the server does not know.
+        """
         if self.paused or self.over:
-            return []
-        if self.timing.limit:
-            count = min(count, self.timing.limit - self.fired)
-        times = list(self.times[:count])
-        if len(times) < count and not self.closed:
-            after_us = times[-1] if times else self.seen_us
-            first_us = times[-1] + self.timing.every_us if times else None
-            times += islice(self.timing.times(first_us, after_us), count - len(times))
-        return [from_us(at_us) for at_us in times]
+            return iter(())
+        left = max(0, self.timing.limit - self.fired) if self.timing.limit else None
+        return islice(self._times(since_us), left)
+
+    def _times(self, since_us: int) -> Iterator[int]:
+        yield from self.times
+        if not self.closed:
+            last_us = self.times[-1] if self.times else self.seen_us
+            first_us = last_us + self.timing.every_us if self.times else None
+            yield from self.timing.times(first_us, max(last_us, since_us - 1))
 
     def foreseen(self, timing: Timing, now_us: int) -> Schedule:
         """The schedule as it would be if it were set now to fire at other times, and not paused.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bide.ops import inspect
-from bide.punctuality import FINEST, Minute
+from bide.punctuality import FINEST, LONGEST, Minute
 from tests.conformance.probe import SECOND, Probe
 
 MINUTE = 60
@@ -39,6 +39,20 @@ def test_how_late_jobs_began_and_how_long_they_ran(q: Probe) -> None:
     late, ran = bounds(seen)
     assert (late[-1], seen.late.total) == ((4.096, 3), 4)
     assert ran == [(1.024, 4)]
+
+
+def test_a_night_is_told_from_a_week_and_what_is_longer_is_counted_with_it(q: Probe) -> None:
+    to_next_minute(q)
+    q.add("a")
+    q.move(10 * 3600)
+    q.claim()
+    (night,) = minutes(q)
+    assert bounds(night)[0] == [(FINEST * 2**28, 1)]
+    q.add("b")
+    q.move(30 * 86_400)
+    q.taken("w2", 1)
+    (month,) = minutes(q)
+    assert month.late.percentile(0.5) == LONGEST
 
 
 def test_what_did_not_run_is_not_counted_as_run(q: Probe) -> None:

@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from bide.punctuality import FINEST, Histogram, Minute
+from bide.punctuality import FINEST, LAST, LONGEST, Histogram, Minute
 
 
 def test_a_line_is_read_and_what_is_none_left_out() -> None:
-    read = Minute.read(29_921_000, b"l0=3 r2=1 l24=9 l25=7 l1=x x1=1 r=2 l3=1=1")
-    assert (read.late.counts, read.ran.counts) == ({0: 3, 24: 9}, {2: 1})
+    read = Minute.read(29_921_000, b"l0=3 r2=1 l32=9 l33=7 l1=x x1=1 r=2 l3=1=1")
+    assert (read.late.counts, read.ran.counts) == ({0: 3, 32: 9}, {2: 1})
     assert read.at.timestamp() == 29_921_000 * 60
     assert Minute.read(1, None).late.total == 0
 
 
 def test_percentiles_lie_where_the_counts_do() -> None:
     found = Histogram({0: 50, 3: 49, 10: 1})
-    assert found.percentile(0.5) == pytest.approx(FINEST)
-    assert found.percentile(0.25) == pytest.approx(FINEST / 2)
+    assert found.percentile(0.5) == pytest.approx(FINEST * 50 / 51)
+    assert found.percentile(0.25) == pytest.approx(FINEST * 25 / 51)
     assert 4 * FINEST < (found.percentile(0.95) or 0) <= 8 * FINEST
-    assert found.percentile(1) == pytest.approx(1024 * FINEST)
+    assert found.percentile(1) == pytest.approx(768 * FINEST)
     assert Histogram({}).percentile(0.5) is None
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.95, 1])
+def test_a_percentile_is_within_a_factor_of_two(share: float) -> None:
+    for seconds in (0.001, 0.003, 0.0039, 7.0, 100_000.0):
+        bucket = math.frexp(seconds / FINEST)[1]
+        for count in (1, 2, 1000):
+            found = Histogram({bucket: count}).percentile(share) or 0
+            assert seconds / 2 < found < seconds * 2
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5, 1])
+def test_nothing_is_made_up_where_the_last_bucket_is_open(share: float) -> None:
+    assert Histogram({LAST: 3}).percentile(share) == LONGEST
+    below = Histogram({LAST - 1: 3}).percentile(share)
+    assert below is not None
+    assert below < LONGEST
 
 
 def test_minutes_are_added_up() -> None:

@@ -26,6 +26,7 @@ from bide.clock import describe
 from bide.cron import zone_of
 from bide.errors import UsageError
 from bide.logs import printable
+from bide.punctuality import LONGEST
 from bide.states import LISTABLE
 from bide.version import VERSION
 from bide.web.access import Role
@@ -106,6 +107,7 @@ def _templates() -> jinja2.Environment:
     filters |= {
         "n": lambda number: f"{number:,}",
         "dur": _duration,
+        "late": _lateness,
         "block": _block,
         "pretty": _pretty,
         "t": _time,
@@ -147,6 +149,11 @@ def _duration(seconds: float | None) -> str:
         return "–"
     digits = 0 if seconds >= 10 else 3 if seconds >= 0.01 else 6
     return describe(round(seconds, digits))
+
+
+def _lateness(seconds: float | None) -> str:
+    open_end = seconds is not None and seconds >= LONGEST
+    return f"{_duration(seconds)} or more" if open_end else _duration(seconds)
 
 
 def _time(at: str | None) -> Markup | str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -13,19 +14,38 @@ from bide.states import State
 from bide.web.asked import Asked
 from bide.web.reads.alike import first_line, kind_of
 from bide.web.reads.scan import Scan, Wanted
-from bide.web.site import Site
+from bide.web.site import Site, largest
 
-LOOK: Final = 1_000
-"""Failed jobs of each queue that are looked at: the newest."""
+LOOK: Final = 2_000
+"""Failed jobs that are looked at, of all queues together: the newest of each."""
+
+MOST_QUEUES: Final = 50
+"""Queues of which some are looked at: those with most failed jobs. Bounds the round trips."""
 
 
 @dataclass
 class _Group:
-    kind: str
-    error: str
-    message: str
-    """Of the newest."""
-    jobs: list[Seen] = field(default_factory=list)
+    """Counters, and what the newest said."""
+
+    error: str = ""
+    message: str = ""
+    tasks: Counter[str] = field(default_factory=Counter)
+    queues: Counter[str] = field(default_factory=Counter)
+    first_us: int = 0
+    last_us: int = 0
+    sample: Mapping[str, str] = field(default_factory=dict)
+    """Queue and id of the newest."""
+
+    def add(self, seen: Seen, kind: str) -> None:
+        """Count one more."""
+        at_us, error = seen.moment_us, seen.snapshot.notes.error
+        if not self.first_us or at_us < self.first_us:
+            self.first_us = at_us
+        if at_us > self.last_us:
+            self.last_us, self.sample = at_us, {"queue": seen.queue, "id": seen.id}
+            self.error, self.message = (error.type, first_line(error)) if error else (kind, "")
+        self.tasks[seen.snapshot.task] += 1
+        self.queues[seen.queue] += 1
 
 
 async def failures(site: Site, asked: Asked) -> dict[str, Any]:
@@ -35,38 +55,44 @@ async def failures(site: Site, asked: Asked) -> dict[str, Any]:
         NotFound: there is no queue `q`.
     """
     groups: dict[str, _Group] = {}
-    looked = total = 0
     names = await site.known(asked.text("q"))
-    for name in names:
-        scan = Scan(site, Wanted((name,), (State.FAILED,)), look=LOOK)
-        for seen in await scan.run(LOOK):
-            error = seen.snapshot.notes.error
-            kind = kind_of(error)
-            message = first_line(error) if error else ""
-            group = groups.setdefault(kind, _Group(kind, error.type if error else kind, message))
-            group.jobs.append(seen)
+    counts = {name: each.failed for name, each in (await site.counts(names)).items() if each.failed}
+    shown = largest(list(counts), MOST_QUEUES, counts.__getitem__)
+    looked = 0
+    for queue, share in _shares({queue: counts[queue] for queue in shown}, LOOK).items():
+        scan = Scan(site, Wanted((queue,), (State.FAILED,)), look=share)
+        async for seen in scan.each():
+            kind = kind_of(seen.snapshot.notes.error)
+            groups.setdefault(kind, _Group()).add(seen, kind)
         looked += scan.looked
-        total += scan.total
-    ordered = sorted(groups.values(), key=lambda group: len(group.jobs), reverse=True)
+    ordered = sorted(groups.items(), key=lambda each: -each[1].queues.total())
     return {
-        "groups": [_report(group) for group in ordered],
+        "groups": [_report(kind, group) for kind, group in ordered],
         "looked": looked,
-        "total": total,
+        "total": sum(counts.values()),
         "queues": names,
+        "left_out": [queue for queue in counts if queue not in shown],
     }
 
 
-def _report(group: _Group) -> dict[str, Any]:
-    newest = max(group.jobs, key=lambda seen: seen.snapshot.finished_us)
-    oldest = min(group.jobs, key=lambda seen: seen.snapshot.finished_us)
+def _shares(sizes: Mapping[str, int], budget: int) -> dict[str, int]:
+    """As much for each as for the others; what one does not need, those with more have."""
+    shares: dict[str, int] = {}
+    for queue in sorted(sizes, key=sizes.__getitem__):
+        shares[queue] = min(sizes[queue], budget // (len(sizes) - len(shares)))
+        budget -= shares[queue]
+    return shares
+
+
+def _report(kind: str, group: _Group) -> dict[str, Any]:
     return {
-        "kind": group.kind,
+        "kind": kind,
         "error": group.error,
         "message": group.message,
-        "count": len(group.jobs),
-        "tasks": dict(Counter(seen.snapshot.task for seen in group.jobs).most_common(5)),
-        "queues": dict(Counter(seen.queue for seen in group.jobs).most_common(5)),
-        "first": moment_json(from_us(oldest.snapshot.finished_us)),
-        "last": moment_json(from_us(newest.snapshot.finished_us)),
-        "sample": {"queue": newest.queue, "id": newest.id},
+        "count": group.queues.total(),
+        "tasks": dict(group.tasks.most_common(5)),
+        "queues": dict(group.queues.most_common(5)),
+        "first": moment_json(from_us(group.first_us)),
+        "last": moment_json(from_us(group.last_us)),
+        "sample": group.sample,
     }

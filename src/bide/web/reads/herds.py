@@ -1,23 +1,52 @@
-"""Herds: many jobs that are due at the same moment, found without reading any of them."""
+"""Herds: many jobs that are due in the same second, found without reading any of them.
+
+A stretch of time with fewer jobs than make a herd hides none. All others are looked at again in
+finer steps until a step is a second, or enough was looked at: then what is left says how large a
+herd could still be that was not found.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from heapq import nlargest
 from typing import Any, Final, NamedTuple
 
 from bide.cli.screen import moment_json
 from bide.clock import from_us
-from bide.ops import ahead
-from bide.ops.ahead import MOST_STRETCHES, Timeline
+from bide.command import Command
+from bide.ops import ahead, inspect
+from bide.ops.ahead import Timeline
 from bide.web.site import Site
 
 LEAST: Final = 100
 """Jobs within a second that make a herd."""
 
-SHOWN: Final = 3
+SHOWN: Final = 10
+
+CALLS: Final = 256
+"""Stretches that are looked at again, at most; of the server's time each takes a fraction of a
+millisecond."""
+
+_AT_ONCE: Final = 16
+"""Stretches that are looked at again in a round trip, of those with most jobs; and as many of the
+densest."""
 
 _SECOND: Final = 1_000_000
-_MINUTE: Final = 60 * _SECOND
+_STEPS_US: Final = tuple(seconds * _SECOND for seconds in (1200, 60, 5, 1))
+"""Each divides the one before, and the first the longest step of a timeline: no second is cut."""
+
+_HOUR: Final = 60
+"""The last minutes, of which the best one's rate is taken."""
+
+
+class Herds(NamedTuple):
+    """What was found."""
+
+    listed: list[dict[str, Any]]
+    """Those with most jobs first."""
+    unlisted: int
+    """A herd that is not listed has at most so many jobs; 0 where all are listed."""
 
 
 class _Place(NamedTuple):
@@ -28,60 +57,79 @@ class _Place(NamedTuple):
     at_us: int
     step_us: int
 
+    @property
+    def density(self) -> float:
+        return self.number / self.step_us
 
-async def herds(site: Site, lines: Mapping[str, Timeline]) -> list[dict[str, Any]]:
-    """The largest herds ahead, and how long each will take at the rate of the best minute lately.
 
-    The fullest stretches are looked at again in finer steps, until a step is a second.
-    """
-    places = [
-        _Place(number, queue, line.from_us + i * line.step_us, line.step_us)
-        for queue, line in lines.items()
-        for i, number in enumerate(line.due)
-        if number >= LEAST and line.from_us + (i + 1) * line.step_us > line.now_us
-    ]
-    found = []
-    for full in sorted(places, reverse=True)[:SHOWN]:
-        place: _Place | None = full
-        while place is not None and place.step_us > _SECOND:
-            place = await _finer(site, place)
-        if place is not None and place.number >= LEAST:
-            found.append(place)
+async def herds(site: Site, lines: Mapping[str, Timeline]) -> Herds:
+    """The largest herds ahead, and how long each takes at the rate of the best minute lately."""
+    found: list[_Place] = []
+    hiding: set[_Place] = set()
+    fresh = [place for queue, line in lines.items() for place in _full(queue, line)]
+    left = CALLS
+    while True:
+        for place in fresh:
+            if place.step_us == _SECOND:
+                found.append(place)
+            else:
+                hiding.add(place)
+        found = nlargest(SHOWN + 1, found)
+        enough = found[SHOWN].number if len(found) > SHOWN else 0
+        hiding = {place for place in hiding if place.number > enough}
+        if not hiding or not left:
+            break
+        fullest = nlargest(min(_AT_ONCE, left), hiding)
+        densest = nlargest(_AT_ONCE, hiding.difference(fullest), key=lambda each: each.density)
+        chosen = (fullest + densest)[:left]
+        left -= len(chosen)
+        hiding.difference_update(chosen)
+        looks = await site.client.run_many([_finer(site, place) for place in chosen])
+        fresh = [
+            finer
+            for place, line in zip(chosen, looks, strict=True)
+            for finer in _full(place.queue, line)
+        ]
     rates = await _rates(site, {place.queue for place in found})
-    return [
-        {
-            "queue": place.queue,
-            "at": moment_json(from_us(place.at_us)),
-            "from_us": place.at_us,
-            "to_us": place.at_us + place.step_us,
-            "count": place.number,
-            "per_second": rates[place.queue],
-            "takes": place.number / rate if (rate := rates[place.queue]) else None,
-        }
-        for place in found
-    ]
+    listed = [_report(place, rates[place.queue]) for place in found[:SHOWN]]
+    return Herds(listed, max((each.number for each in [*hiding, *found[SHOWN:]]), default=0))
 
 
-async def _finer(site: Site, place: _Place) -> _Place | None:
-    """The fullest part of a stretch."""
-    step = max(_SECOND, -(-place.step_us // (MOST_STRETCHES * _SECOND)) * _SECOND)
-    command = ahead.timeline(
-        site.keys(place.queue), step, -(-place.step_us // step), at_us=place.at_us
-    )
-    line = await site.client.run(command)
-    number = max(line.due)
-    if not number:  # it was taken or moved meanwhile
-        return None
-    return _Place(number, place.queue, line.from_us + line.due.index(number) * step, step)
+def _full(queue: str, line: Timeline) -> Iterable[_Place]:
+    """The stretches, of a second or more, that are not past and may hide a herd."""
+    step_us = max(line.step_us, _SECOND)
+    counts: Counter[int] = Counter()
+    for i, number in enumerate(line.due):
+        at_us = line.from_us + i * line.step_us
+        counts[at_us - at_us % step_us] += number
+    for at_us, number in counts.items():
+        if number >= LEAST and at_us + step_us > line.now_us:
+            yield _Place(number, queue, at_us, step_us)
+
+
+def _finer(site: Site, place: _Place) -> Command[Timeline]:
+    step_us = next(step for step in _STEPS_US if step < place.step_us)
+    count = place.step_us // step_us
+    return ahead.timeline(site.keys(place.queue), step_us, count, at_us=place.at_us)
+
+
+def _report(place: _Place, rate: float) -> dict[str, Any]:
+    return {
+        "queue": place.queue,
+        "at": moment_json(from_us(place.at_us)),
+        "from_us": place.at_us,
+        "to_us": place.at_us + place.step_us,
+        "count": place.number,
+        "per_second": rate,
+        "takes": place.number / rate if rate else None,
+    }
 
 
 async def _rates(site: Site, queues: set[str]) -> dict[str, float]:
-    """Jobs per second in the best minute of the last hour, of those whose end is kept."""
-    commands = [
-        ahead.timeline(site.keys(queue), _MINUTE, 61, offset_us=-60 * _MINUTE) for queue in queues
-    ]
-    lines = await site.client.run_many(commands)
+    """Attempts that ended per second, in the best minute of the last hour."""
+    commands = [inspect.minutes(site.keys(queue), _HOUR - 1, _HOUR) for queue in queues]
+    found = await site.client.run_many(commands)
     return {
-        queue: max(map(sum, zip(line.completed, line.failed, strict=True))) / 60
-        for queue, line in zip(queues, lines, strict=True)
+        queue: max(minute.ran.total for minute in minutes) / 60
+        for queue, minutes in zip(queues, found, strict=True)
     }

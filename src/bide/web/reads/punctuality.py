@@ -11,7 +11,7 @@ from bide.cli.screen import moment_json
 from bide.clock import from_us
 from bide.ops import inspect
 from bide.ops.inspect import Counts
-from bide.punctuality import FINEST, LAST, Histogram, Minute
+from bide.punctuality import FINEST, LAST, LONGEST, Histogram, Minute
 from bide.web.asked import Asked
 from bide.web.site import Site, largest
 
@@ -48,7 +48,7 @@ async def punctuality(site: Site, asked: Asked) -> dict[str, Any]:
     there = await site.known(asked.text("q"))
     counts = await site.counts(there)
     shown = largest(there, span.queues, lambda queue: sum(counts[queue].totals.values()))
-    minutes = {queue: await _minutes(site, queue, span.minutes) for queue in shown}
+    minutes = {queue: await last_minutes(site, queue, span.minutes) for queue in shown}
     columns = [
         _column([m for each in minutes.values() for m in each[i : i + span.per_column]])
         for i in range(0, span.minutes, span.per_column)
@@ -60,21 +60,25 @@ async def punctuality(site: Site, asked: Asked) -> dict[str, Any]:
         "step": span.per_column * 60,
         "bands": [*bounds, None],
         "columns": columns if shown else [],
-        "queues": {
-            queue: _report(reduce(add, (m.late for m in minutes[queue]), _NONE), counts[queue])
-            for queue in shown
-        },
+        "queues": {queue: lateness(minutes[queue]) | _waiting(counts[queue]) for queue in shown},
+        "longest": LONGEST,
         "left_out": [queue for queue in there if queue not in shown],
     }
 
 
-async def _minutes(site: Site, queue: str, count: int) -> list[Minute]:
+async def last_minutes(site: Site, queue: str, count: int) -> list[Minute]:
     """The last minutes of a queue, oldest first."""
     keys = site.keys(queue)
     commands = [
         inspect.minutes(keys, first - 1, min(_CALL, first)) for first in range(count, 0, -_CALL)
     ]
     return [minute for some in await site.client.run_many(commands) for minute in some]
+
+
+def lateness(minutes: Sequence[Minute]) -> dict[str, Any]:
+    """How many jobs began, and within how many seconds after they were due."""
+    late = reduce(add, (minute.late for minute in minutes), _NONE)
+    return {"began": late.total, **{f"p{p}": late.percentile(p / 100) for p in (50, 95, 99)}}
 
 
 def _column(minutes: Sequence[Minute]) -> dict[str, Any]:
@@ -86,11 +90,9 @@ def _column(minutes: Sequence[Minute]) -> dict[str, Any]:
     return {"at": moment_json(at), "counts": counts}
 
 
-def _report(late: Histogram, counts: Counts) -> dict[str, Any]:
+def _waiting(counts: Counts) -> dict[str, Any]:
     overdue_us = counts.now_us - counts.next_due_us if counts.next_due_us else 0
     return {
-        "began": late.total,
-        **{f"p{p}": late.percentile(p / 100) for p in (50, 95, 99)},
         "waiting": counts.waiting,
         "overdue": overdue_us / 1e6 if overdue_us > 0 else None,
         "oldest_due": moment_json(from_us(counts.next_due_us)) if overdue_us > 0 else None,

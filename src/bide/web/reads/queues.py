@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from bide.cli.queues import queues_report
 from bide.cli.screen import moment_json
 from bide.clock import from_us, to_us
-from bide.job import Snapshot
 from bide.ops import groups, inspect
 from bide.ops.inspect import Counts
 from bide.web.asked import Asked
 from bide.web.reads.groups import piece
+from bide.web.reads.punctuality import last_minutes, lateness
 from bide.web.reads.shape import brief
 from bide.web.reads.workers import workers
 from bide.web.site import Site
 
-SAMPLE: Final = 200
-"""Jobs that ended last, of which lateness is told."""
+HOUR: Final = 60
+"""The last minutes, of which lateness is told."""
 
 GROUPS: Final = 10
 """Groups that are shown with a queue; more have a page of their own."""
@@ -38,23 +37,21 @@ async def queues(site: Site, asked: Asked) -> dict[str, Any]:
 
 
 async def queue(site: Site, asked: Asked) -> dict[str, Any]:
-    """One queue: its counts, what is due next, who serves it, how late its jobs begin.
+    """One queue: its counts, what is due next, who serves it, how late its jobs began lately.
 
     Raises:
         NotFound: there is no queue `q`.
     """
     (name,) = await site.known(asked.text("q") or "?")
     keys = site.keys(name)
-    counts, ahead, done, found = await site.client.run_many(
+    counts, ahead, found = await site.client.run_many(
         [
             inspect.counts(keys),
             inspect.upcoming(keys, 0, _NEXT),
-            inspect.listing(keys, "completed", 0, SAMPLE),
             groups.page(keys, groups.BEGIN),
         ]
     )
     coming = await site.fetch(name, [id for id, _ in ahead])
-    late = lateness(await site.fetch(name, done))
     retention = counts.retention
     return {
         "now": moment_json(counts.now),
@@ -68,21 +65,12 @@ async def queue(site: Site, asked: Asked) -> dict[str, Any]:
                 for state in ("completed", "failed", "cancelled")
             },
         },
-        "lateness": late,
+        "lateness": lateness(await last_minutes(site, name, HOUR)),
         "groups": (shown := piece(found))["groups"][:GROUPS],
         "more_groups": shown["next"] is not None or len(shown["groups"]) > GROUPS,
         "upcoming": [brief(name, snapshot, site.mask) for snapshot in coming],
         **await workers(site, asked),
     }
-
-
-def lateness(done: Sequence[Snapshot]) -> dict[str, float | int] | None:
-    """How late jobs began, in seconds, of some that have ended; None where none has run."""
-    late = sorted(each for snapshot in done if (each := snapshot.lateness) is not None)
-    if not late:
-        return None
-    percentiles = {f"p{p}": late[min(len(late) - 1, len(late) * p // 100)] for p in (50, 95, 99)}
-    return {"of": len(late), **percentiles, "most": late[-1]}
 
 
 def _now(counts: dict[str, Counts]) -> str | None:

@@ -1,13 +1,12 @@
-"""Schedules: when each fires next; and how many of their times fall into stretches of time."""
+"""Schedules: when each fires next."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any, Final
 
 from bide.cli.cron import Seen, schedule_report
 from bide.cli.screen import moment_json
-from bide.clock import at_to_us, from_us
+from bide.clock import from_us
 from bide.errors import UsageError
 from bide.ops.schedules import read_page, read_schedules
 from bide.queue.schedules import found
@@ -19,10 +18,7 @@ NEXT: Final = 10
 """Times of each schedule that are told."""
 
 MOST: Final = 500
-"""Schedules that are listed at most."""
-
-TIMES: Final = 1_000
-"""Times of a cron expression that are counted at most, of each schedule."""
+"""Schedules that are read at most."""
 
 
 async def schedules(site: Site, asked: Asked) -> dict[str, Any]:
@@ -34,7 +30,7 @@ async def schedules(site: Site, asked: Asked) -> dict[str, Any]:
     listed: list[dict[str, Any]] = []
     now_us = 0
     for queue in await site.known(asked.text("q")):
-        for now_us, one in await _all(site, queue, MOST - len(listed)):
+        for now_us, one in await read_some(site, queue, MOST - len(listed)):
             listed.append(_report(queue, one, now_us))
     listed.sort(key=lambda each: (each["next"] is None, each["next"] or "", each["name"]))
     return {
@@ -80,31 +76,7 @@ def _report(queue: str, one: Schedule, now_us: int) -> dict[str, Any]:
     return shown | {"when": one.when, "upcoming": _next(one)}
 
 
-async def firings(site: Site, queue: str, from_us: int, step_us: int, steps: int) -> Counter[int]:
-    """How many times of a queue's schedules fall into each of some stretches of time, by number."""
-    counted: Counter[int] = Counter()
-    to_us = from_us + step_us * steps
-    for _, schedule in await _all(site, queue, MOST):
-        times = _times(schedule, 1)
-        every_us = schedule.timing.every_us
-        if every_us and times and not (schedule.timing.limit or schedule.timing.end_us):
-            for i in range(max(0, (times[0] - from_us) // step_us), steps):
-                start = from_us + i * step_us - times[0]
-                if number := _passed(start + step_us, every_us) - _passed(start, every_us):
-                    counted[i] += number
-            continue
-        for at_us in _times(schedule, TIMES):
-            if from_us <= at_us < to_us:
-                counted[(at_us - from_us) // step_us] += 1
-    return counted
-
-
-def _passed(until_us: int, every_us: int) -> int:
-    """How many of 0, every, 2 every … lie before a moment."""
-    return max(0, -(-until_us // every_us))
-
-
-async def _all(site: Site, queue: str, most: int) -> list[tuple[int, Schedule]]:
+async def read_some(site: Site, queue: str, most: int) -> list[tuple[int, Schedule]]:
     """The schedules of a queue, `most` at most, each with the server's time."""
     found: list[tuple[int, Schedule]] = []
     cursor = "0"
@@ -117,12 +89,8 @@ async def _all(site: Site, queue: str, most: int) -> list[tuple[int, Schedule]]:
     return found[:most]
 
 
-def _times(schedule: Schedule, count: int) -> list[int]:
+def _next(schedule: Schedule) -> list[str | None]:
     try:
-        return [at_to_us(at) for at in schedule.upcoming(count)]
+        return [moment_json(at) for at in schedule.upcoming(NEXT)]
     except UsageError:  # its time zone is not known here
         return []
-
-
-def _next(schedule: Schedule) -> list[str | None]:
-    return [moment_json(from_us(at_us)) for at_us in _times(schedule, NEXT)]

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from bide.cli.screen import moment_json
-from bide.clock import from_us
+from bide.clock import from_us, to_us
 from bide.ops import ahead
 from bide.ops.ahead import Timeline
+from bide.ops.inspect import Counts
 from bide.web.asked import Asked
-from bide.web.reads.herds import herds
-from bide.web.reads.schedules import firings
+from bide.web.reads.firings import firings
+from bide.web.reads.herds import LEAST, herds
 from bide.web.site import Site, largest
 
 
@@ -36,6 +37,8 @@ SPANS: Final = {
 MOST_QUEUES: Final = 30
 """Queues that are counted stretch by stretch: those with most jobs to come. Bounds what one look
 costs the server."""
+
+_ENDED: Final = ("completed", "failed")
 
 
 async def timeline(site: Site, asked: Asked) -> dict[str, Any]:
@@ -62,12 +65,12 @@ async def timeline(site: Site, asked: Asked) -> dict[str, Any]:
             strict=True,
         )
     )
-    ghosts = {
-        queue: await firings(site, queue, line.from_us, line.step_us, span.steps)
-        for queue, line in lines.items()
-        if counts[queue].schedules
-    }
     first = next(iter(lines.values()), None)
+    from_to = (first.from_us, first.to_us) if first else (0, 0)
+    fired = await firings(
+        site, {queue: counts[queue].schedules for queue in shown}, *from_to, span.step_us
+    )
+    found = await herds(site, lines)
     return {
         "span": name,
         "now": first and moment_json(from_us(first.now_us)),
@@ -79,26 +82,44 @@ async def timeline(site: Site, asked: Asked) -> dict[str, Any]:
         "overdue": {queue: line.overdue for queue, line in lines.items() if line.overdue},
         "later": {queue: line.later for queue, line in lines.items() if line.later},
         "active": sum(each.active for each in counts.values()),
-        "stretches": _stretches(lines, ghosts),
-        "herds": await herds(site, lines),
+        "stretches": _stretches(lines, fired.counts),
+        "scheduled_until": moment_json(None if fired.until_us is None else from_us(fired.until_us)),
+        "schedules_left_out": fired.left_out,
+        "kept_for": _kept_for({queue: counts[queue] for queue in shown}, span.back * span.step_us),
+        "herds": found.listed,
+        "herd": LEAST,
+        "unlisted": found.unlisted,
     }
 
 
+def _kept_for(counts: Mapping[str, Counts], past_us: int) -> dict[str, dict[str, float]]:
+    """Seconds, of the queues that may have forgotten jobs that ended in the past that is drawn."""
+    found = {}
+    for queue, each in counts.items():
+        ages = {state: to_us(getattr(each.retention, state), state) for state in _ENDED}
+        full = any(getattr(each, state) >= each.retention.count for state in _ENDED)
+        if full or min(ages.values()) < past_us:
+            found[queue] = {
+                **{state: age_us / 1e6 for state, age_us in ages.items()},
+                "count": each.retention.count,
+            }
+    return found
+
+
 def _stretches(
-    lines: Mapping[str, Timeline], ghosts: Mapping[str, Counter[int]]
+    lines: Mapping[str, Timeline], scheduled: Mapping[str, Counter[int]]
 ) -> list[dict[str, Any]]:
     """Those in which anything is; each queue has a clock reading of its own, and may be one off."""
     starts: dict[int, dict[str, dict[str, int]]] = {}
     for queue, line in lines.items():
-        for kind in ("due", "completed", "failed"):
+        for kind in ("due", *_ENDED):
             for i, number in enumerate(getattr(line, kind)):
                 if number:
                     at = starts.setdefault(line.from_us + i * line.step_us, {})
                     at.setdefault(kind, {})[queue] = number
-    for queue, firing in ghosts.items():
-        for i, number in firing.items():
-            at = starts.setdefault(lines[queue].from_us + i * lines[queue].step_us, {})
-            at.setdefault("scheduled", {})[queue] = number
+    for queue, firing in scheduled.items():
+        for at_us, number in firing.items():
+            starts.setdefault(at_us, {}).setdefault("scheduled", {})[queue] = number
     return [
         {
             "at": moment_json(from_us(at)),

@@ -1,0 +1,86 @@
+"""What has failed, of many queues and many jobs: one bound over all, and a page that says it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from contextlib import closing
+
+import pytest
+
+from bide import Queue, Worker
+from bide.job import Snapshot
+from bide.web.site import Site
+from tests.web.serving import Page
+
+
+def broken(order: int) -> None:
+    raise ValueError(f"card of order {order} was declined")
+
+
+def fail(url: str, sizes: dict[str, int]) -> None:
+    for name, size in sizes.items():
+        with closing(Queue(name, url=url)) as queue:
+            queue.enqueue_many([queue.prepare(broken, (i,), retry=0) for i in range(size)])
+            Worker([queue], modules=[__name__], concurrency=4).work(burst=True)
+
+
+def test_failures_are_gathered_by_what_went_wrong(page: Page, mail: Queue, one_url: str) -> None:
+    mail.enqueue("gone:missing", retry=0)
+    fail(one_url, {"mail": 3})
+    groups = page.get("/api/failures").json["groups"]
+    assert (groups[0]["error"], groups[0]["count"]) == ("ValueError", 3)
+    assert groups[0]["tasks"] == {f"{__name__}:broken": 3}
+
+
+def test_one_bound_is_shared_by_all_queues(
+    page: Page, one_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.web.reads.failures.LOOK", 10)
+    fail(one_url, {"few": 2, "many": 9, "more": 12})
+    found = page.get("/api/failures").json
+    assert (found["looked"], found["total"], found["left_out"]) == (10, 23, [])
+    (group,) = found["groups"]
+    assert group["queues"] == {"few": 2, "many": 4, "more": 4}
+    text = page.get("/failures").text
+    assert "10 of 23 failed jobs were looked at: the newest of each queue." in text
+
+
+def test_queues_that_are_not_looked_at_are_told(
+    page: Page, one_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.web.reads.failures.MOST_QUEUES", 1)
+    fail(one_url, {"few": 1, "many": 3})
+    found = page.get("/api/failures").json
+    assert (found["looked"], found["total"], found["left_out"]) == (3, 4, ["few"])
+    assert "but none of the 1 queues with fewest failed jobs" in page.get("/failures").text
+
+
+def test_a_group_keeps_counts_and_no_jobs(
+    page: Page, one_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail(one_url, {"mail": 20})
+    monkeypatch.setattr("bide.web.reads.scan._READ", 2)
+    held: list[int] = []
+    fetch = Site.fetch
+
+    async def watched(site: Site, queue: str, ids: Sequence[str]) -> list[Snapshot]:
+        held.append(sum(isinstance(each, Snapshot) for each in gc.get_objects()))
+        return await fetch(site, queue, ids)
+
+    monkeypatch.setattr(Site, "fetch", watched)
+    (group,) = page.get("/api/failures").json["groups"]
+    assert group["count"] == 20
+    assert group["first"] <= group["last"]
+    assert len(held) == 10
+    assert held[-1] <= held[0] + 4
+
+
+def test_the_newest_of_a_group_is_its_sample(page: Page, one_url: str, mail: Queue) -> None:
+    fail(one_url, {"mail": 3})
+    newest = mail.enqueue(broken, 77, retry=0)
+    Worker([mail], modules=[__name__]).work(burst=True)
+    (group,) = page.get("/api/failures").json["groups"]
+    assert group["sample"] == {"queue": "mail", "id": newest.id}
+    assert "77" in group["message"]
+    assert group["first"] < group["last"]
