@@ -211,7 +211,8 @@ print(steps)
     program.python("""
 cursor = None
 while cursor != "0":
-    work()
+    for _ in range(8):  # one at least comes to lie where the scan has been
+        work()
     cursor = upgrade(1, cursor or "0")
 work()
 """)

@@ -41,7 +41,7 @@ from bide.payload.codec import (
     encode_error,
     encode_result,
 )
-from bide.payload.gathered import framed
+from bide.payload.gathered import calls_in, framed, is_gathered
 from bide.payload.items import decode_item, encode_item
 from bide.payload.serializers import CODECS
 from bide.payload.signing import Keyring, Seal, unsigned
@@ -95,9 +95,10 @@ BODIES = [
         Body("os:system", ["true"]),
     )
 ]
+FOLDED = SEAL.sign("fold", "", BODIES[0])
 SIGNED = [
     *(SEAL.sign("job", "a", body) for body in BODIES),
-    b"".join(framed(SEAL.sign("fold", "", BODIES[0])) for _ in range(2)),
+    b"".join(framed(FOLDED) for _ in range(2)),
 ]
 BODIES += [
     b"".join(framed(encode_body(Body("a:b", (i,), codec=codec))) for i in range(3))
@@ -184,11 +185,15 @@ def a_body(mutator: Mutator, corpus: list[bytes]) -> None:
 
 
 def a_signature(mutator: Mutator, corpus: list[bytes]) -> None:
-    """Nothing but what was signed passes."""
+    """Nothing but what was signed passes; of gathered calls, each is signed by itself."""
     i = mutator.random.randrange(len(corpus))
     signed = mutator.bytes([corpus[i]])
     if any(signed == one for one in corpus):
         return
+    if is_gathered(signed):
+        with contextlib.suppress(PayloadError):
+            if set(calls_in(signed)) == {FOLDED}:
+                return
     with pytest.raises(BadSignature):
         SEAL.check("job", "a", signed)
     unsigned(signed)

@@ -228,7 +228,7 @@ def test_only_the_queues_that_were_named_are_there(one_url: str, mail: Queue) ->
             assert "backroom" not in text
             assert "psst" not in text
         for path in ("/queue", "/jobs", "/job", "/api/range", "/api/timeline"):
-            asked = {"from": "1", "to": "4" + "0" * 15, "id": job.id}
+            asked = {"from": "1" + "0" * 15, "to": "4" + "0" * 15, "id": job.id}
             reply = page.get(path, q="backroom", **asked)
             assert reply.status == 404
             assert "psst" not in reply.text

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from urllib.parse import parse_qsl
 
 import pytest
 
 from bide import Queue, Worker
-from bide.web.actions import spread
-from tests.web.serving import Page
+from bide.web.changes import spread
+from tests.web.serving import Page, Reply
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 RANGE = {"from": "2030-01-01T00:00:00Z", "to": "2030-01-01T01:00:00Z"}
 
 
 def broken(order: int) -> None:
+    raise ValueError(f"order {order}")
+
+
+def broken_again(order: int) -> None:
     raise ValueError(f"order {order}")
 
 
@@ -89,14 +95,14 @@ def test_those_of_a_range_are_changed_and_no_others(name: str, desk: Page, mail:
     assert re.search(r"<h1>[\w ]+ 230 jobs", asked.text), "how many, first"
     assert changed(mail) == 0
     assert mail.counts().delayed == 231
-    done = desk.post(**form, **RANGE, sure="1")
+    done = desk.post(**sure(asked))
     assert "<h1>230 jobs" in done.text
     assert changed(mail) == 230
 
 
 def test_jobs_are_spread_evenly_in_their_order(desk: Page, mail: Queue) -> None:
     ids = due_in_the_range(mail, 60)
-    desk.post(verb="spread", over="10m", sure="1", **RANGE)
+    desk.post(**sure(desk.post(verb="spread", over="10m", **RANGE)))
     due = [job.due for job in mail.fetch_many(ids) if job]
     assert due == sorted(due)
     steps = [(b - a).total_seconds() for a, b in itertools.pairwise(due)]
@@ -120,22 +126,136 @@ def test_those_that_fit_a_filter_are_retried(desk: Page, mail: Queue) -> None:
     Worker([mail], modules=[__name__], concurrency=2).work(burst=True)
     form = {"verb": "retry", "state": "failed", "error": "ValueError", "q": "mail"}
     failed = mail.counts().failed
-    assert "Retry 5 jobs?" in desk.post(**form).text
+    asked = desk.post(**form)
+    assert "Retry 5 jobs?" in asked.text
+    assert f"5 {__name__}:broken" in asked.text, "of which tasks"
     assert mail.counts().failed == failed
-    assert "5 jobs retried" in desk.post(**form, sure="1").text
+    assert "5 jobs retried" in desk.post(**sure(asked)).text
     assert mail.counts().failed == failed - 5
 
 
-def test_a_filter_that_finds_too_many_says_so(
+def test_a_range_of_too_many_is_changed_in_parts(
+    desk: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.web.chosen.MOST", 10)
+    due_in_the_range(mail, 25)
+    asked = desk.post(verb="cancel", **RANGE)
+    assert "There are 25" in asked.text
+    done = desk.post(**sure(asked))
+    assert "15 were too many" in done.text
+    assert mail.counts().cancelled == 10
+    done = desk.post(**sure(desk.post(**fields(done))))
+    done = desk.post(**sure(desk.post(**fields(done))))
+    assert mail.counts().cancelled == 25
+    assert "Go on" not in done.text
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"verb": "spread", "over": "10000d"},
+        {"verb": "reschedule", "at": "2030-01-01T00:30:00Z"},
+        {"verb": "promote", "from": "2020-01-01T00:00:00Z"},
+    ],
+)
+def test_parts_that_could_not_be_told_apart_are_refused(
+    form: dict[str, str], desk: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.web.chosen.MOST", 10)
+    monkeypatch.setattr("bide.web.changes.MOST", 10)
+    due_in_the_range(mail, 11)
+    refused = desk.post(**{**RANGE, **form})
+    assert refused.status == 400
+    assert "choose a shorter range" in refused.text
+    assert desk.post(**{**RANGE, "verb": "reschedule", "delay": "1m"}).status == 200
+
+
+def test_a_filter_goes_on_where_it_has_stopped(
     desk: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bide.web.chosen.LOOK", 10)
-    monkeypatch.setattr("bide.web.chosen.MOST", 10)
-    due_in_the_range(mail, 30)
-    assert "10 of 31 jobs were looked at" in desk.post(verb="cancel", state="delayed").text
-    assert "There are 30" in desk.post(verb="cancel", **RANGE).text
-    assert "20 were too many" in desk.post(verb="cancel", sure="1", **RANGE).text
-    assert mail.counts().cancelled == 10
+    ids = due_in_the_range(mail, 35)
+    wanted = [*ids[:7], *ids[11:13], *ids[33:]]
+    for id in wanted:
+        mail.fetch(id).delete()
+    mail.enqueue_many(
+        [
+            mail.prepare("shop:pay", job_id=id, at=AT + timedelta(seconds=ids.index(id)))
+            for id in wanted
+        ]
+    )
+    form = {"verb": "cancel", "state": "delayed", "task": "shop:pay"}
+    page, parts = desk.post(**form), []
+    for _ in range(20):
+        if 'class="tools"' not in page.text:
+            break
+        found = re.search(r"Cancel (\d+) jobs?\?", page.text)
+        if found:
+            parts.append(int(found[1]))
+            page = desk.post(**sure(page))
+        else:
+            assert "No job fits" in page.text or "Go on" in page.text
+            page = desk.post(**fields(page))
+    assert "Go on" not in page.text
+    assert sum(parts) == len(wanted)
+    assert len(parts) > 2
+    assert mail.counts().cancelled == len(wanted)
+
+
+def test_no_more_is_changed_than_was_shown(desk: Page, mail: Queue) -> None:
+    due_in_the_range(mail, 5)
+    asked = desk.post(verb="cancel", **RANGE)
+    mail.enqueue("shop:remind", at=AT)
+    again = desk.post(**sure(asked))
+    assert "There were 5" in again.text
+    assert mail.counts().cancelled == 0
+    assert "6 jobs cancelled" in desk.post(**sure(again)).text
+
+
+def test_what_has_failed_since_is_not_meant_and_none_twice(desk: Page, mail: Queue) -> None:
+    def fail(*orders: int) -> None:
+        mail.enqueue_many([mail.prepare(broken, (i,), retry=0) for i in orders])
+        Worker([mail], modules=[__name__], concurrency=2).work(burst=True)
+
+    fail(1, 2)
+    asked = desk.post(verb="retry", state="failed", q="mail")
+    mail.jobs("failed")[0].delete()
+    fail(3)
+    assert "1 job retried" in desk.post(**sure(asked)).text, "neither is the third"
+    fail()
+    assert "No job fits" in desk.post(**sure(asked)).text, "sent again, as by reloading"
+
+
+def test_a_link_means_failures_of_its_kind_and_no_others(desk: Page, mail: Queue) -> None:
+    mail.enqueue_many([mail.prepare(broken, (i,), retry=0) for i in range(3)])
+    mail.enqueue(broken_again, 4, retry=0)
+    mail.enqueue(broken, "lost: all", retry=0)
+    Worker([mail], modules=[__name__], concurrency=2).work(burst=True)
+    links = re.findall(r'<a href="/jobs\?([^"]+)">[\w.:]+</a> (\d+)', desk.get("/failures").text)
+    assert sorted(number for _, number in links) == ["1", "1", "3"]
+    for link, number in links:
+        asked = desk.post(verb="retry", **dict(parse_qsl(html.unescape(link))))
+        assert f"Retry {number} job" in asked.text
+
+
+def test_a_form_that_is_too_long_is_refused_whole(desk: Page, mail: Queue) -> None:
+    mail.enqueue("shop:remind", delay=60)
+    form = {"verb": "delete", "state": "delayed", "sure": "1", "q": "mail"}
+    assert desk.post(pad="x" * 100_000, **form).status == 413
+    assert mail.counts().delayed == 1
+
+
+def fields(page: Reply) -> dict[str, str]:
+    """What the form of a page would send."""
+    (form,) = re.findall(r'<form method="post" action="/do" class="tools">(.*?)</form>', page.text)
+    pairs = re.findall(r'name="(\w+)" value="([^"]*)"', form)
+    return {name: html.unescape(value) for name, value in pairs}
+
+
+def sure(page: Reply) -> dict[str, str]:
+    """The same, of a page that says how many there are."""
+    assert "sure" in fields(page)
+    return fields(page)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +283,7 @@ def test_a_form_that_cannot_be_meant_changes_nothing(
 ) -> None:
     mail.enqueue("shop:remind", delay=60, job_id="x")
     before = mail.counts()._replace(now_us=0)
-    reply = desk.post(**form, sure="1")
+    reply = desk.post(**form, sure="100")
     assert reply.status == 400
     assert "That did not work" in reply.text
     assert mail.counts()._replace(now_us=0) == before

@@ -162,7 +162,11 @@ def test_lists_go_on_where_they_stopped(page: Page, mail: Queue) -> None:
         ({"state": "waiting"}, 1),
         ({"since": "2030-01-01T00:00:00Z", "until": "2030-01-03T00:00:00Z"}, 2),
         ({"since": "2030-01-01T00:00:00Z", "until": "2030-01-02T00:00:00Z"}, 1),
+        ({"task": "shop:canc"}, 1),
+        ({"task": "=shop:canc"}, 0),
+        ({"task": "=shop:cancel"}, 1),
         ({"error": "ValueError"}, 0),
+        ({"kind": "ValueError"}, 0),
     ],
 )
 def test_jobs_are_found_by(asked: dict[str, str], count: int, page: Page, mail: Queue) -> None:
@@ -185,7 +189,21 @@ def test_a_search_is_bounded_and_says_how_far_it_looked(
     assert (found["jobs"], found["looked"], found["total"]) == ([], 300, 450)
     more = page.get("/api/jobs", text="n449", after=found["next"]).json
     assert [job["id"] for job in more["jobs"]] == [jobs[-1].id]
-    assert more["next"] is None
+    assert (more["next"], more["looked"]) == (None, 450), "earlier looks count"
+
+
+def test_who_looks_on_passes_nothing_over_though_a_list_is_gone(
+    page: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.web.reads.jobs.LOOK", 5)
+    early = mail.enqueue_many([mail.prepare("shop:remind", ("x",)) for _ in range(8)])
+    late = mail.enqueue_many([mail.prepare("shop:remind", ("x",), delay=60 + i) for i in range(3)])
+    found = page.get("/api/jobs", text="x").json
+    assert len(found["jobs"]) == 5
+    for job in early:
+        job.delete()
+    more = page.get("/api/jobs", text="x", after=found["next"]).json
+    assert [job["id"] for job in more["jobs"]] == [job.id for job in late]
 
 
 def test_who_is_called_by_its_id_is_found_however_many_others_there_are(
@@ -255,12 +273,15 @@ def test_secrets_are_masked_wherever_they_would_be_shown(page: Page, mail: Queue
         ("/api/jobs", {"since": "tomorrow"}, 400),
         ("/api/jobs", {"since": "2030-01-01T00:00:00"}, 400),
         ("/api/jobs", {"after": "x"}, 400),
+        ("/api/jobs", {"after": "0.0.delayed.nobody"}, 400),
+        ("/api/jobs", {"after": "0.0.waiting.mail", "state": "delayed"}, 400),
         ("/api/jobs", {"count": "-1"}, 400),
         ("/api/jobs", {"count": "9" * 400}, 400),
         ("/api/timeline", {"span": "century"}, 400),
         ("/api/punctuality", {"span": "century"}, 400),
         ("/api/range", {}, 400),
         ("/api/range", {"from": "5", "to": "4"}, 400),
+        ("/api/range", {"from": "1893456000", "to": "1893459600"}, 400),
         ("/api/range", {"from": "5", "to": "9" * 30}, 400),
     ],
 )

@@ -5,7 +5,7 @@ rendered here and can be read without scripts; small modules keep a page live.
 
     reads/       what is shown, as plain values: functions from a site and what was asked for
     pages.py     the same values as HTML; api.py: as JSON
-    actions.py   what an operator may change
+    actions.py   what an operator may change; changes.py: of jobs, which chosen.py chooses
     access.py    who may see and who may change; what a browser may do with a page
     live.py      tells browsers that something has changed
 """

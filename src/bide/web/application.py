@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from bide.web.access import HEADERS, Access, Authorize, Role, check_origin
+from bide.web.access import HEADERS, Access, Authorize, Refused, Role, check_origin
 from bide.web.actions import act
 from bide.web.api import data, failed_as_json
 from bide.web.asked import Asked
@@ -120,13 +120,17 @@ def _guarded(
 
 
 async def _form(request: Request) -> bytes:
-    """The body of a form, up to a length."""
+    """The body of a form.
+
+    Raises:
+        Refused: it is too long.
+    """
     body = b""
     async for piece in request.stream():
         body += piece
         if len(body) > LONGEST_FORM:
-            break
-    return body[:LONGEST_FORM]
+            raise Refused(f"A form has {LONGEST_FORM:,} bytes at most; change less at once.", 413)
+    return body
 
 
 Scope = MutableMapping[str, Any]

@@ -13,7 +13,9 @@ from bide.states import LISTABLE, State
 
 T = TypeVar("T")
 
-_LATEST_US: Final = 2**52
+LATEST_US: Final = 2**52
+_EARLIEST_US: Final = 10**14
+"""A smaller number is no moment that anyone means, but seconds or milliseconds."""
 
 
 class Asked(Mapping[str, str]):
@@ -87,7 +89,13 @@ class Asked(Mapping[str, str]):
         if not text:
             return None
         if text.isascii() and text.isdecimal():
-            return self.number(name, 0, _LATEST_US)
+            at_us = self.number(name, 0, LATEST_US)
+            if 0 < at_us < _EARLIEST_US:
+                raise UsageError(
+                    f"{name}={text} is no moment; give microseconds since 1970, or a time such as "
+                    "2030-01-31T09:00:00+01:00."
+                )
+            return at_us
         return at_to_us(read_moment(text, name), name)
 
     def states(self) -> tuple[State, ...]:

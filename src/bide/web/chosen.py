@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -9,17 +10,20 @@ from typing import Final
 from bide.errors import UsageError
 from bide.ops import ahead
 from bide.ops.inspect import MAX_PAGE
-from bide.states import State
-from bide.web.asked import Asked
+from bide.states import FINISHED, State
+from bide.web.asked import LATEST_US, Asked
 from bide.web.reads.range import read_range
-from bide.web.reads.scan import Scan, Wanted
+from bide.web.reads.scan import Place, Scan, Wanted
 from bide.web.site import Site
 
 MOST: Final = 100_000
-"""Jobs that one form changes; what is left is for the next."""
+"""Jobs of a range that one form changes; what is left is for the next."""
 
 LOOK: Final = 20_000
-"""Jobs that are looked at for those that fit a filter."""
+"""Jobs that are looked at for those that fit a filter; the next part goes on from there."""
+
+_DATED: Final = (State.ACTIVE, *FINISHED)
+"""States of which a job has the moment at which it came there."""
 
 
 @dataclass
@@ -31,14 +35,30 @@ class Chosen:
     named: bool = False
     """Whether it is one job, by its id."""
     total: int = 0
-    """How many there are to mean, where that is known without looking at each."""
+    """How many there are to mean, where that is known without looking at each; else how many
+    there are to look at."""
+    as_of_us: int = 0
+    """When they were chosen: what has begun or ended since is not meant."""
+    tasks: Counter[str] = field(default_factory=Counter)
+    """How many are of which task, where they were looked at."""
     looked: int | None = None
-    """How many were looked at; None where that was not needed."""
+    """How many were looked at, in earlier parts too; None where that was not needed."""
+    next: Place | None = None
+    """Where to look on."""
 
     @property
     def count(self) -> int:
         """How many jobs this is."""
         return sum(map(len, self.ids.values()))
+
+    def rest(self, moved: Counter[str]) -> str | None:
+        """Where those that are left begin, once so many jobs of each queue have left their list.
+
+        None where nothing is left; empty where those that are left are what the same form means.
+        """
+        if self.next is not None:
+            return str(self.next.up(moved[self.next.queue]))
+        return "" if self.looked is None and self.count < self.total else None
 
 
 async def choose(site: Site, asked: Asked, states: Sequence[State]) -> Chosen:
@@ -71,6 +91,7 @@ async def _in_range(site: Site, asked: Asked) -> Chosen:
             if not page.jobs or len(page.jobs) < room or len(ids) >= page.total:
                 break
         chosen.total += page.total
+        chosen.as_of_us = page.now_us
         if ids:
             chosen.ids[queue] = list(dict.fromkeys(ids))
     return chosen
@@ -81,9 +102,14 @@ async def _that_fit(site: Site, asked: Asked, states: Sequence[State]) -> Chosen
     odd = [state for state in wanted.states if state not in states]
     if odd:
         raise UsageError(f"That cannot be done to jobs that are {', '.join(odd)}.")
-    scan = Scan(site, wanted, look=LOOK)
-    chosen = Chosen()
-    for seen in await scan.run(LOOK):
+    scan = Scan(site, wanted, look=LOOK, after=asked.text("after"))
+    chosen = Chosen(as_of_us=asked.number("as_of", 0, LATEST_US))
+    async for seen in scan.each():
+        if not chosen.as_of_us:
+            chosen.as_of_us = seen.snapshot.now_us
+        if seen.state in _DATED and seen.moment_us > chosen.as_of_us:
+            continue
         chosen.ids.setdefault(seen.queue, []).append(seen.id)
-    chosen.looked, chosen.total = scan.looked, scan.total
+        chosen.tasks[seen.snapshot.task] += 1
+    chosen.looked, chosen.total, chosen.next = scan.looked, scan.total, scan.next
     return chosen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -12,19 +11,17 @@ from bide.cli.screen import moment_json
 from bide.clock import from_us
 from bide.states import State
 from bide.web.asked import Asked
+from bide.web.reads.alike import first_line, kind_of
 from bide.web.reads.scan import Scan, Wanted
 from bide.web.site import Site
 
 LOOK: Final = 1_000
 """Failed jobs of each queue that are looked at: the newest."""
 
-_NUMBER: Final = re.compile(r"0x[0-9a-fA-F]+|\d+")
-_QUOTED: Final = re.compile(r"'[^']{0,200}'|\"[^\"]{0,200}\"")
-_LONGEST: Final = 200
-
 
 @dataclass
 class _Group:
+    kind: str
     error: str
     message: str
     """Of the newest."""
@@ -37,16 +34,16 @@ async def failures(site: Site, asked: Asked) -> dict[str, Any]:
     Raises:
         NotFound: there is no queue `q`.
     """
-    groups: dict[tuple[str, str], _Group] = {}
+    groups: dict[str, _Group] = {}
     looked = total = 0
     names = await site.known(asked.text("q"))
     for name in names:
         scan = Scan(site, Wanted((name,), (State.FAILED,)), look=LOOK)
         for seen in await scan.run(LOOK):
             error = seen.snapshot.notes.error
-            kind, message = (error.type, error.message) if error else ("(no error was kept)", "")
-            message = message.partition("\n")[0][:_LONGEST]
-            group = groups.setdefault((kind, _shape(message)), _Group(kind, message))
+            kind = kind_of(error)
+            message = first_line(error) if error else ""
+            group = groups.setdefault(kind, _Group(kind, error.type if error else kind, message))
             group.jobs.append(seen)
         looked += scan.looked
         total += scan.total
@@ -59,14 +56,11 @@ async def failures(site: Site, asked: Asked) -> dict[str, Any]:
     }
 
 
-def _shape(message: str) -> str:
-    return _NUMBER.sub("#", _QUOTED.sub("'…'", message))
-
-
 def _report(group: _Group) -> dict[str, Any]:
     newest = max(group.jobs, key=lambda seen: seen.snapshot.finished_us)
     oldest = min(group.jobs, key=lambda seen: seen.snapshot.finished_us)
     return {
+        "kind": group.kind,
         "error": group.error,
         "message": group.message,
         "count": len(group.jobs),

@@ -44,7 +44,7 @@ async def jobs(site: Site, asked: Asked) -> dict[str, Any]:
         "filtered": scan.wanted.reads_jobs,
         "states": scan.states,
         "queues": await site.queues(),
-        "next": scan.next,
+        "next": scan.next and str(scan.next),
     }
 
 

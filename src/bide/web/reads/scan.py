@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Final, NamedTuple
 
 from bide.cli.jobs.look import Seen, error_line
 from bide.errors import UsageError
@@ -13,6 +14,7 @@ from bide.job import Snapshot
 from bide.ops import inspect
 from bide.states import LISTABLE, State
 from bide.web.asked import Asked
+from bide.web.reads.alike import kind_of
 from bide.web.reads.shape import searched
 from bide.web.site import Site
 
@@ -21,6 +23,8 @@ LOOK: Final = 2_000
 
 _READ: Final = 200
 """Jobs read per round trip."""
+
+_DIGITS: Final = re.compile("[0-9]{1,12}")
 
 
 @dataclass(frozen=True)
@@ -31,13 +35,15 @@ class Wanted:
     states: tuple[State, ...]
     task: str = ""
     error: str = ""
+    kind: str = ""
+    """Of failure, as `kind_of` names it."""
     text: str = ""
     since_us: int | None = None
     until_us: int | None = None
 
     @classmethod
     async def read(cls, site: Site, asked: Asked) -> Wanted:
-        """What the parameters `q`, `state`, `task`, `error`, `text`, `since`, `until` say.
+        """What `q`, `state`, `task`, `error`, `kind`, `text`, `since` and `until` say.
 
         Raises:
             UsageError: one cannot be meant.
@@ -48,6 +54,7 @@ class Wanted:
             states=asked.states(),
             task=asked.text("task"),
             error=asked.text("error"),
+            kind=asked.text("kind"),
             text=asked.text("text"),
             since_us=asked.moment_us("since"),
             until_us=asked.moment_us("until"),
@@ -56,7 +63,10 @@ class Wanted:
     @property
     def reads_jobs(self) -> bool:
         """Whether queue and state alone do not say who is meant."""
-        return bool(self.task or self.error or self.text) or (self.since_us, self.until_us) != (
+        return bool(self.task or self.error or self.kind or self.text) or (
+            self.since_us,
+            self.until_us,
+        ) != (
             None,
             None,
         )
@@ -72,6 +82,8 @@ class Wanted:
             error = snapshot.notes.error
             if error is None or not _fits(error_line(error), self.error):
                 return False
+        if self.kind and kind_of(snapshot.notes.error) != self.kind:
+            return False
         if self.since_us is not None and seen.moment_us < self.since_us:
             return False
         if self.until_us is not None and seen.moment_us >= self.until_us:
@@ -80,7 +92,13 @@ class Wanted:
 
 
 def _fits(text: str, pattern: str) -> bool:
-    """A pattern without wildcards may stand anywhere."""
+    """Whether a text is as a pattern says.
+
+    One that begins with = says the whole of it, one with wildcards fits from end to end, another
+    may stand anywhere.
+    """
+    if pattern.startswith("="):
+        return text == pattern[1:]
     return fnmatchcase(text, pattern) if any(c in pattern for c in "*?[") else pattern in text
 
 
@@ -94,11 +112,12 @@ class Scan:
     after: str = ""
     """Where an earlier scan has stopped; empty to begin."""
     looked: int = 0
+    """How many jobs were looked at, in earlier scans too."""
     total: int = 0
     """How many there are to look at, from the beginning."""
     states: dict[str, int] = field(default_factory=dict)
     """How many jobs of the queues are in each state."""
-    next: str | None = None
+    next: Place | None = None
     """Where to go on; None where all has been looked at."""
 
     async def run(self, most: int) -> list[Seen]:
@@ -116,52 +135,76 @@ class Scan:
                 found.append(seen)
         return found
 
-    async def _places(self) -> AsyncIterator[tuple[Seen, str]]:
+    async def each(self) -> AsyncIterator[Seen]:
+        """All that fit among those that are looked at.
+
+        Raises:
+            UsageError: `after` is none that a scan has said.
+        """
+        async for seen, _ in self._places():
+            if self.wanted.fits(seen, self.site):
+                yield seen
+
+    async def _places(self) -> AsyncIterator[tuple[Seen, Place]]:
         """Jobs with where each stands."""
+        lists = [(state, queue) for state in self.wanted.states for queue in self.wanted.queues]
+        begin = Place.read(self.after, lists)
         counts = await self.site.counts(self.wanted.queues)
         self.states = {
             state: sum(getattr(each, state) for each in counts.values()) for state in LISTABLE
         }
         self.total = sum(self.states[state] for state in self.wanted.states)
-        pairs = [
-            (state, queue)
-            for state in self.wanted.states
-            for queue in self.wanted.queues
-            if getattr(counts[queue], state)
-        ]
-        start, pairs = _resume(self.after, pairs)
-        for state, queue in pairs:
-            while True:
-                if self.looked >= self.look:
-                    self.next = _place(start, state, queue)
+        start, self.looked = begin.start, begin.looked
+        most = self.looked + self.look
+        for state, queue in lists[lists.index((begin.state, begin.queue)) :] if lists else []:
+            while getattr(counts[queue], state):
+                if self.looked >= most:
+                    self.next = Place(start, self.looked, state, queue)
                     return
-                size = min(_READ, self.look - self.looked)
+                size = min(_READ, most - self.looked)
                 command = inspect.listing(self.site.keys(queue), state, start, size)
                 ids = await self.site.client.run(command)
                 by_id: dict[str, Snapshot] = {s.id: s for s in await self.site.fetch(queue, ids)}
                 for i, id in enumerate(ids):
+                    place = Place(start + i, self.looked, state, queue)
                     self.looked += 1
                     if id in by_id:
-                        yield Seen(queue, by_id[id]), _place(start + i, state, queue)
+                        yield Seen(queue, by_id[id]), place
                 start += len(ids)
                 if len(ids) < size:
                     break
             start = 0
 
 
-def _place(start: int, state: str, queue: str) -> str:
-    return f"{start}.{state}.{queue}"
+class Place(NamedTuple):
+    """Where to go on looking; as text, what `after` says."""
 
+    start: int
+    """In the list of a queue's jobs in a state."""
+    looked: int
+    """How many jobs were looked at before."""
+    state: State
+    queue: str
 
-def _resume(after: str, pairs: list[tuple[State, str]]) -> tuple[int, list[tuple[State, str]]]:
-    """Where in which of the lists to go on."""
-    if not after:
-        return 0, pairs
-    number, _, rest = after.partition(".")
-    state, _, queue = rest.partition(".")
-    if not (number.isascii() and number.isdecimal()) or len(number) > 12 or not queue:
-        raise UsageError(f"after={after[:60]!r} is no place in a list; leave it out to begin.")
-    for i, (one, name) in enumerate(pairs):
-        if (one, name) == (state, queue):
-            return int(number), pairs[i:]
-    return 0, []
+    def __str__(self) -> str:
+        return f"{self.start}.{self.looked}.{self.state}.{self.queue}"
+
+    @classmethod
+    def read(cls, text: str, lists: Sequence[tuple[State, str]]) -> Place:
+        """The place that a text says; where the first of the lists begins for none.
+
+        Raises:
+            UsageError: it says none in these lists.
+        """
+        if not text:
+            return cls(0, 0, *(lists[0] if lists else (State.ACTIVE, "")))
+        start, looked, state, queue, *_ = *text.split(".", 3), "", "", "", ""
+        is_number = all(_DIGITS.fullmatch(each) for each in (start, looked))
+        for one, name in lists if is_number else ():
+            if (one, name) == (state, queue):
+                return cls(int(start), int(looked), one, name)
+        raise UsageError(f"after={text[:60]!r} is no place in these lists; leave it out to begin.")
+
+    def up(self, by: int) -> Place:
+        """The same place once so many before it have left the list; no job is passed over."""
+        return self._replace(start=max(0, self.start - by))
