@@ -15,7 +15,7 @@ from bide.contrib.django.results import new_result, part_of, stored_result
 from bide.contrib.django.running import known, serve
 from bide.errors import BideError, JobNotFound, UsageError
 from bide.ids import new_id
-from bide.options import TaskOptions
+from bide.options import Options
 from bide.queue import Queue
 from bide.task import check_options
 
@@ -64,9 +64,9 @@ class Backend(_Base):  # type: ignore[misc]
                 )
         self._on_commit: bool | str = self.options.get("on_commit", True)
         given = {name: self.options[name] for name in _TASK_OPTIONS if name in self.options}
-        self._task_options = TaskOptions(**given)  # type: ignore[typeddict-item]
+        self._options = Options(**given)  # type: ignore[typeddict-item]
         try:
-            check_options(self._task_options)
+            check_options(self._options)
         except UsageError as error:
             raise ImproperlyConfigured(f"OPTIONS of TASKS[{alias!r}]: {error}") from error
 
@@ -95,15 +95,10 @@ class Backend(_Base):  # type: ignore[misc]
         if at is not None and timezone.is_naive(at):
             at = timezone.make_aware(at)
         queue = self._queue(task.queue_name)
-        prepared = queue.prepare(
-            serve(task),
-            result.args,
-            result.kwargs,
-            job_id=result.id.rpartition(":")[2],
-            at=at,
-            priority=_priority(task.priority),
-            **self._task_options,
-        )
+        options = self._options.copy()
+        options["job_id"] = result.id.rpartition(":")[2]
+        options["at"], options["priority"] = at, _priority(task.priority)
+        prepared = queue.prepare(serve(task), result.args, result.kwargs, **options)
 
         def send() -> None:
             queue.enqueue_many([prepared])
