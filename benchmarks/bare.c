@@ -149,6 +149,8 @@ static void enqueue(long count, long per_call, long calls, const char *body, cha
     }
 }
 
+enum { HEAD = 9 }; /* items of a claim's reply before its jobs */
+
 static void drain(long count, long per_call, char **claim, char **settle) {
     char (*ids)[129] = calloc((size_t)per_call, sizeof *ids);
     long long *tokens = calloc((size_t)per_call, sizeof *tokens), held = 0, seq = 0;
@@ -171,8 +173,8 @@ static void drain(long count, long per_call, char **claim, char **settle) {
         add_text("2");
         send_all();
         if (held) skip_array();
-        held = (read_item('*', NULL, 0) - 7) / 5;
-        for (int i = 0; i < 7; i++) read_item(0, NULL, 0);
+        held = (read_item('*', NULL, 0) - HEAD) / 5;
+        for (int i = 0; i < HEAD; i++) read_item(0, NULL, 0);
         if (held <= 0 || held > per_call) fail("a claim brought no jobs, or too many");
         for (long i = 0; i < held; i++) {
             read_item('$', ids[i], sizeof ids[i]);

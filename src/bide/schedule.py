@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import count, islice
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
@@ -44,16 +44,19 @@ _FAR: Final = 9_000_000_000_000_000
 """In the year 2255: scripts take no time beyond it."""
 
 
+_Whole: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=_FAR)]
+
+
 class Timing(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """When a schedule fires: one of `cron`, `every_us` and `at_us`, and its bounds."""
 
     cron: str = ""
     tz: str = ""
-    every_us: int = 0
-    at_us: tuple[int, ...] = ()
-    start_us: int = 0
-    end_us: int = 0
-    limit: int = 0
+    every_us: _Whole = 0
+    at_us: tuple[_Whole, ...] = ()
+    start_us: _Whole = 0
+    end_us: _Whole = 0
+    limit: _Whole = 0
 
     @property
     def kind(self) -> Kind:

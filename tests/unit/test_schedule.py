@@ -46,6 +46,7 @@ def test_a_record_is_read() -> None:
         *(LINE.replace(b": 2", b": x"), LINE.replace(b": 2", b" 2"), LINE.replace(b"{", b"[")),
         *(LINE.replace(b": 2", b": 9999999999999999"), LINE.replace(b"a:b", b"\xff")),
         LINE.replace(b": 2", b": " + b"9" * 400),
+        *(LINE.replace(b"60000000", number) for number in (b"-1", b"9" * 19, b"9" * 400)),
     ],
 )
 def test_what_is_no_record_is_none(line: bytes) -> None:
