@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from typing import Generic, TypeVar
+import time
+from collections.abc import Callable, Coroutine, Hashable
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
@@ -54,3 +55,48 @@ class PerLoop(Generic[T]):
             taken = [*self._all.items()]
             self._all.clear()
         return taken
+
+
+class _Read(NamedTuple, Generic[T]):
+    began: float
+    task: asyncio.Task[T]
+
+
+class Recent(Generic[T]):
+    """Reads of one event loop that are alike share one: that under way, or a recent one.
+
+    Who gives up waiting stops no read: others wait for it, and it goes on asking the server anyway.
+    """
+
+    def __init__(self, lasts: float) -> None:
+        """Set up; a read counts as recent for so many seconds from its beginning."""
+        self._lasts: Final = lasts
+        self._reads: dict[Hashable, _Read[T]] = {}
+
+    async def read(
+        self, key: Hashable, read: Callable[[], Coroutine[Any, Any, T]], since: float = 0.0
+    ) -> T:
+        """What is read by that key.
+
+        Args:
+            key: alike for reads that are.
+            read: called where no other's read will do.
+            since: of `time.monotonic()`; a read that began before will not do.
+        """
+        now = time.monotonic()
+        self._reads = {
+            key: one
+            for key, one in self._reads.items()
+            if not one.task.done() or now - one.began < self._lasts
+        }
+        known = self._reads.get(key)
+        if known is None or known.began < since:
+            known = self._reads[key] = _Read(now, asyncio.create_task(read()))
+            known.task.add_done_callback(_heard)
+        return await asyncio.shield(known.task)
+
+
+def _heard(task: asyncio.Task[Any]) -> None:
+    """An error that nobody waits for any more is nobody's."""
+    if not task.cancelled():
+        task.exception()

@@ -134,7 +134,7 @@ def register(
     """
     name = task_name(function) if name is None else _free_name(name, function)
     if options:  # a mistake is to show where it was made
-        _check(options)
+        check_options(options)
     _registered[name] = _Registered(function, options or {})
     return name
 
@@ -182,7 +182,12 @@ def signature_of(task: Function | str, name: str) -> Signature | None:
         return None
 
 
-def _check(options: TaskOptions) -> None:
+def check_options(options: TaskOptions) -> None:
+    """Refuse options of a task that cannot be meant.
+
+    Raises:
+        UsageError: one of them; the message says which.
+    """
     check_names(options, TaskOptions)
     to_us(options.get("delay") or 0)
     group = options.get("group") or "any"  # that of each job, where the task says none

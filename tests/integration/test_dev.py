@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import queue
 import re
@@ -20,6 +21,7 @@ import pytest
 
 from bide import Queue
 from bide.cli.site import Site
+from bide.dev.part import Part
 from tests.integration.console import bide, environment, error_of
 from tests.web.serving import Page
 
@@ -252,6 +254,38 @@ def test_nothing_outlives_it_even_when_it_is_killed(tmp_path: Path, start: Start
         for pid in processes:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def test_what_does_not_want_to_end_is_killed_where_dev_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.dev.part.SPARE", 0.5)
+    stubborn = (
+        "import os, signal\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "os.write(1, b'!')\nsignal.pause()\n"
+    )
+
+    async def main() -> int:
+        part = await Part.start(
+            "stubborn",
+            [sys.executable, "-c", stubborn],
+            0.5,
+            environment={},
+            stdout=asyncio.subprocess.PIPE,
+        )
+        try:
+            part.watch()
+            output, watcher = part._process.stdout, part._watcher
+            assert output is not None
+            assert watcher is not None
+            assert await output.read(1) == b"!"
+            watcher.communicate()  # its line ends, as it does when `dev` is killed
+            return await part.ended()
+        finally:
+            part.bury()
+
+    assert asyncio.run(asyncio.wait_for(main(), PATIENCE)) == -signal.SIGKILL
 
 
 def test_a_worker_that_dies_at_work_is_replaced(tmp_path: Path, start: Start) -> None:

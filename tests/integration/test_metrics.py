@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import re
 import signal
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bide import Queue, Worker
+from bide.cli.metrics import answering
+from bide.cli.site import Site
 from bide.embedded import Server
 from bide.exposition import CONTENT_TYPE
 from tests.integration.console import bide, environment, error_of, said
@@ -132,11 +136,39 @@ def test_a_server_without_queues_has_metrics_too(tmp_path: Path, one_url: str) -
     assert read(text) == {}
 
 
+def test_whoever_gives_up_has_the_server_asked_no_second_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, may_end = [], threading.Event()
+
+    def slow(site: Any, queues: Any) -> str:
+        asked.append(queues)
+        may_end.wait(30)
+        return "figures"
+
+    monkeypatch.setattr("bide.cli.metrics.queue_metrics", slow)
+    answer = answering(Site("redis://127.0.0.1:1", None), ["mail"])
+
+    async def main() -> str:
+        for _ in range(2):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await answer()
+        asyncio.get_running_loop().call_soon(may_end.set)
+        return await answer()
+
+    try:
+        assert asyncio.run(main()) == "figures"
+    finally:
+        may_end.set()
+    assert asked == [["mail"]]
+
+
 def test_it_serves_until_it_is_stopped(tmp_path: Path, tmp_server: Callable[..., Server]) -> None:
     server = tmp_server()
     fill(server.url)
     process = subprocess.Popen(
-        [sys.executable, "-m", "bide", "metrics", "--port", "127.0.0.1:0"],
+        [sys.executable, "-m", "bide", "metrics", "--port", "0"],
         cwd=tmp_path,
         env=environment(server.url),
         stderr=subprocess.PIPE,
@@ -145,7 +177,7 @@ def test_it_serves_until_it_is_stopped(tmp_path: Path, tmp_server: Callable[...,
     assert process.stderr is not None
     with process, process.stderr as lines:
         try:
-            found = re.search(r"answers /metrics on 127\.0\.0\.1:(\d+)", lines.readline())
+            found = re.search(r"answers http://127\.0\.0\.1:(\d+)/metrics$", lines.readline())
             assert found is not None
 
             def ask(path: str) -> tuple[int, str]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import msgspec
 import pytest
 
 import bide
-from bide import AsyncQueue, Middleware, Queue, Retry, State, UsageError
+from bide import AsyncQueue, Middleware, PayloadError, Queue, Retry, State, UsageError
 from bide.current import CurrentJob
+from bide.ops.produce import Prepared
 from bide.payload.codec import Body
 from bide.resource import Resource
 from tests.integration import jobs, surface
@@ -214,6 +215,67 @@ def test_one_that_raises_reaches_the_caller_and_nothing_is_enqueued(queue: Queue
     with pytest.raises(PermissionError, match="jobs:add"):
         queue.enqueue(jobs.add, 1)
     assert queue.counts().waiting == 0
+
+
+class Sends(Middleware):
+    """Notes what is sent, and what comes of it."""
+
+    def __init__(self, name: str, seen: list[Any]) -> None:
+        self.name, self.seen = name, seen
+
+    @contextmanager
+    def sending(self, queue: str, jobs: Sequence[Prepared] | None) -> Iterator[None]:
+        self.seen.append((self.name, queue, jobs and len(jobs)))
+        try:
+            yield
+        except BaseException as error:
+            self.seen.append((self.name, type(error)))
+            raise
+        self.seen.append((self.name, "sent"))
+
+
+def test_every_sending_is_surrounded_the_first_used_outermost(queue: Queue, url: str) -> None:
+    seen: list[Any] = []
+    for name in ("a", "b"):
+        bide.use(Sends(name, seen))
+    bide.use(Tags("c"))
+    around = [("a", "work"), ("b", "work"), ("b", "sent"), ("a", "sent")]
+    one = [(*each, None) if each[1] == "work" else each for each in around]
+    two = [(*each, 2) if each[1] == "work" else each for each in around]
+    queue.enqueue(jobs.add, 1)
+    assert seen == one
+    queue.enqueue_many([queue.prepare(jobs.add, [i]) for i in range(2)])
+    assert seen == one + two
+    seen.clear()
+
+    async def awaited() -> None:
+        queue = AsyncQueue("work", url=url)
+        await queue.enqueue(jobs.add, 1)
+        await queue.enqueue_many([queue.prepare(jobs.add, [i]) for i in range(2)])
+        await queue.close()
+
+    asyncio.run(awaited())
+    assert seen == one + two
+    seen.clear()
+    with pytest.raises(PayloadError):
+        queue.enqueue(jobs.add, object())
+    assert seen == [
+        ("a", "work", None),
+        ("b", "work", None),
+        ("b", PayloadError),
+        ("a", PayloadError),
+    ]
+
+
+def test_one_that_keeps_what_a_sending_raised_is_told(queue: Queue) -> None:
+    class Keeps(Middleware):
+        def sending(self, queue: str, jobs: Sequence[Prepared] | None) -> Any:
+            return suppress(Exception)
+
+    bide.use(Keeps())
+    with pytest.raises(UsageError, match="kept to itself what a sending raised"):
+        queue.enqueue(jobs.add, object())
+    assert queue.enqueue(jobs.add, 1).status == "waiting"
 
 
 def test_use_wants_a_middleware() -> None:

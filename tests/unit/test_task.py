@@ -462,7 +462,7 @@ def enqueue(kind: type[Queue] | type[AsyncQueue], task: Any, *args: Any, **kwarg
         made.extend(jobs)
         raise Sent
 
-    queue.enqueue_many = taken  # type: ignore[method-assign,assignment]
+    queue._send = taken  # type: ignore[method-assign,assignment]
     with suppress(Sent):
         job = queue.enqueue(task, *args, **kwargs)
         asyncio.run(job)  # type: ignore[arg-type]

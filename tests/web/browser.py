@@ -20,8 +20,9 @@ needs_browser = pytest.mark.skipif(
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=15_000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
@@ -68,4 +69,4 @@ class Tab:
 
     def close(self) -> None:
         self.context.close()
-        assert self.wrong == []
+        assert self.wrong == [], self.wrong

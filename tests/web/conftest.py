@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from bide import Queue
 from bide.web import app
+from tests.web.browser import Tab, chromium
 from tests.web.serving import Page, serve
 
 
@@ -36,3 +38,22 @@ def desk(one_url: str) -> Iterator[Page]:
 def no_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("VIEWER", "OPERATOR"):
         monkeypatch.delenv(f"BIDE_WEB_{name}_TOKEN", raising=False)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def tab(browser: Any, desk: Page) -> Iterator[Callable[..., Tab]]:
+    tabs: list[Tab] = []
+
+    def open_tab(**options: Any) -> Tab:
+        tabs.append(Tab(browser, desk.address, **options))
+        return tabs[-1]
+
+    yield open_tab
+    for each in tabs:
+        each.close()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from bide import Queue, Worker, current_job
 from bide.ops import produce
 from bide.payload.codec import Body
-from tests.web.browser import Tab, chromium, needs_browser
+from tests.web.browser import Tab, needs_browser
 from tests.web.serving import Page
 
 expect = pytest.importorskip("playwright.sync_api").expect
@@ -43,25 +42,6 @@ def nasty(payload: str) -> str:
 
 def shows(payload: str) -> str:
     return payload
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture
-def tab(browser: Any, desk: Page) -> Iterator[Callable[..., Tab]]:
-    tabs: list[Tab] = []
-
-    def open_tab(**options: Any) -> Tab:
-        tabs.append(Tab(browser, desk.address, **options))
-        return tabs[-1]
-
-    yield open_tab
-    for each in tabs:
-        each.close()
 
 
 def paths(desk: Page, mail: Queue) -> list[str]:

@@ -10,14 +10,15 @@ from typing import Final
 import click
 
 from bide.cli.health import ALIVE
-from bide.cli.options import queues_option, read_address, server_options
+from bide.cli.options import queues_option, server_options
 from bide.cli.site import Site
 from bide.errors import ServerRefused
 from bide.exposition import Family, Labels, expose
 from bide.keys import keys_of
+from bide.loops import Recent
 from bide.ops.inspect import ahead
 from bide.states import LISTABLE
-from bide.supervisor.probes import serve
+from bide.supervisor.probes import Metrics, serve
 
 WITHIN: Final = (1, 10, 60, 600, 3600, 86_400)
 """Seconds ahead for which is counted what is due."""
@@ -27,42 +28,51 @@ WITHIN: Final = (1, 10, 60, 600, 3600, 86_400)
 @queues_option("Only this one; again for more.  [default: all]")
 @click.option(
     "--port",
-    metavar="[HOST:]PORT",
-    help="Answer /metrics here until Ctrl-C, instead of printing once.  [default host: 0.0.0.0]",
+    type=click.IntRange(0, 65_535),
+    help="Answer /metrics here until Ctrl-C, instead of printing once.",
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The interface for --port; 0.0.0.0 lets other machines in.",
 )
 @server_options
-def metrics(queues: tuple[str, ...], port: str | None, url: str | None, prefix: str | None) -> None:
+def metrics(
+    queues: tuple[str, ...], port: int | None, host: str, url: str | None, prefix: str | None
+) -> None:
     """Print what queues hold, for Prometheus.
 
     One scrape target for a server is enough. What workers do, they tell themselves, at /metrics
     of their --health-port.
     """
-    address = None if port is None else read_address(port, "--port")
     site = Site(url, prefix)
-    if address is None:
+    if port is None:
         click.echo(queue_metrics(site, queues), nl=False)
     else:
-        asyncio.run(_serve(site, queues, address))
+        asyncio.run(_serve(site, queues, host, port))
 
 
-async def _serve(site: Site, queues: Sequence[str], address: tuple[str, int]) -> None:
+async def _serve(site: Site, queues: Sequence[str], host: str, port: int) -> None:
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
-    one = asyncio.Lock()  # however many ask at once, the server is asked once at a time
-
-    async def answer() -> str:
-        async with one:
-            return await asyncio.to_thread(queue_metrics, site, queues)
-
     try:
-        server = await serve(*address, {}, answer)
+        server = await serve(host, port, {}, answering(site, queues))
     except OSError as error:
-        raise ServerRefused(f"Nothing can listen on the port: {error}.") from None
-    host, port = server.sockets[0].getsockname()[:2]
-    click.echo(f"answers /metrics on {host}:{port}", err=True)
+        raise ServerRefused(f"Nothing can listen on {host}, port {port}: {error}.") from None
+    where, number = server.sockets[0].getsockname()[:2]
+    click.echo(
+        f"answers http://{f'[{where}]' if ':' in where else where}:{number}/metrics", err=True
+    )
     await stopped.wait()
     server.close()
+
+
+def answering(site: Site, queues: Sequence[str]) -> Metrics:
+    """What answers; however many ask and give up, the server is asked once at a time."""
+    reads = Recent[str](0)
+    return lambda: reads.read("", lambda: asyncio.to_thread(queue_metrics, site, queues))
 
 
 def queue_metrics(site: Site, queues: Sequence[str]) -> str:

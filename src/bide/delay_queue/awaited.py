@@ -105,7 +105,7 @@ class AsyncDelayQueue:
         """
         jobs = self._core.prepare(data, delay, at, ids, durability)
         await self._drive(self._core.beginning(self._place, pushes=True, jobs=jobs))
-        added = await self.queue.enqueue_many(jobs)
+        added = await self.queue._send(jobs)
         return [pushed(job) for job in added]
 
     # -- taking

@@ -108,7 +108,7 @@ class DelayQueue:
         """
         jobs = self._core.prepare(data, delay, at, ids, durability)
         self._drive(self._core.beginning(self._place, pushes=True, jobs=jobs))
-        added = self.queue.enqueue_many(jobs)
+        added = self.queue._send(jobs)
         return [pushed(job) for job in added]
 
     # -- taking

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Any, Final
 
 from bide.worker.processes import kin
@@ -19,6 +20,9 @@ _WATCH: Final = """
 trap '' HUP INT TERM
 read -r _
 kill -TERM "-$1" 2>/dev/null
+left=$2
+while [ "$left" -gt 0 ] && kill -0 "-$1" 2>/dev/null; do sleep 1; left=$((left - 1)); done
+kill -KILL "-$1" 2>/dev/null
 """
 
 
@@ -28,7 +32,7 @@ class Part:
     def __init__(self, process: asyncio.subprocess.Process, name: str, grace: float) -> None:
         self._process = process
         self.name: Final = name
-        self._grace = grace
+        self._patience = grace + SPARE
         self._watcher: subprocess.Popen[bytes] | None = None
         self._hurries = 0
 
@@ -55,7 +59,7 @@ class Part:
     def watch(self) -> None:
         """Have it end if this process is killed; for programs that have no line to us."""
         self._watcher = subprocess.Popen(
-            ["/bin/sh", "-c", _WATCH, "sh", str(self._process.pid)],
+            ["/bin/sh", "-c", _WATCH, "sh", str(self._process.pid), str(ceil(self._patience))],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -81,7 +85,7 @@ class Part:
         if not self._hurries:
             self.hurry()
         try:
-            async with asyncio.timeout(self._grace + SPARE):
+            async with asyncio.timeout(self._patience):
                 await self._process.wait()
         except TimeoutError:
             kin.kill_session(self._process.pid)

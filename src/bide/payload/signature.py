@@ -179,7 +179,7 @@ class Signature:
                         where = name
                         by_name[name] = one(value)
         except Exception as error:  # a type's own code may raise anything
-            name = self._position(where) if isinstance(where, int) else where
+            name = self.position(where) if isinstance(where, int) else where
             reason = _reason(error, name)
             raise PayloadError(f"argument {name!r} of {task_name}: {reason}.") from None
         return args, by_name
@@ -194,7 +194,8 @@ class Signature:
         except Exception:  # a type's own code may raise anything
             return value
 
-    def _position(self, i: int) -> str:
+    def position(self, i: int) -> str:
+        """What an argument by position is called."""
         if i < len(self.positional):
             return self.positional[i]
         rest = [p.name for p in self._parameters if p.kind is inspect.Parameter.VAR_POSITIONAL]

@@ -15,6 +15,7 @@ from bide.errors import BideError
 from bide.events import Event
 from bide.folding import Folding
 from bide.loops import PerLoop
+from bide.middleware import around_sending
 from bide.ops import inspect, produce
 from bide.ops.inspect import Counts
 from bide.ops.produce import Prepared, Receipt
@@ -195,7 +196,9 @@ class AsyncQueue(AsyncGathering, AsyncManaging, AsyncScheduling, AsyncGrouping, 
             Unconfirmed: the job was added, and its `durability` not confirmed within 3 s; what
                 `ServerUnavailable` says of repeating holds for it too.
         """
-        return (await self.enqueue_many([self.prepare(task, args, kwargs, **options)]))[0]
+        with around_sending(self.name, None):
+            jobs = await self._send([self.prepare(task, args, kwargs, **options)])
+        return jobs[0]
 
     async def enqueue_many(
         self, jobs: Sequence[Prepared], *, durability: Durability | None = None
@@ -208,7 +211,13 @@ class AsyncQueue(AsyncGathering, AsyncManaging, AsyncScheduling, AsyncGrouping, 
         `durability`, it holds for all of them; else each has its own, and all wait for what any of
         them asks for.
         """
-        jobs = self._signed(checked_jobs(jobs, durability))
+        jobs = checked_jobs(jobs, durability)
+        with around_sending(self.name, jobs):
+            return await self._send(jobs)
+
+    async def _send(self, jobs: Sequence[Prepared]) -> list[AsyncJob[Any]]:
+        """Add jobs, or items of data; nothing surrounds it."""
+        jobs = self._signed(jobs)
         if (stand_in := self._here.stand_in) is not None:
             taken = await stand_in.enqueue_async(self.keys, jobs)
             return [AsyncJob(self, r.id, receipt=r, snapshot=s) for r, s in taken]

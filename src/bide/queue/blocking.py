@@ -14,6 +14,7 @@ from bide.durability import Durability
 from bide.errors import BideError
 from bide.events import Event
 from bide.folding import Folding
+from bide.middleware import around_sending
 from bide.ops import inspect
 from bide.ops.inspect import Counts
 from bide.ops.produce import Prepared, Receipt
@@ -193,7 +194,9 @@ class Queue(Gathering, Managing, Scheduling, Grouping, Reading):
             Unconfirmed: the job was added, and its `durability` not confirmed within 3 s; what
                 `ServerUnavailable` says of repeating holds for it too.
         """
-        return self.enqueue_many([self.prepare(task, args, kwargs, **options)])[0]
+        with around_sending(self.name, None):
+            jobs = self._send([self.prepare(task, args, kwargs, **options)])
+        return jobs[0]
 
     def enqueue_many(
         self, jobs: Sequence[Prepared], *, durability: Durability | None = None
@@ -205,7 +208,13 @@ class Queue(Gathering, Managing, Scheduling, Grouping, Reading):
         `durability`, it holds for all of them; else each has its own, and all wait for what any of
         them asks for.
         """
-        jobs = self._signed(checked_jobs(jobs, durability))
+        jobs = checked_jobs(jobs, durability)
+        with around_sending(self.name, jobs):
+            return self._send(jobs)
+
+    def _send(self, jobs: Sequence[Prepared]) -> list[Job[Any]]:
+        """Add jobs, or items of data; nothing surrounds it."""
+        jobs = self._signed(jobs)
         if (stand_in := self._here.stand_in) is not None:
             taken = stand_in.enqueue(self.keys, jobs)
             return [Job(self, r.id, receipt=r, snapshot=s) for r, s in taken]

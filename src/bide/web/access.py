@@ -1,9 +1,9 @@
 """Who may see the page and who may change things; and what browsers may do with it.
 
 A token is given as the password of HTTP Basic authentication, which browsers ask for themselves, or
-as `Authorization: Bearer`. So there are no cookies, and nothing that another site could make a
-browser send along unseen: whatever changes something must come from the page itself
-(`Sec-Fetch-Site`, or `Origin` where a browser does not send that).
+as `Authorization: Bearer`. There are no cookies. But a browser sends the password that it was given
+with whatever leads here, from another site's page too: so what changes something must come from the
+page itself (`Sec-Fetch-Site`, or `Origin` where a browser does not send that).
 """
 
 from __future__ import annotations

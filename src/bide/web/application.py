@@ -21,7 +21,7 @@ from bide.web.api import data, failed_as_json
 from bide.web.asked import Asked
 from bide.web.live import Live
 from bide.web.masking import Mask, mask_secrets
-from bide.web.pages import failed_as_page, page
+from bide.web.pages import failed_as_page, page, version
 from bide.web.site import Site
 
 VARIABLES: Final = {Role.VIEWER: "BIDE_WEB_VIEWER_TOKEN", Role.OPERATOR: "BIDE_WEB_OPERATOR_TOKEN"}
@@ -85,11 +85,11 @@ def app(
         yield
         await site.client.close()
 
-    static = StaticFiles(packages=[("bide.web", "static")])
+    static = _Static(packages=[("bide.web", "static")])
     return Starlette(
         routes=[
             route("/", page, failed_as_page),
-            Mount("/static", static),
+            Mount("/static/{version}", static),
             route("/api/live", live.stream, failed_as_json),
             route("/api/{name}", data, failed_as_json),
             route("/do", act, failed_as_page, "POST"),
@@ -136,6 +136,16 @@ async def _form(request: Request) -> bytes:
 Scope = MutableMapping[str, Any]
 
 
+class _Static(StaticFiles):
+    """What stands beside pages; kept by browsers, as its address says which version it is."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        if scope["path_params"]["version"] == version():  # an older page may ask for another
+            response.headers["cache-control"] = "public, max-age=31536000, immutable"
+        return response
+
+
 class _WithHeaders:
     """Every response says what a browser may do with it."""
 
@@ -148,8 +158,7 @@ class _WithHeaders:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers[name] = value
-                if "/static/" not in scope["path"]:
-                    headers["cache-control"] = "no-store"
+                headers.setdefault("cache-control", "no-store")
             await send(message)
 
         await self.app(scope, receive, with_headers)

@@ -6,14 +6,14 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from bide.errors import BideError
-from bide.loops import PerLoop
+from bide.loops import PerLoop, Recent
 from bide.web.access import Refused, Role
 from bide.web.asked import Asked
 from bide.web.site import Site
@@ -28,13 +28,18 @@ _QUIET: Final = 15.0
 """Seconds after which something is said, so that a connection that has gone is noticed."""
 
 
+class _Look(NamedTuple):
+    began: float
+    stand: int
+    """A number for how things stood."""
+
+
 @dataclass
 class _Here:
     """What the streams of one event loop share."""
 
     streams: int = 0
-    look: asyncio.Task[int] | None = None
-    looked: float = 0.0
+    looks: Recent[_Look] = field(default_factory=lambda: Recent(EVERY * 0.9))
 
 
 class Live:
@@ -45,7 +50,7 @@ class Live:
         self._per_loop = PerLoop(_Here)
 
     async def stream(self, site: Site, request: Request, asked: Asked, role: Role) -> Response:
-        """Server-sent events: `change`, and `trouble` with a sentence."""
+        """Server-sent events: `change` with since when, and `trouble` with a sentence."""
         here = self._per_loop.here
         if here.streams >= STREAMS:
             raise Refused(f"{STREAMS} pages are live already; reload this one by hand.", 503)
@@ -62,9 +67,9 @@ class Live:
             while True:
                 event = ""
                 try:
-                    found = await self._look(here)
-                    if found != known:
-                        known, event = found, "event: change\ndata: \n\n"
+                    look = await here.looks.read("", self._look)
+                    if look.stand != known:
+                        known, event = look.stand, f"event: change\ndata: {look.began}\n\n"
                 except BideError as error:
                     known, event = None, f"event: trouble\ndata: {json.dumps(str(error))}\n\n"
                 if not event and time.monotonic() - said > _QUIET:
@@ -76,21 +81,13 @@ class Live:
         finally:
             here.streams -= 1
 
-    async def _look(self, here: _Here) -> int:
-        """A number for how things stand, read once for all who ask within a second."""
-        now = time.monotonic()
-        if here.look is None or (here.look.done() and now - here.looked > EVERY * 0.9):
-            here.looked = now
-            here.look = asyncio.create_task(self._read())
-        return await asyncio.shield(here.look)
-
-    async def _read(self) -> int:
+    async def _look(self) -> _Look:
+        began = time.monotonic()
         names = await self._site.queues()
         counts = await self._site.counts(names)
         workers = await self._site.workers()
-        return hash(
-            (
-                tuple((name, str(each._replace(now_us=0))) for name, each in counts.items()),
-                tuple((one.name, one.about.busy) for one in workers),
-            )
+        stand = (
+            tuple((name, str(each._replace(now_us=0))) for name, each in counts.items()),
+            tuple((one.name, one.about.busy) for one in workers),
         )
+        return _Look(began, hash(stand))

@@ -7,12 +7,13 @@ control characters, and those that turn the direction of a line, are shown as wh
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache
 from hashlib import sha256
 from importlib import resources
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 import jinja2
@@ -47,6 +48,22 @@ _PICTURES: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
 _LONGEST: Final = 100_000
 """Characters of one value that a page shows; the API has all of them."""
 
+SINCE: Final = "x-bide-since"
+"""The header of a page that refreshes itself: when what it was told of was seen (`live.py`)."""
+
+_REST: Final = 10
+"""A page is read again after so many times what reading it took: however dear, however often
+something changes, one is a tenth of a processor's work at most."""
+_LEAST: Final = 0.9
+_MOST: Final = 60.0
+"""Seconds between two such reads."""
+
+
+class _Shown(NamedTuple):
+    m: dict[str, Any]
+    least: float
+    """Seconds after which it may be read again."""
+
 
 async def page(site: Site, request: Request, asked: Asked, role: Role) -> Response:
     """What a read says, as a page."""
@@ -54,9 +71,28 @@ async def page(site: Site, request: Request, asked: Asked, role: Role) -> Respon
     read = READS.get(name)
     if read is None:
         raise NotFound(f"There is no page {name[:60]!r}.")
-    shown = await read(site, asked)
-    picture = drawn(shown) if (drawn := _PICTURES.get(name)) else None
-    return render(request, name, role=role, asked=asked, m=shown, site=site, picture=picture)
+
+    async def look() -> _Shown:
+        began = time.monotonic()
+        shown = await read(site, asked)
+        return _Shown(shown, min(max(_LEAST, _REST * (time.monotonic() - began)), _MOST))
+
+    since = request.headers.get(SINCE)
+    if since is None:
+        shown = await look()
+    else:  # many look at the same: it is read once for all of them
+        shown = await site.recent.here.read((name, *asked.pairs), look, _number(since))
+    picture = drawn(shown.m) if (drawn := _PICTURES.get(name)) else None
+    return render(
+        request, name, role=role, asked=asked, site=site, picture=picture, **shown._asdict()
+    )
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
 
 
 def failed_as_page(request: Request, error: Exception) -> Response:
@@ -82,11 +118,11 @@ def render(request: Request, name: str, status: int = 200, **values: Any) -> Res
         .render(
             page=name,
             link=link,
-            static=lambda file: f"{root}/static/{file}?v={_version(file)}",
+            static=lambda file: f"{root}/static/{version()}/{file}",
             can_change=values.get("role") == Role.OPERATOR,
             root=root,
             here=values["asked"].address(link(name)),
-            **values,
+            **{"least": _LEAST, **values},
         )
     )
     body = text.encode("utf-8", "backslashreplace")
@@ -164,12 +200,13 @@ def _time(at: str | None) -> Markup | str:
     return Markup('<time datetime="{}" data-t>{:%Y-%m-%d %H:%M:%S} UTC</time>').format(at, read)
 
 
-def _relative(at: str | None, now: str | None = None) -> Markup | str:
+@jinja2.pass_context
+def _relative(page: jinja2.runtime.Context, at: str | None, now: str | None = None) -> Markup | str:
     """How far off a moment is, kept right by a script."""
     if at is None:
         return "–"
     read = datetime.fromisoformat(at)
-    from_ = datetime.fromisoformat(now) if now else datetime.now(UTC)
+    from_ = datetime.fromisoformat(now) if now else page["site"].now
     away = (read - from_).total_seconds()
     return Markup('<time datetime="{}" data-rel title="{:%Y-%m-%d %H:%M:%S} UTC">{}</time>').format(
         at, read, relative(away)
@@ -192,7 +229,11 @@ def _wall(at: str, zone: str) -> str:
 
 
 @cache
-def _version(file: str) -> str:
-    """Part of a file's address: a new release is not shown with an old one's style."""
-    data = resources.files("bide.web").joinpath("static", file).read_bytes()
-    return sha256(data).hexdigest()[:12]
+def version() -> str:
+    """Part of the address of what stands beside pages, and of what that asks for by itself.
+
+    A new release is not shown with an old one's style or scripts.
+    """
+    there = resources.files("bide.web").joinpath("static").iterdir()
+    data = [each.read_bytes() for each in sorted(there, key=lambda each: each.name)]
+    return sha256(b"\0".join(data)).hexdigest()[:12]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 import msgspec
 
@@ -13,6 +14,7 @@ from bide.connection import resolve_prefix
 from bide.ids import check_name
 from bide.job import Snapshot
 from bide.keys import Keys, keys_of
+from bide.loops import PerLoop, Recent
 from bide.ops import inspect, registry
 from bide.ops.inspect import Counts
 from bide.ops.registry import WorkerSeen
@@ -20,6 +22,9 @@ from bide.web.masking import Mask
 
 PATIENCE: Final = 2.0
 """Seconds for which a call is repeated when the connection breaks: someone waits for the page."""
+
+RECENT: Final = 1.0
+"""Seconds for which pages that refresh themselves share what one of them has read."""
 
 
 class Site:
@@ -39,6 +44,13 @@ class Site:
         self.mask: Final = mask
         self._only = None if queues is None else {check_name(q, "queue name") for q in queues}
         self._everywhere = keys_of(None, self.prefix)
+        self._ahead = timedelta()
+        self.recent: Final = PerLoop(lambda: Recent[Any](RECENT))
+
+    @property
+    def now(self) -> datetime:
+        """The server's time, as far as it has told: by its clock jobs are due."""
+        return datetime.now(UTC) + self._ahead
 
     def keys(self, queue: str) -> Keys:
         """The keys of a queue."""
@@ -65,7 +77,10 @@ class Site:
     async def counts(self, names: Sequence[str]) -> dict[str, Counts]:
         """How many jobs are in each state, by queue."""
         commands = [inspect.counts(self.keys(name)) for name in names]
-        return dict(zip(names, await self.client.run_many(commands), strict=True))
+        counts = dict(zip(names, await self.client.run_many(commands), strict=True))
+        if counts:
+            self._ahead = max(each.now for each in counts.values()) - datetime.now(UTC)
+        return counts
 
     async def workers(self) -> list[WorkerSeen]:
         """The workers that were heard of lately, and serve what is shown."""

@@ -25,6 +25,11 @@ if not settings.configured:
                 "QUEUES": [],
                 "OPTIONS": {"on_commit": False, "retry": LATER, "prefix": "other"},
             },
+            "once": {
+                "BACKEND": "tests.contrib.django.backends.Own",
+                "QUEUES": [],
+                "OPTIONS": {"retry": 1},
+            },
         },
         USE_TZ=True,
         TIME_ZONE="UTC",

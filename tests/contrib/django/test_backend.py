@@ -126,6 +126,27 @@ def test_on_commit_can_be_switched_off_and_other_options_hold() -> None:
         result.return_value  # noqa: B018
 
 
+@pytest.mark.parametrize("backend", ["now", "once"])
+def test_options_are_those_of_the_backend_that_enqueues(backend: str) -> None:
+    result = jobs.fails.using(backend=backend).enqueue("no")
+    prefix = "other" if backend == "now" else None
+    queue = Queue("default", prefix=prefix)
+    job = queue.fetch(result.id.rpartition(":")[2])
+    work("default", prefix=prefix)
+    away = (job.refresh().due - timezone.now()).total_seconds()
+    queue.close()
+    assert job.status == "delayed"
+    assert (away > 3000) == (backend == "now"), "when it is tried again"
+
+
+def test_a_backend_may_be_made_of_this_one() -> None:
+    result = jobs.add.using(backend="once").enqueue(2)
+    work()
+    assert jobs.add.using(backend="once").get_result(result.id).return_value == 3
+    with pytest.raises(exceptions.TaskResultDoesNotExist):
+        jobs.add.using(backend="once").get_result("default:nothing")
+
+
 def test_a_delay_of_a_task_of_a_queue_counts_from_the_commit() -> None:
     with transaction.atomic():
         job_id = on_commit(jobs.remind.later("30m").options(priority=9)).enqueue(7)
@@ -259,6 +280,8 @@ def test_what_cannot_be_run_or_stored_is_refused() -> None:
 def test_an_option_that_is_not_known_is_refused() -> None:
     with pytest.raises(ImproperlyConfigured, match="'retries', which is none of url, prefix"):
         Backend("default", {"OPTIONS": {"retries": 3}})
+    with pytest.raises(ImproperlyConfigured, match=r"TASKS\['default'\]: .*timeout"):
+        Backend("default", {"OPTIONS": {"timeout": -1}})
 
 
 def test_a_url_that_cannot_be_meant_is_found_by_the_check() -> None:

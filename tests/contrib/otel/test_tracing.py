@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -14,11 +16,23 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from bide import Fail, Queue, Snooze, Worker, current_job, middleware
+from bide import (
+    AsyncQueue,
+    DelayQueue,
+    Fail,
+    Queue,
+    Snooze,
+    Worker,
+    current_job,
+    middleware,
+    testing,
+)
 from bide.contrib.otel import Tracing
 from bide.contrib.otel.attributes import of_run
 from bide.current import CurrentJob
+from bide.errors import ServerUnavailable
 from bide.job import Claimed
+from bide.ops.produce import Prepared
 
 seen: list[Any] = []
 
@@ -99,7 +113,7 @@ def test_a_run_links_to_its_enqueue_and_is_a_trace_of_its_own(
         "messaging.system": "bide",
         "messaging.destination.name": "orders",
         "messaging.operation.name": "enqueue",
-        "messaging.operation.type": "create",
+        "messaging.operation.type": "send",
         "bide.task": f"{__name__}:{task.__name__}",
     }
     said = dict(run.attributes or {})
@@ -110,6 +124,76 @@ def test_a_run_links_to_its_enqueue_and_is_a_trace_of_its_own(
     job.refresh()
     assert job.status == "completed"
     assert job.meta["order"] == 7
+
+
+def test_jobs_that_are_sent_together_have_spans_of_their_own_which_the_sending_links_to(
+    traced: Traced, queue: Queue
+) -> None:
+    odd = Prepared("odd", "+60000000", 5, b"another program's")
+    queue.enqueue_many([queue.prepare(plain, ["x"]), queue.prepare(plain, ["y"]), odd])
+    prepared = traced.spans(SpanKind.PRODUCER)
+    (sent,) = traced.spans(SpanKind.CLIENT)
+    assert [span.name for span in prepared] == ["prepare orders"] * 2
+    made = [span.context and span.context.span_id for span in prepared]
+    assert [link.context.span_id for link in sent.links] == made
+    assert sent.name == "enqueue orders"
+    assert (sent.attributes or {})["messaging.batch.message_count"] == 3
+    work(queue)
+    runs = traced.spans(SpanKind.CONSUMER)
+    assert [run.links[0].context.span_id for run in runs] == made
+
+
+def blocking(many: bool) -> None:
+    gone = Queue("orders", url="redis://127.0.0.1:1", patience=0)
+    if many:
+        gone.enqueue_many([gone.prepare(plain, ["x"])])
+    gone.enqueue(plain, "x")
+
+
+def on_a_loop(many: bool) -> None:
+    async def send() -> None:
+        gone = AsyncQueue("orders", url="redis://127.0.0.1:1", patience=0)
+        try:
+            if many:
+                await gone.enqueue_many([gone.prepare(plain, ["x"])])
+            await gone.enqueue(plain, "x")
+        finally:
+            await gone.close()
+
+    asyncio.run(send())
+
+
+@pytest.mark.parametrize("many", [True, False])
+@pytest.mark.parametrize("send", [blocking, on_a_loop])
+def test_the_span_of_a_sending_ends_with_what_it_raises(
+    traced: Traced, many: bool, send: Callable[[bool], None]
+) -> None:
+    with pytest.raises(ServerUnavailable):
+        send(many)
+    (sent,) = traced.spans(SpanKind.CLIENT if many else SpanKind.PRODUCER)[-1:]
+    assert sent.name == "enqueue orders"
+    assert sent.status.status_code is StatusCode.ERROR
+    assert (sent.attributes or {})["error.type"] == "bide.errors.ServerUnavailable"
+
+
+def prepares() -> None:
+    Queue("orders").prepare(plain, ["x"])
+
+
+def test_what_a_job_prepares_that_runs_within_a_sending_has_a_span_of_its_own(
+    traced: Traced,
+) -> None:
+    with testing.eager():
+        Queue("orders").enqueue(prepares)
+    names = [span.name for span in traced.exporter.get_finished_spans()]
+    assert names == ["prepare orders", "run orders", "enqueue orders"]
+
+
+def test_items_of_data_have_no_spans(traced: Traced, one_url: str) -> None:
+    with closing(DelayQueue("pile", url=one_url)) as pile:
+        pile.push(7)
+        assert pile.pop() == [7]
+    assert traced.exporter.get_finished_spans() == ()
 
 
 def test_lateness_is_by_the_server_s_clock() -> None:

@@ -15,23 +15,28 @@ from bide.contrib.django.results import new_result, part_of, stored_result
 from bide.contrib.django.running import known, serve
 from bide.errors import BideError, JobNotFound, UsageError
 from bide.ids import new_id
-from bide.options import TaskOptions
+from bide.options import Options
 from bide.queue import Queue
+from bide.task import check_options
 
 
-def _base() -> Any:
-    """Django's own, where it has one; else that of the package `django-tasks`."""
+def _package() -> str:
+    """Django's own, where it has one; else the package `django-tasks`."""
     for package in ("django.tasks", "django_tasks"):
         if importlib.util.find_spec(package) is not None:
-            return importlib.import_module(f"{package}.backends.base").BaseTaskBackend
+            return package
     raise ImportError("bide.contrib.django needs Django 6, or the package django-tasks.")
 
+
+_PACKAGE: Final = _package()
+_Base: Any = importlib.import_module(f"{_PACKAGE}.backends.base").BaseTaskBackend
+_DoesNotExist: Any = importlib.import_module(f"{_PACKAGE}.exceptions").TaskResultDoesNotExist
 
 _TASK_OPTIONS: Final = ("retry", "timeout", "retention", "expires", "on_crash", "durability")
 _OPTIONS: Final = ("url", "prefix", "on_commit", *_TASK_OPTIONS)
 
 
-class Backend(_base()):  # type: ignore[misc]
+class Backend(_Base):  # type: ignore[misc]
     """`TASKS = {"default": {"BACKEND": "bide.contrib.django.Backend", "OPTIONS": {...}}}`.
 
     Options: `url` and `prefix` as of `bide.Queue`; `on_commit`: whether an enqueue waits for the
@@ -48,7 +53,7 @@ class Backend(_base()):  # type: ignore[misc]
         """Read the settings.
 
         Raises:
-            ImproperlyConfigured: an option is not one of those above.
+            ImproperlyConfigured: an option is not one of those above, or cannot be meant.
         """
         super().__init__(alias, params)
         for name in self.options:
@@ -59,13 +64,17 @@ class Backend(_base()):  # type: ignore[misc]
                 )
         self._on_commit: bool | str = self.options.get("on_commit", True)
         given = {name: self.options[name] for name in _TASK_OPTIONS if name in self.options}
-        self._task_options = TaskOptions(**given)  # type: ignore[typeddict-item]
+        self._options = Options(**given)  # type: ignore[typeddict-item]
+        try:
+            check_options(self._options)
+        except UsageError as error:
+            raise ImproperlyConfigured(f"OPTIONS of TASKS[{alias!r}]: {error}") from error
 
     def validate_task(self, task: Any) -> None:
         """Refuse what cannot be run, and let workers of this process run the others."""
         super().validate_task(task)
         try:
-            serve(task, self._task_options)
+            serve(task)
         except UsageError as error:
             kinds = part_of(task, "exceptions")
             # Django calls it the one, django-tasks the other.
@@ -86,14 +95,10 @@ class Backend(_base()):  # type: ignore[misc]
         if at is not None and timezone.is_naive(at):
             at = timezone.make_aware(at)
         queue = self._queue(task.queue_name)
-        prepared = queue.prepare(
-            serve(task, self._task_options),
-            result.args,
-            result.kwargs,
-            job_id=result.id.rpartition(":")[2],
-            at=at,
-            priority=_priority(task.priority),
-        )
+        options = self._options.copy()
+        options["job_id"] = result.id.rpartition(":")[2]
+        options["at"], options["priority"] = at, _priority(task.priority)
+        prepared = queue.prepare(serve(task), result.args, result.kwargs, **options)
 
         def send() -> None:
             queue.enqueue_many([prepared])
@@ -114,19 +119,16 @@ class Backend(_base()):  # type: ignore[misc]
                 has imported.
             BideError: the server cannot be asked.
         """
-        gone = importlib.import_module(
-            f"{type(self).__mro__[1].__module__.rpartition('.backends')[0]}.exceptions"
-        ).TaskResultDoesNotExist
         queue, _, job_id = str(result_id).rpartition(":")
         if not queue or (self.queues and queue not in self.queues):
-            raise gone(result_id)
+            raise _DoesNotExist(result_id)
         try:
             job = self._queue(queue).fetch(job_id)
         except (JobNotFound, UsageError):
-            raise gone(result_id) from None
+            raise _DoesNotExist(result_id) from None
         task = known.get(job.task)
         if task is None:
-            raise gone(f"{result_id} is of {job.task}; import its module first.")
+            raise _DoesNotExist(f"{result_id} is of {job.task}; import its module first.")
         return stored_result(task.using(queue_name=queue, backend=self.alias), job)
 
     def check(self, **kwargs: Any) -> Any:

@@ -10,7 +10,6 @@ from typing import Any, Final
 from bide.contrib.django.connections import fresh_connections
 from bide.contrib.django.results import part_of, running_result
 from bide.current import CurrentJob, current_job
-from bide.options import TaskOptions
 from bide.payload.hints import resolved
 from bide.task import register, task_name
 
@@ -18,17 +17,17 @@ known: Final[dict[str, Any]] = {}
 """Name -> task, of those that this process has; no other is looked for, whatever a job names."""
 
 
-def serve(task: Any, options: TaskOptions) -> str:
+def serve(task: Any) -> str:
     """Let workers of this process run a task; its name.
 
+    Options travel with each job: a task may be enqueued by several backends.
+
     Raises:
-        UsageError: no worker could find it by its name, or an option cannot be meant.
+        UsageError: no worker could find it by its name.
     """
     name = task_name(task.func)
     if name not in known or known[name].func is not task.func:
-        with_ends = options.copy()
-        with_ends["on_success"], with_ends["on_failure"] = succeeded, failed
-        register(_wrapped(task), with_ends)
+        register(_wrapped(task), {"on_success": succeeded, "on_failure": failed})
         known[name] = task
     return name
 

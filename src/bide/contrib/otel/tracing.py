@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any, Final
 
 import msgspec
 from opentelemetry import context, trace
 from opentelemetry.propagate import extract, inject
-from opentelemetry.trace import Link, SpanKind, StatusCode, TracerProvider
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode, TracerProvider
 from opentelemetry.util.types import Attributes
 
-from bide.contrib.otel.attributes import ERROR_TYPE, of_enqueue, of_run
+from bide.contrib.otel.attributes import ERROR_TYPE, TASK, of_preparing, of_run, of_sending
 from bide.current import CurrentJob
-from bide.errors import JobCancelled
+from bide.errors import JobCancelled, PayloadError
 from bide.middleware import Middleware
+from bide.ops.produce import Prepared
 from bide.outcomes import Snooze
-from bide.payload.codec import Body
+from bide.payload.codec import Body, decode_envelope
 from bide.version import VERSION
 
 KEY: Final = "otel"
@@ -27,9 +29,18 @@ KEY: Final = "otel"
 _NO_ERRORS: Final = (Snooze, JobCancelled, asyncio.CancelledError)
 """What ends a run, and is no error."""
 
+_LINKS: Final = 128
+"""Links of a span at most, as SDKs have it by default."""
+
+_sending: ContextVar[Span | None] = ContextVar("_sending", default=None)
+"""The span of a sending whose one job is prepared inside, and has not been yet."""
+
 
 class Tracing(Middleware):
-    """A span for each enqueue, and for each run, which links to it.
+    """A span for each sending of jobs, and for each run, which links to where its job was made.
+
+    That is the sending itself of `enqueue`; a job that is prepared has a span for this, and
+    `enqueue_many` one that links to those of its jobs.
 
     The context travels in the job's `meta`, as the process's propagators write it. Where nothing
     is sampled or no SDK is set up, nothing travels.
@@ -40,44 +51,60 @@ class Tracing(Middleware):
         self._tracer = trace.get_tracer("bide", VERSION, tracer_provider)
 
     def enqueuing(self, queue: str, body: Body) -> Body:
-        """Make the span of an enqueue; the body takes its context along."""
-        name, attributes = of_enqueue(queue, body)
-        with self._tracer.start_as_current_span(
-            name, kind=SpanKind.PRODUCER, attributes=attributes
-        ):
-            carrier: dict[str, str] = {}
-            inject(carrier)
+        """Have the body take along the context of its sending, or of a span of its own."""
+        carrier: dict[str, str] = {}
+        span = _sending.get()
+        if span is None:
+            with self._span(SpanKind.PRODUCER, *of_preparing(queue, body)):
+                inject(carrier)
+        else:
+            _sending.set(None)
+            span.set_attribute(TASK, body.task)
+            inject(carrier, trace.set_span_in_context(span))
         if not carrier:
             return body
         return msgspec.structs.replace(body, meta={**(body.meta or {}), KEY: carrier})
 
     @contextmanager
+    def sending(self, queue: str, jobs: Sequence[Prepared] | None) -> Iterator[None]:
+        """Make the span of a sending, which ends with what it raises."""
+        kind = SpanKind.PRODUCER if jobs is None else SpanKind.CLIENT
+        links = [Link(origin) for origin in map(_made, (jobs or ())[:_LINKS]) if origin.is_valid]
+        with self._span(kind, *of_sending(queue, jobs), links) as span:
+            token = _sending.set(span if jobs is None else None)
+            try:
+                yield
+            finally:
+                _sending.reset(token)
+
+    @contextmanager
     def running(self, job: CurrentJob) -> Iterator[None]:
         """Make the span of a run, the root of a trace, with a link to the enqueue."""
-        carrier = job.meta.get(KEY)
-        came = extract(_texts(carrier), context.Context())
+        came = _came(job.meta)
         origin = trace.get_current_span(came).get_span_context()
-        name, attributes = of_run(job)
+        links = [Link(origin)] if origin.is_valid else []
         # What else the enqueue's context has, baggage for one, holds for the run.
         token = context.attach(trace.set_span_in_context(trace.INVALID_SPAN, came))
         try:
-            with self._running(name, attributes, [Link(origin)] if origin.is_valid else []):
+            with self._span(SpanKind.CONSUMER, *of_run(job), links):
                 yield
         finally:
             context.detach(token)
 
     @contextmanager
-    def _running(self, name: str, attributes: Attributes, links: list[Link]) -> Iterator[None]:
+    def _span(
+        self, kind: SpanKind, name: str, attributes: Attributes, links: Sequence[Link] = ()
+    ) -> Iterator[Span]:
         with self._tracer.start_as_current_span(
             name,
-            kind=SpanKind.CONSUMER,
+            kind=kind,
             attributes=attributes,
             links=links,
             record_exception=False,
             set_status_on_exception=False,
         ) as span:
             try:
-                yield
+                yield span
             except _NO_ERRORS:
                 raise
             except BaseException as error:
@@ -89,6 +116,19 @@ class Tracing(Middleware):
                     span.record_exception(error)
                     span.set_status(StatusCode.ERROR, str(error))
                 raise
+
+
+def _made(job: Prepared) -> SpanContext:
+    """Where a job was prepared."""
+    try:
+        meta = decode_envelope(job.body).body.meta or {}
+    except PayloadError:  # another program's
+        meta = {}
+    return trace.get_current_span(_came(meta)).get_span_context()
+
+
+def _came(meta: Mapping[str, Any]) -> context.Context:
+    return extract(_texts(meta.get(KEY)), context.Context())
 
 
 def _texts(carrier: Any) -> Mapping[str, str]:

@@ -1,23 +1,35 @@
 // Keeps a page live: the server says that something has changed, the page is asked for again, and
 // the parts that differ are exchanged. Without this script every page can still be read.
 
-import { describe } from "./times.js";
+import { describe, follow } from "./times.js";
 
 const html = document.documentElement;
 const pulse = document.getElementById("pulse");
-const held = { by: false }; // whoever reads holds the page still
-let stale = false;
+const parts = document.querySelectorAll("[data-part]");
+const LIVE = "Live; press to hold the page still";
+const [reading, calling] = [patience(), patience()];
+let held = false; // whoever reads holds the page still
+let wanted = false; // something has changed that is not shown
 let busy = false;
-let last = 0;
-const LEAST = 900; // milliseconds between two looks
+let timer = 0;
+let since = "0"; // when the server saw what it told of last
+let next = performance.now() + pace(html); // when the page may be read again
+let line = null;
+let redial = 0;
 
-export function refreshed(root) {
-  describe(root);
-  document.dispatchEvent(new CustomEvent("page:refreshed"));
+// Milliseconds until what has failed is tried anew: longer each time.
+function patience() {
+  let pause = 2000;
+  return {
+    next() { pause = Math.min(pause * 2, 60_000); return pause / 2; },
+    reset() { pause = 2000; },
+  };
 }
 
+// A dear page says that it is to be read less often.
+function pace(root) { return Number(root.dataset.least) * 1000; }
+
 function show(state, text, title) {
-  if (!pulse) return;
   pulse.dataset.is = state;
   pulse.querySelector("b").textContent = text;
   pulse.title = title;
@@ -43,56 +55,83 @@ function exchange(part, fresh) {
   if (focused >= 0) node.querySelectorAll("a, [tabindex]")[focused]?.focus({ preventScroll: true });
 }
 
-async function refresh() {
-  if (held.by || document.hidden || busy) { stale = true; return; }
-  const wait = last + LEAST - performance.now();
-  if (wait > 0) { if (!stale) { stale = true; setTimeout(again, wait); } return; }
+async function read() {
   busy = true;
-  stale = false;
-  last = performance.now();
+  wanted = false;
+  let rest;
   try {
-    const response = await fetch(location.href, { headers: { accept: "text/html" }, cache: "no-store" });
+    const headers = { accept: "text/html", "x-bide-since": since };
+    const response = await fetch(location.href, { headers, cache: "no-store" });
     if (!response.ok) throw new Error(response.status);
     const page = new DOMParser().parseFromString(await response.text(), "text/html");
+    rest = pace(page.documentElement);
+    reading.reset();
+    follow(page.documentElement);
     for (const part of document.querySelectorAll("[data-part]")) {
       const fresh = page.getElementById(part.id);
       if (fresh && !inUse(part)) exchange(part, fresh);
     }
     document.dispatchEvent(new CustomEvent("page:refreshed"));
   } catch (error) {
+    wanted = true;
+    rest = reading.next();
     show("lost", "lost", "The page could not be read again; it is tried on");
   } finally {
     busy = false;
+    next = performance.now() + rest;
+    look();
   }
 }
 
-function again() { if (stale) { stale = false; refresh(); } }
+// Whatever is wanted is read in the end: at once, or by what keeps it from being read now.
+function look() {
+  clearTimeout(timer);
+  if (!wanted || busy || held || document.hidden) return;
+  const wait = next - performance.now();
+  if (wait > 0) timer = setTimeout(look, wait);
+  else read();
+}
 
+function refresh() { wanted = true; look(); }
+
+// One line for each page that is seen: browsers have six to a site, where HTTP/1 is spoken.
 function listen() {
-  const source = new EventSource(html.dataset.live);
-  source.addEventListener("open", () => show("live", "live", "Live; press to hold the page still"));
-  source.addEventListener("change", () => { show("live", "live", "Live; press to hold the page still"); refresh(); });
-  source.addEventListener("trouble", (event) => show("lost", "lost", JSON.parse(event.data)));
-  source.addEventListener("error", () => show("lost", "lost", "The connection broke; it is made again"));
-  return source;
+  hangUp();
+  if (held || document.hidden) return;
+  line = new EventSource(html.dataset.live);
+  line.addEventListener("open", () => { calling.reset(); show("live", "live", LIVE); });
+  line.addEventListener("change", (event) => { since = event.data; show("live", "live", LIVE); refresh(); });
+  line.addEventListener("trouble", (event) => show("lost", "lost", JSON.parse(event.data)));
+  line.addEventListener("error", () => {
+    show("lost", "lost", "The connection broke; it is made again");
+    if (line.readyState !== EventSource.CLOSED) return; // the browser itself makes it again
+    hangUp();
+    redial = setTimeout(listen, calling.next());
+  });
+}
+
+function hangUp() {
+  clearTimeout(redial);
+  line?.close();
+  line = null;
 }
 
 describe(document);
 // On a phone the pages' names do not all fit: the one that is shown stands in view.
 document.querySelector(".top nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 
-const parts = document.querySelectorAll("[data-part]");
 if (pulse && html.dataset.live && parts.length) {
   pulse.hidden = false;
   show("wait", "…", "Connecting");
-  let source = listen();
+  listen();
   pulse.addEventListener("click", () => {
-    held.by = !held.by;
-    pulse.setAttribute("aria-pressed", String(!held.by));
-    if (held.by) { source.close(); show("held", "held", "Held still; press to go on"); }
-    else { source = listen(); refresh(); }
+    held = !held;
+    pulse.setAttribute("aria-pressed", String(!held));
+    listen();
+    if (held) show("held", "held", "Held still; press to go on");
+    else refresh();
   });
-  document.addEventListener("visibilitychange", () => { if (!document.hidden) again(); });
+  document.addEventListener("visibilitychange", () => { listen(); look(); });
   const every = Math.min(...[...parts].map((part) => Number(part.dataset.every) || Infinity));
   if (every < Infinity) setInterval(refresh, every * 1000);
 }

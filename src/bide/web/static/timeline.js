@@ -45,7 +45,7 @@ function draw() {
   }
   const text = `${due.toLocaleString()} ${due === 1 ? "job" : "jobs"} due from ${moment(chosen.from)} until ${moment(chosen.to)}`;
   choice.textContent = text;
-  said.textContent = text;
+  if (said.textContent !== text) said.textContent = text; // or it would be read out at each refresh
   form.classList.add("is-made");
   document.getElementById("from").value = new Date(chosen.from / 1000).toISOString();
   document.getElementById("to").value = new Date(chosen.to / 1000).toISOString();

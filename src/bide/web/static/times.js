@@ -28,8 +28,16 @@ export function length(seconds) {
   return said.join("");
 }
 
+// Jobs are due by the server's clock; the reader's own may be wrong.
+let ahead = 0;
+
+export function follow(root) {
+  const now = Date.parse(root.dataset.now);
+  if (now) ahead = now - Date.now();
+}
+
 function relative(element) {
-  const away = (Date.parse(element.dateTime) - Date.now()) / 1000;
+  const away = (Date.parse(element.dateTime) - Date.now() - ahead) / 1000;
   const text = length(Math.abs(away));
   const said = text === "now" ? "now" : away > 0 ? `in ${text}` : `${text} ago`;
   if (element.textContent !== said) element.textContent = said;
@@ -47,4 +55,5 @@ export function describe(root) {
   root.querySelectorAll("time[data-rel]").forEach(relative);
 }
 
+follow(document.documentElement);
 setInterval(() => document.querySelectorAll("time[data-rel]").forEach(relative), 1000);

@@ -1,0 +1,110 @@
+"""What keeps a page live in a real browser: its line to the server, its reads, its clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bide import Queue
+from tests.web.browser import Tab, needs_browser
+
+expect = pytest.importorskip("playwright.sync_api").expect
+pytestmark = [needs_browser]
+
+COUNT = ".figures .delayed b"
+
+SEEN = """(hidden) => { Object.defineProperty(document, 'hidden', { value: hidden,
+  configurable: true }); document.dispatchEvent(new Event('visibilitychange')) }"""
+"""Brings a page before its reader, or away."""
+
+TOLD = """window.asked = 0;
+const real = window.fetch;
+window.setInterval = () => 0;
+window.fetch = (...all) => { window.asked += 1; return real(...all) };
+window.EventSource = class extends EventTarget { constructor() { super(); window.line = this }
+  close() {} }"""
+"""A page that a test tells of changes."""
+
+CHANGE = "line.dispatchEvent(new MessageEvent('change', { data: '0' })), window.asked"
+
+
+@pytest.mark.parametrize(("least", "asked"), [(0.0, 1), (3600.0, 0)])
+def test_a_change_reads_a_page_again_when_it_may_be(
+    tab: Callable[..., Tab], monkeypatch: pytest.MonkeyPatch, least: float, asked: int
+) -> None:
+    monkeypatch.setattr("bide.web.pages._LEAST", least)
+    monkeypatch.setattr("bide.web.pages._MOST", least)
+    mine = tab()
+    mine.page.add_init_script(TOLD)
+    page = mine.open("/workers")
+    assert page.evaluate(CHANGE) == asked
+
+
+def test_a_change_that_comes_while_a_page_is_read_is_not_lost(
+    tab: Callable[..., Tab], mail: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.web.pages._LEAST", 0.0)
+    monkeypatch.setattr("bide.web.site.RECENT", 0.0)
+    mail.enqueue("shop:remind", delay=600)
+    mine = tab()
+    mine.page.add_init_script(TOLD)
+    page = mine.open("/queue?q=mail")
+    read: list[Any] = []
+
+    def answer(route: Any) -> None:
+        if not read:  # the first is read, and another change comes before it has arrived
+            read.append(route.fetch())
+            mail.enqueue("shop:remind", delay=600)
+            page.evaluate(CHANGE)
+            route.fulfill(response=read[0])
+        else:
+            route.continue_()
+
+    page.route("**/queue?q=mail", answer)
+    page.evaluate(CHANGE)
+    expect(page.locator(COUNT)).to_have_text("2")
+
+
+def test_a_page_that_nobody_sees_has_no_line_and_one_that_was_refused_tries_again(
+    tab: Callable[..., Tab], mail: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.web.live.STREAMS", 1)
+    mail.enqueue("shop:remind", delay=600)
+    first, second = tab(), tab()
+    away = first.live("/queue?q=mail")
+    page = second.open("/queue?q=mail")
+    page.wait_for_selector("#pulse[data-is=lost]")
+    away.evaluate(SEEN, True)
+    page.wait_for_selector("#pulse[data-is=live]")
+    mail.enqueue("shop:remind", delay=600)
+    expect(page.locator(COUNT)).to_have_text("2")
+    assert away.locator(COUNT).text_content() == "1"
+    page.evaluate(SEEN, True)
+    away.evaluate(SEEN, False)
+    expect(away.locator(COUNT)).to_have_text("2")
+    for mine in (first, second):
+        assert all("503" in each for each in mine.wrong), "the browser's own words for the status"
+        mine.wrong.clear()
+
+
+def test_a_countdown_is_by_the_servers_clock(tab: Callable[..., Tab], mail: Queue) -> None:
+    job = mail.enqueue("shop:remind", delay=600)
+    mine = tab()
+    mine.page.add_init_script("const real = Date.now; Date.now = () => real() + 3_600_000")
+    shown = mine.live(f"/job?id={job.id}").locator(".countdown time")
+    assert shown.text_content().startswith(("in 9m", "in 10m"))
+
+
+def test_what_a_screen_reader_says_is_not_said_again(tab: Callable[..., Tab], mail: Queue) -> None:
+    mail.enqueue("shop:remind", delay=600)
+    page = tab().live("/")
+    page.focus("#chart")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#said")).to_contain_text("due from")
+    again = """() => new Promise((done) => { let said = 0;
+      new MutationObserver(() => { said += 1 }).observe(document.getElementById('said'),
+        { childList: true, characterData: true, subtree: true });
+      document.addEventListener('page:refreshed', () => setTimeout(() => done(said))) })"""
+    assert page.evaluate(again) == 0
