@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ def bearer(token: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"}
 
 
-@pytest.mark.parametrize("path", ["/", "/queues", "/nothing", "/api/queues", "/static/page.css"])
+@pytest.mark.parametrize("path", ["/", "/queues", "/nothing", "/api/queues", "/static/x/page.css"])
 def test_every_response_says_what_a_browser_may_do_with_it(path: str, page: Page) -> None:
     reply = page.get(path)
     for name, value in HEADERS.items():
@@ -41,8 +42,27 @@ def test_every_response_says_what_a_browser_may_do_with_it(path: str, page: Page
     assert "unsafe" not in policy
     assert "default-src 'none'" in policy
     assert "set-cookie" not in reply.headers
-    if "static" not in path:
+    assert reply.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("root", ["", "/static/x"])
+def test_what_stands_beside_a_page_is_kept_for_as_long_as_it_is_of_its_version(
+    root: str, one_url: str
+) -> None:
+    inner = app(url=one_url, local_role="viewer")
+    host = Starlette(routes=[Mount(root or "/", inner)], lifespan=inner.router.lifespan_context)
+    with serve(host, root=root) as page:
+        reply = page.get("/")
         assert reply.headers["cache-control"] == "no-store"
+        (at,) = re.findall(rf'src="{root}(/static/[0-9a-f]{{12}}/)live.js"', reply.text)
+        asked = re.findall(r'from "\./([\w.]+)"', page.get(f"{at}live.js").text)
+        assert asked == ["times.js"]
+        for name in ("live.js", "page.css", *asked):
+            kept = page.get(at + name).headers["cache-control"]
+            assert kept == "public, max-age=31536000, immutable"
+        assert page.get("/static/older/live.js").headers["cache-control"] == "no-store"
+        gone = page.get(f"{at}gone.js")
+        assert (gone.status, gone.headers["cache-control"]) == (404, "no-store")
 
 
 def test_no_page_has_scripts_or_styles_in_it(page: Page, mail: Queue) -> None:
@@ -227,9 +247,9 @@ def test_it_can_be_mounted_in_another_application(one_url: str, mail: Queue) -> 
     with serve(host, root="/admin/jobs") as page:
         text = page.get("/").text
         assert 'href="/admin/jobs/queues"' in text
-        assert 'src="/admin/jobs/static/live.js?v=' in text
+        assert 'src="/admin/jobs/static/' in text
         assert 'data-live="/admin/jobs/api/live"' in text
-        assert page.get("/static/live.js").status == 200
+        assert page.get("/static/x/live.js").status == 200
         assert 'action="/admin/jobs/do"' in page.get("/job", id=job.id).text
         reply = page.post(verb="promote", q="mail", id=job.id)
         assert reply.headers["location"] == f"/admin/jobs/job?q=mail&id={job.id}"
@@ -257,12 +277,8 @@ def test_a_user_who_may_only_look_on_the_server_is_enough_to_look(
             ):
                 assert page.get(path).status == 200, path
             assert page.get("/job", id=job.id).status == 200
-            assert (
-                page.get("/api/range", **{"from": "1" + "0" * 15, "to": "4" + "0" * 15}).json[
-                    "total"
-                ]
-                == 1
-            )
+            span = {"from": "1" + "0" * 15, "to": "4" + "0" * 15}
+            assert page.get("/api/range", **span).json["total"] == 1
             assert "look-look" not in page.get("/").text
             assert page.post(verb="pause", q="mail").status == 502
             assert not mail.counts().paused
