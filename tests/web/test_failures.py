@@ -65,7 +65,7 @@ def test_a_group_keeps_counts_and_no_jobs(
     fetch = Site.fetch
 
     async def watched(site: Site, queue: str, ids: Sequence[str]) -> list[Snapshot]:
-        held.append(sum(isinstance(each, Snapshot) for each in gc.get_objects()))
+        held.append(sum(type(each) is Snapshot for each in gc.get_objects()))
         return await fetch(site, queue, ids)
 
     monkeypatch.setattr(Site, "fetch", watched)
