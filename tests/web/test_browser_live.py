@@ -67,6 +67,24 @@ def test_a_change_that_comes_while_a_page_is_read_is_not_lost(
     expect(page.locator(COUNT)).to_have_text("2")
 
 
+def test_what_a_page_did_not_have_appears(tab: Callable[..., Tab], mail: Queue) -> None:
+    page = tab().live("/")
+    assert page.locator("#chart").count() == 0
+    mail.enqueue("shop:remind", delay=600)
+    expect(page.locator("#chart")).to_be_visible()
+
+    page = tab().live("/queue?q=mail")
+    search = page.locator("input[name=text]")
+    search.fill("half a wo")
+    mail.enqueue_call("shop:remind", delay=600, group="customer-7")
+    expect(page.locator(COUNT)).to_have_text("2")
+    expect(search).to_have_value("half a wo")
+    assert page.locator("#groups").count() == 0, "it would take away what is typed"
+    search.blur()
+    mail.enqueue("shop:remind", delay=600)
+    expect(page.locator("#groups")).to_contain_text("customer-7")
+
+
 def test_a_page_that_nobody_sees_has_no_line_and_one_that_was_refused_tries_again(
     tab: Callable[..., Tab], mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

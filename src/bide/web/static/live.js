@@ -36,11 +36,25 @@ function show(state, text, title) {
 }
 
 // Whoever stands in a field, or has marked text, is not to lose it.
-function inUse(part) {
+function marked(part) {
   const chosen = document.getSelection();
-  if (chosen && !chosen.isCollapsed && part.contains(chosen.anchorNode)) return true;
+  return chosen && !chosen.isCollapsed && part.contains(chosen.anchorNode);
+}
+
+function inUse(part) {
+  if (marked(part)) return true;
   const active = document.activeElement;
   return part.contains(active) && active.matches("input, select, textarea, button, summary, pre, ol");
+}
+
+// A part that comes or goes, such as that of the first log line, needs the page anew.
+function hasOtherParts(page) {
+  const ids = (root) => [...root.querySelectorAll("[data-part]")].map((part) => part.id).join();
+  return ids(page) !== ids(document);
+}
+
+function mayReload() {
+  return !marked(document.body) && !document.activeElement.matches("input, select, textarea");
 }
 
 function exchange(part, fresh) {
@@ -67,6 +81,10 @@ async function read() {
     rest = pace(page.documentElement);
     reading.reset();
     follow(page.documentElement);
+    if (hasOtherParts(page) && mayReload()) {
+      location.reload();
+      return;
+    }
     for (const part of document.querySelectorAll("[data-part]")) {
       const fresh = page.getElementById(part.id);
       if (fresh && !inUse(part)) exchange(part, fresh);
