@@ -57,6 +57,7 @@ def paths(desk: Page, mail: Queue) -> list[str]:
         "/groups?q=mail",
         "/queue?q=mail",
         "/jobs",
+        "/range?from=2020-01-01T00:00Z&to=2120-01-01T00:00Z",
     ]
     return [*some, f"/job?q=mail&id={id}", "/failures", "/workers", "/jobs?text=nothing"]
 
