@@ -11,6 +11,7 @@ import msgspec
 from bide import aio
 from bide.cli.site import NotFound
 from bide.connection import resolve_prefix
+from bide.errors import UsageError
 from bide.ids import check_name
 from bide.job import Snapshot
 from bide.keys import Keys, keys_of
@@ -73,6 +74,18 @@ class Site:
         if name not in there:
             raise NotFound(f"There is no queue {name!r} here; it appears with its first job.")
         return [name]
+
+    async def one(self, name: str) -> str:
+        """The queue of that name.
+
+        Raises:
+            UsageError: no name was given.
+            NotFound: there is none, or it is not shown.
+        """
+        if not name:
+            raise UsageError("Which queue? Give its name as q=.")
+        (found,) = await self.known(name)
+        return found
 
     async def counts(self, names: Sequence[str]) -> dict[str, Counts]:
         """How many jobs are in each state, by queue."""
