@@ -145,7 +145,7 @@ def test_a_range_of_too_many_is_changed_in_parts(
     asked = desk.post(verb="cancel", **RANGE)
     assert "There are 25" in asked.text
     done = desk.post(**sure(asked))
-    assert "15 were too many" in done.text
+    assert "15 more were too many" in done.text
     assert mail.counts().cancelled == 10
     done = desk.post(**sure(desk.post(**fields(done))))
     done = desk.post(**sure(desk.post(**fields(done))))
