@@ -35,7 +35,7 @@ def test_a_change_reads_a_page_again_when_it_may_be(
     tab: Callable[..., Tab], monkeypatch: pytest.MonkeyPatch, least: float, asked: int
 ) -> None:
     monkeypatch.setattr("bide.web.pages._LEAST", least)
-    monkeypatch.setattr("bide.web.pages._MOST", least)
+    monkeypatch.setattr("bide.web.site._REST", 0)
     mine = tab()
     mine.page.add_init_script(TOLD)
     page = mine.open("/workers")
@@ -46,7 +46,7 @@ def test_a_change_that_comes_while_a_page_is_read_is_not_lost(
     tab: Callable[..., Tab], mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bide.web.pages._LEAST", 0.0)
-    monkeypatch.setattr("bide.web.site.RECENT", 0.0)
+    monkeypatch.setattr("bide.web.site._REST", 0)
     mail.enqueue("shop:remind", delay=600)
     mine = tab()
     mine.page.add_init_script(TOLD)
@@ -64,6 +64,22 @@ def test_a_change_that_comes_while_a_page_is_read_is_not_lost(
 
     page.route("**/queue?q=mail", answer)
     page.evaluate(CHANGE)
+    expect(page.locator(COUNT)).to_have_text("2")
+
+
+def test_who_was_shown_an_older_read_reads_again(
+    tab: Callable[..., Tab], mail: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.web.pages._LEAST", 0.0)
+    monkeypatch.setattr("bide.web.site._REST", 0)
+    mail.enqueue("shop:remind", delay=600)
+    mine = tab()
+    mine.page.add_init_script(TOLD)
+    page = mine.open("/queue?q=mail")
+    before = page.request.get(page.url).text()
+    mail.enqueue("shop:remind", delay=600)
+    page.route("**/queue?q=mail", lambda route: route.fulfill(body=before), times=1)
+    page.evaluate(CHANGE.replace("'0'", "String(Date.now() / 1000)"))
     expect(page.locator(COUNT)).to_have_text("2")
 
 

@@ -45,7 +45,9 @@ def test_what_sounds_like_a_secret_is_hidden_however_it_is_written(name: str) ->
     assert mask_secrets("a:b", "kwargs", {"x": [{name: "s3cr3t"}]}) == {"x": [{name: HIDDEN}]}
 
 
-@pytest.mark.parametrize("name", ["order", "key", "keyboard", "card", "monkey", "compass", "pin", "author"])
+@pytest.mark.parametrize(
+    "name", ["order", "key", "keyboard", "card", "monkey", "compass", "pin", "author"]
+)
 def test_what_does_not_is_shown(name: str) -> None:
     assert mask_secrets("a:b", "meta", {name: 1}) == {name: 1}
 

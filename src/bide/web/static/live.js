@@ -12,7 +12,7 @@ let held = false; // whoever reads holds the page still
 let wanted = false; // something has changed that is not shown
 let busy = false;
 let timer = 0;
-let since = "0"; // when the server saw what it told of last
+let since = 0; // when the server had seen what it told of last
 let next = performance.now() + pace(html); // when the page may be read again
 let line = null;
 let redial = 0;
@@ -74,12 +74,13 @@ async function read() {
   wanted = false;
   let rest;
   try {
-    const headers = { accept: "text/html", "x-bide-since": since };
+    const headers = { accept: "text/html", "x-bide-refresh": "1" };
     const response = await fetch(location.href, { headers, cache: "no-store" });
     if (!response.ok) throw new Error(response.status);
     const page = new DOMParser().parseFromString(await response.text(), "text/html");
     rest = pace(page.documentElement);
     reading.reset();
+    if (Number(page.documentElement.dataset.seen) < since) wanted = true; // another's, read before that
     follow(page.documentElement);
     if (hasOtherParts(page) && mayReload()) {
       location.reload();
@@ -118,7 +119,7 @@ function listen() {
   if (held || document.hidden) return;
   line = new EventSource(html.dataset.live);
   line.addEventListener("open", () => { calling.reset(); show("live", "live", LIVE); });
-  line.addEventListener("change", (event) => { since = event.data; show("live", "live", LIVE); refresh(); });
+  line.addEventListener("change", (event) => { since = Number(event.data); show("live", "live", LIVE); refresh(); });
   line.addEventListener("trouble", (event) => show("lost", "lost", JSON.parse(event.data)));
   line.addEventListener("error", () => {
     show("lost", "lost", "The connection broke; it is made again");
