@@ -83,10 +83,10 @@ def test_what_took_long_is_shared_for_long_and_a_failure_is_not() -> None:
             nonlocal began
             began += 1
             if began == 1:
-                raise ValueError
+                raise ValueError("the first")
             return began
 
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="first"):
             await recent.read("", read)
         assert [await recent.read("", read) for _ in range(3)] == [2, 2, 2]
         assert await recent.read("other", read) == 3
