@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 import click
@@ -96,10 +96,11 @@ def top(
 
 def _picture(seen: dict[str, Any], where: str, width: int) -> Group:
     line, queues = seen["timeline"], seen["queues"]["queues"]
-    due = sum(sum(each["due"].values()) for each in line["stretches"] if _is_ahead(each, line))
     parts: list[Any] = [
         Text(printable(where), "bold"),
-        Text(f"{count(due, 'job')} due in the next {line['span']}; {line['active']:,} run"),
+        Text(
+            f"{count(sum(line['ahead'].values()), 'job')} due in the next {line['span']}; {line['active']:,} run"
+        ),
         Text(_bars(line, max(10, min(120, width - 36))), "cyan"),
         _queues(queues),
     ]
@@ -112,11 +113,6 @@ def _picture(seen: dict[str, Any], where: str, width: int) -> Group:
     workers = seen["workers"]["workers"]
     parts.append(_workers(workers) if workers else Text("No worker runs.", "yellow"))
     return Group(*parts)
-
-
-def _is_ahead(each: dict[str, Any], line: dict[str, Any]) -> bool:
-    end = datetime.fromisoformat(each["at"]) + timedelta(seconds=line["step"])
-    return end > datetime.fromisoformat(line["now"])
 
 
 def _bars(line: dict[str, Any], width: int) -> str:
