@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -241,6 +242,29 @@ def test_what_begins_meanwhile_is_not_asked_to_end(one_url: str, mail: Queue) ->
         done = desk.post(**form, sure="1")
     assert "Left alone: 1 is active" in done.text
     assert not job.refresh().cancelling
+
+
+@pytest.mark.parametrize("leave", [3, 8, 10])
+def test_no_job_is_passed_over_while_others_leave_the_list(
+    leave: int, one_url: str, mail: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.web.reads.scan._READ", 5)
+    monkeypatch.setattr("bide.web.reads.scan._OVERLAP", 2)
+    jobs = mail.enqueue_many([mail.prepare("shop:remind", (i,), delay=60 + i) for i in range(24)])
+    met: Counter[int] = Counter()
+
+    def look(task: str, kind: str, value: Any) -> Any:
+        if kind == "args":
+            met[value[0]] += 1
+            if len(met) == 10:
+                for job in jobs[:leave]:
+                    job.cancel()
+        return value
+
+    with serve(app(url=one_url, mask=look, local_role="viewer")) as page:
+        found = page.get("/api/jobs", state="delayed", text="nowhere").json
+    assert met == dict.fromkeys(range(24), 1), "each once"
+    assert (found["looked"], found["next"]) == (24, None)
 
 
 def test_a_link_means_failures_of_its_kind_and_no_others(desk: Page, mail: Queue) -> None:

@@ -96,11 +96,10 @@ def top(
 
 def _picture(seen: dict[str, Any], where: str, width: int) -> Group:
     line, queues = seen["timeline"], seen["queues"]["queues"]
+    due = sum(line["ahead"].values())
     parts: list[Any] = [
         Text(printable(where), "bold"),
-        Text(
-            f"{count(sum(line['ahead'].values()), 'job')} due in the next {line['span']}; {line['active']:,} run"
-        ),
+        Text(f"{count(due, 'job')} due in the next {line['span']}; {line['active']:,} run"),
         Text(_bars(line, max(10, min(120, width - 36))), "cyan"),
         _queues(queues),
     ]
