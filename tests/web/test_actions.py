@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 import pytest
 
 from bide import Queue, Worker
-from bide.ops import consume
+from bide.ops import ahead, consume
 from bide.web import app
 from bide.web.changes import spread
 from tests.web.serving import Page, Reply, serve
@@ -206,6 +206,20 @@ def test_a_filter_goes_on_where_it_has_stopped(
     assert mail.counts().cancelled == len(wanted)
 
 
+def test_all_that_have_ended_are_deleted_part_by_part(
+    desk: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.web.chosen.LOOK", 10)
+    for id in due_in_the_range(mail, 25):
+        mail.fetch(id).cancel()
+    page = desk.post(verb="delete", state="cancelled")
+    for _ in range(10):
+        if 'class="tools"' in page.text:
+            page = desk.post(**fields(page))
+    assert mail.counts().cancelled == 0
+    assert "5 jobs deleted" in page.text
+
+
 def test_no_more_is_changed_than_was_shown(desk: Page, mail: Queue) -> None:
     due_in_the_range(mail, 5)
     asked = desk.post(verb="cancel", **RANGE)
@@ -249,7 +263,8 @@ def test_no_job_is_passed_over_while_others_leave_the_list(
     leave: int, one_url: str, mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bide.web.reads.scan._READ", 5)
-    monkeypatch.setattr("bide.web.reads.scan._OVERLAP", 2)
+    monkeypatch.setattr("bide.web.reads.walk.OVERLAP", 2)
+    monkeypatch.setattr("bide.web.reads.walk.BACK", 5)
     jobs = mail.enqueue_many([mail.prepare("shop:remind", (i,), delay=60 + i) for i in range(24)])
     met: Counter[int] = Counter()
 
@@ -265,6 +280,62 @@ def test_no_job_is_passed_over_while_others_leave_the_list(
         found = page.get("/api/jobs", state="delayed", text="nowhere").json
     assert met == dict.fromkeys(range(24), 1), "each once"
     assert (found["looked"], found["next"]) == (24, None)
+
+
+@pytest.mark.parametrize("leave", [3, 8, 10])
+def test_none_of_a_range_is_passed_over_while_others_leave_it(
+    leave: int, desk: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.web.chosen._PAGE", 10)
+    monkeypatch.setattr("bide.web.reads.walk.OVERLAP", 2)
+    monkeypatch.setattr("bide.web.reads.walk.BACK", 5)
+    ids = due_in_the_range(mail, 40)
+    between, calls = ahead.between, itertools.count(1)
+
+    def read(*args: Any) -> Any:
+        if next(calls) == 2:
+            for id in ids[:leave]:
+                mail.fetch(id).cancel()
+        return between(*args)
+
+    monkeypatch.setattr("bide.web.chosen.ahead.between", read)
+    asked = desk.post(verb="promote", **RANGE)
+    assert "Run now 40 jobs" in asked.text
+    monkeypatch.setattr("bide.web.chosen.ahead.between", between)
+    assert f"{40 - leave} jobs made due now" in desk.post(**sure(asked)).text
+
+
+def test_who_looks_on_later_passes_nothing_over(
+    page: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.web.reads.jobs.LOOK", 10)
+    jobs = mail.enqueue_many([mail.prepare("shop:remind", ("x",), delay=60 + i) for i in range(30)])
+    first = page.get("/api/jobs", state="delayed", text="x").json
+    for job in jobs[:7]:
+        job.cancel()
+    seen = {job["id"] for job in first["jobs"]}
+    while first["next"]:
+        first = page.get("/api/jobs", state="delayed", text="x", after=first["next"]).json
+        seen |= {job["id"] for job in first["jobs"]}
+    assert seen == {job.id for job in jobs}
+
+
+def test_what_is_to_run_again_meanwhile_is_not_deleted(one_url: str, mail: Queue) -> None:
+    mail.enqueue(broken, 1, retry=0)
+    Worker([mail], modules=[__name__]).work(burst=True)
+    (job,) = mail.jobs("failed")
+
+    def again(task: str, kind: str, value: Any) -> Any:
+        """Somebody retries it while it is looked at."""
+        if job.refresh().status == "failed":
+            job.retry()
+        return value
+
+    form = {"q": "mail", "verb": "delete", "state": "failed", "text": "1"}
+    with serve(app(url=one_url, mask=again, local_role="operator")) as desk:
+        done = desk.post(**form, sure="1")
+    assert "Left alone: 1 had been enqueued again" in done.text
+    assert job.refresh().status == "waiting"
 
 
 def test_a_link_means_failures_of_its_kind_and_no_others(desk: Page, mail: Queue) -> None:
@@ -320,6 +391,8 @@ def sure(page: Reply) -> dict[str, str]:
         {"verb": "reschedule", "q": "mail", "id": "x", "at": "2030-01-01T00:00"},
         {"verb": "spread", **RANGE, "over": "0"},
         {"verb": "spread", **RANGE},
+        {"verb": "spread", "state": "delayed", "over": "1m"},
+        {"verb": "reschedule", "state": "delayed", "delay": "1m"},
     ],
 )
 def test_a_form_that_cannot_be_meant_changes_nothing(

@@ -40,7 +40,7 @@ def test_the_heat_map_is_a_table_too(page: Page, mail: Queue, one_url: str) -> N
     cells = dict(re.findall(r'data-label="([^"]*)">([\d,]+)<', row))
     assert {name: n for name, n in cells.items() if n != "0"} == {
         "below 1ms": "1,234",
-        "below 256ms": "7",
+        "below 128ms": "7",
         "more": "3",
     }
 

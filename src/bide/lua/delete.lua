@@ -22,8 +22,9 @@
 -- @key   wake       hints when something is freed
 -- @key   keep       reads the earliest promise
 -- @key   events     tells listeners
+-- @arg   unbegun   integer  1 if jobs that have not ended may go too
 -- @rest  id
--- @reply ok, then per job: ok | active | gone
+-- @reply ok, then per job: ok | active | unended | gone
 -- @include clock find record retain ended event hint when term group depend hold
 
 local TELL = 100
@@ -39,20 +40,22 @@ for i = rest, #ARGV do
   if redis.call('ZSCORE', active, id) then
     word = 'active'
   else
-    local level, at = find.take_due(due, id)
+    local level, at
+    if unbegun == 1 then level, at = find.take_due(due, id) end
     if level == group.GROUPED then group.leave(sets, touched, at, id) end
     if level or redis.call('ZREM', completed, id) == 1 or redis.call('ZREM', failed, id) == 1
-      or redis.call('ZREM', cancelled, id) == 1 or redis.call('ZREM', blocked, id) == 1 then
+      or redis.call('ZREM', cancelled, id) == 1
+      or (unbegun == 1 and redis.call('ZREM', blocked, id) == 1) then
       done[#done + 1] = id
     else
-      word = 'gone'
+      word = unbegun == 0 and redis.call('HEXISTS', jobs, id) == 1 and 'unended' or 'gone'
     end
   end
   reply[#reply + 1] = word
 end
 if #done == 0 then return reply end
 local now = clock.now(meta)
-group.turns(sets, touched, now)
+if next(touched) then group.turns(sets, touched, now) end
 hold.free(unique, terms, done)
 retain.forget({jobs, run, results, notes, terms}, done)
 local limits = retain.limits(meta)

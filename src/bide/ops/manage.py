@@ -72,10 +72,15 @@ def retry(keys: Keys, ids: Sequence[str], when: str) -> Command[list[Moved]]:
     return command("retry", keys, (new_id(), when, *map(raw, ids)), _read_moved)
 
 
-def delete(keys: Keys, ids: Sequence[str]) -> Command[list[str]]:
-    """Remove up to `CHUNK` jobs; for each `ok`, `active` (nothing removed) or `gone`."""
+def delete(keys: Keys, ids: Sequence[str], unbegun: bool = True) -> Command[list[str]]:
+    """Remove up to `CHUNK` jobs.
+
+    For each `ok`, `active` or (if none may go that has not begun) `unended`: nothing was removed;
+    or `gone`.
+    """
     _check_few(ids)
-    return command("delete", keys, [*map(raw, ids)], lambda reply: words(reply, 1))
+    args = (int(unbegun), *map(raw, ids))
+    return command("delete", keys, args, lambda reply: words(reply, 1))
 
 
 def pause(keys: Keys) -> Command[None]:

@@ -1,4 +1,4 @@
-"""What an operator may do to jobs: first it is said which, then it is done to no more than those.
+"""What an operator may do to jobs: first it is said how many, then it is done to no more than that.
 
 A form says the verb, and which jobs: by `id` in a queue `q`; by `from` and `to`, the range in which
 they are due; or by the filter of a list. Of a range or a filter, the answer is how many jobs that
@@ -61,6 +61,9 @@ _TRIP: Final = 10
 
 _FINE: Final = ("ok", "asked")
 
+_IN_THEIR_LIST: Final = ("reschedule", "spread")
+"""What leaves jobs in the list in which they stand, so that the rest of it could not be told."""
+
 _OF_ONE_FORM: Final = ("sure", "as_of", "after")
 """What the form for the rest says anew."""
 
@@ -73,6 +76,8 @@ async def change_jobs(site: Site, request: Request, asked: Asked, verb: str) -> 
         NotFound: there is no such queue.
     """
     does = VERBS[verb]
+    if verb in _IN_THEIR_LIST and not (asked.text("id") or asked.text("from")):
+        raise UsageError(f"{does.does} which jobs? Give an id, or a range: from= and to=.")
     what = _what(verb, asked)  # before anything is asked or done: it must be one that can be meant
     chosen = await choose(site, asked, does.states)
     if not chosen.named and chosen.total > MOST and asked.text("from"):
@@ -165,7 +170,7 @@ async def _do(site: Site, verb: str, asked: Asked, chosen: Chosen) -> dict[str, 
     """Do it in bounded steps; how many jobs of each queue came to which word."""
     came: dict[str, Counter[str]] = {}
     for queue, ids in chosen.ids.items():
-        commands = _commands(site, verb, asked, queue, ids, chosen.may_run)
+        commands = _commands(site, verb, asked, queue, ids, chosen.states)
         words = came[queue] = Counter[str]()
         for i in range(0, len(commands), _TRIP):
             for replies in await site.client.run_many(commands[i : i + _TRIP]):
@@ -174,7 +179,12 @@ async def _do(site: Site, verb: str, asked: Asked, chosen: Chosen) -> dict[str, 
 
 
 def _commands(
-    site: Site, verb: str, asked: Asked, queue: str, ids: Sequence[str], may_run: bool
+    site: Site,
+    verb: str,
+    asked: Asked,
+    queue: str,
+    ids: Sequence[str],
+    states: Sequence[State],
 ) -> list[Command[Any]]:
     keys = site.keys(queue)
     if verb == "spread":
@@ -185,7 +195,7 @@ def _commands(
         some = ids[i : i + manage.CHUNK]
         match verb:
             case "cancel":
-                commands.append(manage.cancel(keys, some, running=may_run))
+                commands.append(manage.cancel(keys, some, running=State.ACTIVE in states))
             case "promote":
                 commands.append(manage.promote(keys, some))
             case "reschedule":
@@ -193,7 +203,7 @@ def _commands(
             case "retry":
                 commands.append(manage.retry(keys, some, "+0"))
             case _:
-                commands.append(manage.delete(keys, some))
+                commands.append(manage.delete(keys, some, unbegun=not FINISHED.issuperset(states)))
     return commands
 
 

@@ -14,6 +14,7 @@ from bide.states import FINISHED, State
 from bide.web.asked import LATEST_US, Asked
 from bide.web.reads.range import read_range
 from bide.web.reads.scan import Place, Scan, Wanted
+from bide.web.reads.walk import OVERLAP, Walk
 from bide.web.site import Site
 
 MOST: Final = 100_000
@@ -21,6 +22,9 @@ MOST: Final = 100_000
 
 LOOK: Final = 20_000
 """Jobs that are looked at for those that fit a filter; the next part goes on from there."""
+
+_PAGE: Final = MAX_PAGE - OVERLAP
+"""Jobs read per round trip."""
 
 _DATED: Final = (State.ACTIVE, *FINISHED)
 """States of which a job has the moment at which it came there."""
@@ -34,8 +38,8 @@ class Chosen:
     """By queue."""
     named: bool = False
     """Whether it is one job, by its id."""
-    may_run: bool = False
-    """Whether those that run are meant; else one that has begun meanwhile is not."""
+    states: tuple[State, ...] = (State.WAITING, State.DELAYED)
+    """In which they are meant: what has come to another meanwhile is not."""
     total: int = 0
     """How many there are to mean, where that is known without looking at each; else how many
     there are to look at."""
@@ -72,7 +76,7 @@ async def choose(site: Site, asked: Asked, states: Sequence[State]) -> Chosen:
     """
     if id := asked.text("id"):
         queue = await site.one(asked.text("q"))
-        return Chosen({queue: [id]}, named=True, may_run=True, total=1)
+        return Chosen({queue: [id]}, named=True, states=tuple(State), total=1)
     if asked.text("from"):
         return await _in_range(site, asked)
     if not asked.text("state"):
@@ -85,17 +89,19 @@ async def _in_range(site: Site, asked: Asked) -> Chosen:
     chosen = Chosen()
     for queue in await site.known(asked.text("q")):
         ids: list[str] = []
-        while True:
-            room = min(MAX_PAGE, MOST - chosen.count - len(ids))
-            command = ahead.between(site.keys(queue), from_us, to_us, len(ids), room)
-            page = await site.client.run(command)
-            ids += [id for id, _ in page.jobs]
-            if not page.jobs or len(page.jobs) < room or len(ids) >= page.total:
+        walk, room = Walk(), MOST - chosen.count
+        while not walk.is_over:
+            start, size = walk.page(min(_PAGE, room - len(ids)))
+            page = await site.client.run(
+                ahead.between(site.keys(queue), from_us, to_us, start, size)
+            )
+            ids += walk.read([id for id, _ in page.jobs])
+            if len(ids) >= room:
                 break
-        chosen.total += page.total
+        chosen.total += max(page.total, len(ids))
         chosen.as_of_us = page.now_us
         if ids:
-            chosen.ids[queue] = list(dict.fromkeys(ids))
+            chosen.ids[queue] = ids
     return chosen
 
 
@@ -105,8 +111,7 @@ async def _that_fit(site: Site, asked: Asked, states: Sequence[State]) -> Chosen
     if odd:
         raise UsageError(f"That cannot be done to jobs that are {', '.join(odd)}.")
     scan = Scan(site, wanted, look=LOOK, after=asked.text("after"))
-    may_run = State.ACTIVE in wanted.states
-    chosen = Chosen(may_run=may_run, as_of_us=asked.number("as_of", 0, LATEST_US))
+    chosen = Chosen(states=wanted.states, as_of_us=asked.number("as_of", 0, LATEST_US))
     async for seen in scan.each():
         if not chosen.as_of_us:
             chosen.as_of_us = seen.snapshot.now_us

@@ -10,7 +10,7 @@ from bide.clock import describe
 SIDE: Final = 10
 ROW: Final = 26
 
-STYLES: Final = ("on", "on", "on", "soon", "soon", "late", "late", "late")
+STYLES: Final = ("on", "on", "on", "soon", "soon", "late", "late", "late", "late")
 """How each band of lateness is filled, the least late first."""
 
 
@@ -67,5 +67,8 @@ def draw_heat(shown: dict[str, Any]) -> Heat | None:
 
 
 def _near(seconds: float) -> float:
-    """1.024 s are called a second, and 65.5 s a minute."""
-    return round(seconds, 3) if seconds < 1 else 60 if seconds > 60 else round(seconds)
+    """1.024 s are called a second, 65.5 s a minute, and so on."""
+    if seconds < 1:
+        return round(seconds, 3)
+    to = 1 if seconds < 60 else 60 if seconds < 3600 else 600
+    return round(seconds / to) * to

@@ -27,9 +27,9 @@ class Span(NamedTuple):
 
 SPANS: Final = {"hour": Span(60, 1, 20), "day": Span(1440, 15, 10), "week": Span(10_080, 120, 2)}
 
-BANDS: Final = (2, 5, 8, 10, 12, 15, 18, LAST)
-"""The last bucket of each band of lateness: below 1 ms, 8 ms, 64 ms, 256 ms, 1 s, 8 s, 65 s; all
-that is later."""
+BANDS: Final = (2, 6, 9, 12, 15, 18, 22, 26, LAST)
+"""The last bucket of each band of lateness: below 1 ms, 16 ms, 128 ms, 1 s, 8 s, 65 s, 17 min,
+4.7 h; all that is later."""
 
 _CALL: Final = 480
 """Minutes read per call: some milliseconds of the server's."""

@@ -16,6 +16,7 @@ from bide.states import LISTABLE, State
 from bide.web.asked import Asked
 from bide.web.reads.alike import kind_of
 from bide.web.reads.shape import searched
+from bide.web.reads.walk import Walk
 from bide.web.site import Site
 
 LOOK: Final = 2_000
@@ -24,9 +25,8 @@ LOOK: Final = 2_000
 _READ: Final = 200
 """Jobs read per round trip."""
 
-_OVERLAP: Final = 20
-"""Ids that are read once more: where none of them is known, jobs before them have left the list,
-and others have come up in their place, which were not looked at."""
+_MOVING: Final = (State.WAITING, State.DELAYED)
+"""States whose lists lose their first jobs; the others gain theirs there."""
 
 _DIGITS: Final = re.compile("[0-9]{1,12}")
 
@@ -158,36 +158,27 @@ class Scan:
             state: sum(getattr(each, state) for each in counts.values()) for state in LISTABLE
         }
         self.total = sum(self.states[state] for state in self.wanted.states)
-        start, self.looked = begin.start, begin.looked
-        most = self.looked + self.look
+        self.looked, most = begin.looked, begin.looked + self.look
+        walk, behind = Walk(begin.start, begin.behind), begin.behind
         for state, queue in lists[lists.index((begin.state, begin.queue)) :] if lists else []:
-            known: set[str] = set()
-            while getattr(counts[queue], state):
+            while getattr(counts[queue], state) and not walk.is_over:
                 if self.looked >= most:
-                    self.next = Place(start, self.looked, state, queue)
+                    self.next = Place(walk.start, self.looked, state, queue, behind)
                     return
-                size = min(_READ, most - self.looked)
-                first = max(0, start - _OVERLAP) if known else start
-                size += start - first
-                command = inspect.listing(self.site.keys(queue), state, first, size)
+                start, size = walk.page(min(_READ, most - self.looked))
+                command = inspect.listing(self.site.keys(queue), state, start, size)
                 ids = await self.site.client.run(command)
-                if known and first and known.isdisjoint(ids):
-                    start = max(0, first - _READ)
-                    continue
-                fresh = {id: first + i for i, id in enumerate(ids) if id not in known}
-                known.update(fresh)
+                fresh = walk.read(ids)
                 by_id: dict[str, Snapshot] = {
                     s.id: s for s in await self.site.fetch(queue, [*fresh])
                 }
                 for id, at in fresh.items():
-                    place = Place(at, self.looked, state, queue)
+                    place = Place(at, self.looked, state, queue, behind)
                     self.looked += 1
+                    behind = (id,) if state in _MOVING else ()
                     if id in by_id:
                         yield Seen(queue, by_id[id]), place
-                start = first + len(ids)
-                if len(ids) < size:
-                    break
-            start = 0
+            walk, behind = Walk(), ()
 
 
 class Place(NamedTuple):
@@ -199,9 +190,11 @@ class Place(NamedTuple):
     """How many jobs were looked at before."""
     state: State
     queue: str
+    behind: tuple[str, ...] = ()
+    """The job before it, in a list whose first jobs leave it."""
 
     def __str__(self) -> str:
-        return f"{self.start}.{self.looked}.{self.state}.{self.queue}"
+        return " ".join((f"{self.start}.{self.looked}.{self.state}.{self.queue}", *self.behind))
 
     @classmethod
     def read(cls, text: str, lists: Sequence[tuple[State, str]]) -> Place:
@@ -212,13 +205,14 @@ class Place(NamedTuple):
         """
         if not text:
             return cls(0, 0, *(lists[0] if lists else (State.ACTIVE, "")))
-        start, looked, state, queue, *_ = *text.split(".", 3), "", "", "", ""
+        place, *behind = text.split(" ", 1)
+        start, looked, state, queue, *_ = *place.split(".", 3), "", "", "", ""
         is_number = all(_DIGITS.fullmatch(each) for each in (start, looked))
         for one, name in lists if is_number else ():
             if (one, name) == (state, queue):
-                return cls(int(start), int(looked), one, name)
+                return cls(int(start), int(looked), one, name, tuple(behind))
         raise UsageError(f"after={text[:60]!r} is no place in these lists; leave it out to begin.")
 
     def up(self, by: int) -> Place:
         """The same place once so many before it have left the list; no job is passed over."""
-        return self._replace(start=max(0, self.start - by))
+        return self._replace(start=max(0, self.start - by), behind=()) if by else self

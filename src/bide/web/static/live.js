@@ -44,7 +44,7 @@ function marked(part) {
 function inUse(part) {
   if (marked(part)) return true;
   const active = document.activeElement;
-  return part.contains(active) && active.matches("input, select, textarea, button, summary, pre, ol");
+  return part.contains(active) && active.matches("input, select, textarea, pre, ol");
 }
 
 // A part that comes or goes, such as that of the first log line, needs the page anew.
