@@ -39,9 +39,8 @@ def web(
     whose name does not matter, and the password, which is the token.
     """
     try:
-        import uvicorn
-
         from bide.web.application import app, credentials_are_set
+        from bide.web.serving import serve
     except ModuleNotFoundError as error:
         if error.name not in ("uvicorn", "starlette", "jinja2", "markupsafe"):
             raise
@@ -59,18 +58,11 @@ def web(
         queues=queues or None,
         local_role="operator" if operator else "viewer",
     )
-    config = uvicorn.Config(
-        page,
-        log_level="warning",
-        access_log=False,
-        timeout_graceful_shutdown=1,
-        server_header=False,
-    )
     with _listening(host, port) as listener:
         at, number = listener.getsockname()[:2]
         shown = f"[{at}]" if ":" in at else at
         echo(f"The page is at http://{shown}:{number}/ (Ctrl-C ends it).")
-        uvicorn.Server(config).run(sockets=[listener])
+        serve(page, listener)
 
 
 def _is_loopback(host: str) -> bool:
