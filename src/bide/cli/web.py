@@ -84,8 +84,9 @@ def _listening(host: str, port: int) -> socket.socket:
         return socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
         )
-    except OSError as error:
+    except (OSError, TypeError) as error:  # the latter: what is no host's name
+        why = error.strerror if isinstance(error, OSError) else error
         raise UsageError(
-            f"--listen {host}:{port} cannot be had ({error.strerror}); give another port, or 0 for "
+            f"--listen {host}:{port} cannot be had ({why}); give another port, or 0 for "
             "any that is free."
         ) from None

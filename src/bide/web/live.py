@@ -1,7 +1,7 @@
 """Live pages: browsers are told that something has changed, and ask for the page again.
 
-A server that is told to stop waits for its responses to end, and a stream would have no end. So each
-looks whether uvicorn, which passes on no word of it, has been told; other servers cut streams off.
+A server that is told to stop waits for its responses to end, and a stream has no end of its own. So
+each looks whether uvicorn, which passes no word of it on, has been told; other servers cut it off.
 """
 
 from __future__ import annotations
