@@ -128,7 +128,8 @@ LAYOUT: Final[dict[str, Key]] = {
     "minutes": Key(
         ":minutes",
         "hash",
-        "minute since the epoch → how late jobs began, how long attempts ran: counts of a week",
+        "minute since the epoch → how late jobs began, how long attempts ran: counts of a week; "
+        "of the minute that is under way, each count by itself",
     ),
     "wake": Key(":wake", "list", "at most one hint that wakes one sleeping worker"),
     "keep": Key(":keep", "zset", "worker → until when it promises to claim (µs)"),

@@ -10,12 +10,14 @@ A file opens with a header, and the header is the contract:
     -- @last wanted                              text that may stand behind all of these, else ''
     -- @reply ok ...
     -- @include clock wake
+    -- @later group depend                       the same, for what few calls need
 
 From it the loader makes the script's locals: one per key (a table where the name stands for
 several), one per argument, checked and converted before the first write, and `rest`, the index of
 the first repeating argument. `@last` is for what callers of an earlier text know nothing of. So
 header, caller and locals cannot disagree. An included file is a chunk that returns a table of
-functions, which take all they use as parameters.
+functions, which take all they use as parameters; one that comes `@later` is run when it is first
+used.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ TEST_CLOCK: Final = "testing"
 SHARED_CLOCK: Final = "shared"
 """One that a test can move for all queues of a prefix (`bide.testing`)."""
 
-_LINE: Final = re.compile(r"-- @(key|arg|rest|last|reply|include)\s+(.*)")
+_LINE: Final = re.compile(r"-- @(key|arg|rest|last|reply|include|later)\s+(.*)")
 _CHECKS: Final = {"integer": "tonumber(ARGV[{i}])", "text": "ARGV[{i}]"}
 
 _TOO_OLD: Final = f"""\
@@ -46,6 +48,19 @@ do
   end
 end"""
 """Every script of a queue refuses one that a newer release has laid out, before it touches it."""
+
+_LATER: Final = """\
+local later = {__index = function(self, name)
+  local part = self['']()
+  part.__index = part
+  setmetatable(self, part)
+  return part[name]
+end}"""
+"""Makes an included file's functions when one of them is first used.
+
+A server keeps no functions from one call to the next: each call makes those that it includes, which
+takes as long as several commands, and most calls need few of them.
+"""
 
 
 @dataclass(frozen=True)
@@ -91,6 +106,9 @@ def load(name: str, clock: str = SERVER_CLOCK) -> Script:
     for tag, text in header:
         if tag == "include":
             prelude += [_include(part, clock) for part in text.split()]
+    later = [part for tag, text in header if tag == "later" for part in text.split()]
+    if later:
+        prelude += [_LATER, *map(_include_later, later)]
     text = "\n".join([*prelude, *lines[end:]])
     return Script(
         name=name,
@@ -151,3 +169,8 @@ def _include(name: str, clock: str) -> str:
     if name == "clock" and clock != SERVER_CLOCK:
         text += f"\nclock.now = (function()\n{_read(f'include/clock_{clock}.lua')}end)()"
     return text
+
+
+def _include_later(name: str) -> str:
+    text = _read(f"include/{name}.lua")
+    return f"local {name} = setmetatable({{[''] = function()\n{text}end}}, later)"

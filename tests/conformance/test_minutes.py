@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bide.ops import inspect
 from bide.punctuality import FINEST, LONGEST, Minute
 from tests.conformance.probe import SECOND, Probe
@@ -82,8 +84,32 @@ def test_after_a_week_they_are_forgotten(q: Probe) -> None:
     q.raw.hset(q.keys["minutes"], mapping={str(now - 10_080 - i): "l1=1" for i in range(10)})
     q.raw.hset(q.keys["minutes"], str(now - 10_079), "l1=1")
     q.take("a")
-    kept = {int(name) for name in q.raw.hkeys(q.keys["minutes"])}
-    assert kept == {now - 10_079, now}
+    kept = {int(name) for name in q.raw.hkeys(q.keys["minutes"]) if name.isdigit()}
+    assert kept == {now - 10_079}
+    assert minutes(q)[0].late.total == 1
+
+
+def test_a_minute_that_the_clock_comes_back_to_is_counted_on(q: Probe) -> None:
+    to_next_minute(q)
+    for moved in (0, MINUTE, -MINUTE, 0, MINUTE):
+        q.move(moved)
+        q.take(f"a{moved}{q.now}")
+        q.leave("w1")
+    assert [m.late.total for m in minutes(q, 1, 2)] == [3, 2]
+    assert q.raw.hget(q.keys["minutes"], "this") == b"%d" % (q.now // (MINUTE * SECOND))
+
+
+@pytest.mark.parametrize("fields", [["this"], [f"{kind}{n}" for kind in "lr" for n in range(33)]])
+def test_fields_of_another_program_cost_no_job_and_one_minute_at_most(
+    q: Probe, fields: list[str]
+) -> None:
+    to_next_minute(q)
+    q.raw.hset(q.keys["minutes"], mapping=dict.fromkeys(fields, "odd"))
+    q.settle(q.take("a"), "complete")
+    assert q.where("a") == "completed"
+    to_next_minute(q)
+    q.settle(q.take("b"), "complete")
+    assert minutes(q)[0].late.total == minutes(q)[0].ran.total == 1
 
 
 def test_a_line_of_another_program_costs_no_job(q: Probe) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from typing import Any, TypeVar
 
 import redis
@@ -70,7 +71,20 @@ class Server:
                 stored[full] = {field.decode(): text for field, text in value.items()}
             else:
                 stored[full] = value
+        stored["minutes"] = _counted(stored["minutes"])
         return stored
+
+
+def _counted(fields: dict[str, bytes]) -> dict[str, Counter[str]]:
+    """What was counted in each minute: lines, and the words of the one that is under way."""
+    minutes: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    under_way = fields.pop("this", b"").decode()
+    for name, text in fields.items():
+        words = text.decode().split() if name.isdecimal() else [f"{name}={int(text)}"]
+        for word in words:
+            kind, _, count = word.partition("=")
+            minutes[name if name.isdecimal() else under_way][kind] += int(count)
+    return dict(minutes)
 
 
 def expected(model: Store) -> dict[str, Any]:
@@ -89,10 +103,7 @@ def expected(model: Store) -> dict[str, Any]:
         "notes": {id: b"\n".join(job.notes) for id, job in model.jobs.items() if job.notes},
         "terms": {id: job.terms.encode() for id, job in model.jobs.items() if job.terms},
         "expiring": by_score(model.expiring),
-        "minutes": {
-            str(minute): " ".join(sorted(f"{word}={n}" for word, n in counts.items())).encode()
-            for minute, counts in model.minutes.items()
-        },
+        "minutes": {str(minute): counts for minute, counts in model.minutes.items()},
         "meta": _meta(model),
         "asked": by_score(model.asked),
         "waiters": by_score(model.waiters),

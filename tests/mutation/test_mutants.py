@@ -47,14 +47,14 @@ def test_it_applies_and_can_be_read(
 
 def _users_of(include: str) -> list[str]:
     """A script that includes a file."""
-    line = ("include", Path(include).stem)
+    stem = Path(include).stem
     return [
         next(
             name
             for name in script.names()
             for tag, text in script.load(name).header
             for word in text.split()
-            if (tag, word) == line
+            if tag in ("include", "later") and word == stem
         )
     ]
 

@@ -19,7 +19,7 @@ until while
 """.split()  # noqa: SIM905
 LIBRARY = """
 KEYS ARGV redis string table math tonumber ipairs pairs next unpack
-type pcall
+type pcall setmetatable
 """.split()  # noqa: SIM905
 """What a script may use without declaring it."""
 

@@ -48,7 +48,7 @@ INCLUDES = sorted(
     f.name.removesuffix(".lua") for f in FOLDER.joinpath("include").iterdir() if f.is_file()
 )
 LUA = sorted((Path(__file__).parents[2] / "src" / "bide").rglob("*.lua"))
-TAGS = {"key", "arg", "rest", "last", "reply", "include"}
+TAGS = {"key", "arg", "rest", "last", "reply", "include", "later"}
 
 every_script = pytest.mark.parametrize("name", names())
 every_include = pytest.mark.parametrize("include", INCLUDES)
@@ -66,6 +66,10 @@ def header_and_body(name: str) -> tuple[list[str], str]:
 
 def tagged(script: Script, tag: str) -> list[str]:
     return [text for kind, text in script.header if kind == tag]
+
+
+def parts_of(script: Script) -> list[str]:
+    return [*tagged(script, "include"), *tagged(script, "later")]
 
 
 # -- the header
@@ -140,7 +144,7 @@ def test_what_the_header_declares_is_used(name: str) -> None:
     assert set(script.args) <= used
     assert ("rest" in used) == bool(script.rest)
     assert {script.last} <= used | {None}
-    included = {part for text in tagged(script, "include") for part in text.split()}
+    included = {part for text in parts_of(script) for part in text.split()}
     assert included <= used
     assert included <= set(INCLUDES)
 
@@ -179,9 +183,7 @@ def test_an_include_takes_all_it_uses_as_parameters(include: str) -> None:
 
 @every_include
 def test_every_include_is_included(include: str) -> None:
-    parts = {
-        part for name in names() for text in tagged(load(name), "include") for part in text.split()
-    }
+    parts = {part for name in names() for text in parts_of(load(name)) for part in text.split()}
     assert include in parts or include in {f"clock_{TEST_CLOCK}", f"clock_{SHARED_CLOCK}"}
 
 

@@ -39,8 +39,9 @@
 -- @arg   arm       integer  2 to wait with free slots, 1 to wait if nothing was taken, 0 not to
 -- @reply ok now until deadline more alone drain thin post, then per job: id body token tries due
 -- @reply stale     the worker has since sent a later claim
--- @include clock record hint wait retain sweep noting ended event reclaim recall weigh find term
--- @include expire hold minute gate timetable fire group rota when depend depending fold stand
+-- @include clock record hint wait reclaim recall weigh minute
+-- @later   event retain sweep noting ended find term expire hold gate timetable fire group rota
+-- @later   when depend depending fold stand
 
 -- thin: the names of schedules that want to be sent more times, with spaces between them
 -- more: 1 where there is, 2 where a limit holds back what is due
@@ -64,7 +65,7 @@ local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_
   'limited', 'edges', 'rewinding')
 local has_terms, has_groups, has_schedules, has_edges = set[11], set[12], set[13], set[16]
 if has_groups then count = math.min(count, GROUPED) end -- whose turns take their time
-local book = event.open(set[9], now)
+local book = set[9] and event.open(set[9], now)
 local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now,
   lease_us)
 local rewinding = calm_until == 0 and rota.BEGIN or set[17]
@@ -113,7 +114,7 @@ local with = {now = now, book = book, event = event, record = record, when = whe
   fold = fold, touched = {}, dropped = {}, looks = LOOKS}
 local more, given_up = reclaim.some(sets, record, noting, event, group, book, now,
   now >= calm_until and now or calm_from)
-ended.tell(waiters, now, given_up)
+if #given_up > 0 then ended.tell(waiters, now, given_up) end
 local may_expire, expired = false, {}
 if has_terms then
   may_expire, expired = expire.some(sets, record, find, term, event, group, book, now,
@@ -197,7 +198,7 @@ local function take(level, picked, at_level)
       leases[#leases + 1] = lease_end
       leases[#leases + 1] = id
       taken[#taken + 1] = id
-      minute.count(counted, 'l', now - tonumber(at))
+      minute.count(counted, now - tonumber(at))
       if book then
         event.add(book, 'active', 'claim', id, worker, f and f.attempt or 1, tonumber(at), '')
       end
@@ -300,7 +301,7 @@ if has_terms then
   by(tonumber(redis.call('ZRANGE', expiring, 0, 0, 'WITHSCORES')[2]))
 end
 recall.note(claims, worker, now, seq, taken)
-minute.write(minutes, now, counted)
+minute.write(minutes, now, 'l', counted)
 if book then
   if #given_up > 0 then event.drained(book, 'reclaim', active, due) end
   event.write(meta, events, book)

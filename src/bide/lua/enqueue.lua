@@ -13,18 +13,21 @@
 -- @last  wanted  what the caller will wait for behind this: replica | fsync | replica,fsync
 -- @reply ok now, then per job: new due | exists 0
 -- @reply cannot    what the server lacks for what is wanted; nothing was added
--- @include clock when hint sweep event weigh durable arrive gate
+-- @include clock when hint weigh arrive
+-- @later   sweep event durable gate
 
 -- Adds first, so that a full server refuses the whole call and nothing of it.
 if not arrive.valid(when, ARGV, rest, 4) then return redis.error_reply('BADARG enqueue rest') end
-if not durable.valid(wanted) then return redis.error_reply('BADARG enqueue wanted') end
-local lack = durable.lacks(wanted)
-if lack then return {'cannot', lack} end
+if wanted ~= '' then
+  if not durable.valid(wanted) then return redis.error_reply('BADARG enqueue wanted') end
+  local lack = durable.lacks(wanted)
+  if lack then return {'cannot', lack} end
+end
 
 local now = clock.now(meta)
 local is_new = arrive.store(meta, jobs, trash, {run, notes, terms}, weigh, sweep, ARGV, rest, 4)
 local set = redis.call('HMGET', meta, 'listened', 'limited')
-local book = event.open(set[1], now)
+local book = set[1] and event.open(set[1], now)
 local reply = {'ok', now}
 local earliest
 local adds = {}

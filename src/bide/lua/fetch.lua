@@ -19,7 +19,8 @@
 -- @rest  id
 -- @reply ok now, then per job: gone | its parts
 -- @reply more now, then the same of the first of them: there is no room for the others in one reply
--- @include clock find weigh group depend
+-- @include clock find weigh
+-- @later   group depend
 
 -- parts: state since priority body run result notes asked terms turn awaited
 -- turn: of a job that waits for its group's: paused limit running before, and when its rate lets

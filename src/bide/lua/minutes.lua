@@ -4,14 +4,19 @@
 -- @arg   first    integer  how many minutes ago the first began; 0 for this one
 -- @arg   count    integer  how many minutes, from the first on
 -- @reply ok now minute, then per minute a line, or nothing
--- @include clock
+-- @include clock minute
 
-local MOST, MINUTE = 1500, 60000000
+local MOST = 1500
 local now = clock.now(meta)
-local this = math.floor(now / MINUTE)
-local reply = {'ok', now, this - first}
+local begin = tonumber(minute.of(now)) - first
+local reply = {'ok', now, begin}
 if count < 1 or count > MOST then return redis.error_reply('BADARG minutes count') end
 local names = {}
-for i = 0, count - 1 do names[#names + 1] = string.format('%.0f', this - first + i) end
+for i = 0, count - 1 do names[#names + 1] = string.format('%.0f', begin + i) end
 for _, line in ipairs(redis.call('HMGET', minutes, unpack(names))) do reply[#reply + 1] = line end
+local at = tonumber(redis.call('HGET', minutes, 'this'))
+if at and at >= begin and at < begin + count then
+  local i = 4 + at - begin
+  reply[i] = (reply[i] and reply[i] .. ' ' or '') .. minute.under_way(minutes)
+end
 return reply

@@ -30,8 +30,8 @@
 -- @reply unknown    the id of a parent that there is not, or not yet; nothing was added
 -- @reply data       the id of a parent, where the queue is a delay queue's; nothing was added
 -- @reply busy       what jobs of these names have left is being seen to: come again
--- @include clock when hint sweep event weigh durable arrive term record find expire hold fold
--- @include group depend placing ended stand gate
+-- @include clock when hint weigh arrive term
+-- @later   sweep event durable record find expire hold fold group depend placing ended stand gate
 
 -- open: it exists, and all that it waits for is not known yet (`link`)
 -- `enqueue` is the same for jobs without terms, and quicker; those that come with jobs that wait
@@ -51,13 +51,15 @@ for i = rest, #ARGV, WIDTH do
   if waits_for ~= '' then children[#children + 1] = ARGV[i] end
   placing.add_local(depend, waits_for, parents, known)
 end
-if not durable.valid(wanted) then return redis.error_reply('BADARG place wanted') end
-local lack = durable.lacks(wanted)
-if lack then return {'cannot', lack} end
+if wanted ~= '' then
+  if not durable.valid(wanted) then return redis.error_reply('BADARG place wanted') end
+  local lack = durable.lacks(wanted)
+  if lack then return {'cannot', lack} end
+end
 
 local now = clock.now(meta)
 local set = redis.call('HMGET', meta, 'listened', 'limited')
-local book = event.open(set[1], now)
+local book = set[1] and event.open(set[1], now)
 local sets = {meta = meta, due = due, jobs = jobs, run = run, active = active,
   completed = completed, failed = failed, cancelled = cancelled, terms = terms,
   expiring = expiring, blocked = blocked, edges = edges,
@@ -148,7 +150,7 @@ end
 
 if folds then fold.finish(s, now) end
 if s.has_groups then redis.call('HSETNX', meta, 'groups', 1) end
-s.due_by(group.turns(sets, with.touched, now))
+if next(with.touched) then s.due_by(group.turns(sets, with.touched, now)) end
 if has_written then
   redis.call('HSETNX', meta, 'terms', 1)
   if #children > 0 then redis.call('HSETNX', meta, 'edges', 1) end

@@ -33,8 +33,8 @@
 -- @reply ok now more refused lost, then per item: id body
 -- @reply strangers    only jobs are due, in a queue that is none of data: they stay as they are
 -- @reply stale        the consumer has since sent a later call
--- @include clock record hint retain sweep noting ended event reclaim recall weigh group
--- @include when term depend hold
+-- @include clock record hint reclaim recall retain weigh
+-- @later   event sweep noting ended group when term depend hold
 
 -- more: less than was asked for, though there may be more: call again
 -- refused: how many jobs of a worker's were met, which are no data, and have failed by this
@@ -55,7 +55,7 @@ redis.call('ZREM', park, consumer)
 local now = clock.now(meta)
 local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
   'trash', 'calm_from', 'listened', 'kind', 'large', 'groups', 'edges')
-local book = event.open(set[8], now)
+local book = set[8] and event.open(set[8], now)
 local longest = tonumber(set[5]) or 0
 local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now,
   longest)
@@ -95,7 +95,7 @@ local with = {now = now, book = book, event = event, record = record, when = whe
 local function free_keys(ids) hold.free(unique, terms, ids) end
 local again, given_up, reclaimed = reclaim.some(sets, record, noting, event, group, book, now,
   now >= calm_until and now or calm_from)
-ended.tell(waiters, now, given_up)
+if #given_up > 0 then ended.tell(waiters, now, given_up) end
 if (tonumber(set[4]) or 0) > now then reclaim.clamp(active, now + longest) end
 if set[6] then
   sweep.some(meta, trash, stores, SWEEP, function(ids, i)
@@ -200,7 +200,7 @@ for i, id in ipairs(ids) do
   end
 end
 for level, remove in pairs(removes) do redis.call('ZREM', due[level], unpack(remove)) end
-group.turns(sets, touched, now)
+if next(touched) then group.turns(sets, touched, now) end
 if not astray then recall.note(claims, consumer, now, seq, taken) end
 
 local limits = retain.limits(meta)

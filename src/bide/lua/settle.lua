@@ -26,8 +26,8 @@
 -- @key   events     tells listeners
 -- @rest  id token outcome when data
 -- @reply ok now, then per job: ok | lost | gone
--- @include clock when record hint retain noting ended event minute gate group term depend
--- @include hold
+-- @include clock record retain ended minute
+-- @later   event when hint noting gate group term depend hold
 
 -- outcome: complete (when: how long to keep it, or nothing; data: result)
 --        | retry (when; data: error) | fail (when: how long to keep it, or nothing; data: error)
@@ -64,7 +64,7 @@ local lines = redis.call('HMGET', run, unpack(ids))
 local leases = redis.call('ZMSCORE', active, unpack(ids))
 local asks = redis.call('EXISTS', asked) == 1 and redis.call('ZMSCORE', asked, unpack(ids))
 local limits = retain.limits(meta)
-local book = event.open(limits.listened, now)
+local book = limits.listened and event.open(limits.listened, now)
 local asked_of = limits.groups and redis.call('HMGET', terms, unpack(ids))
 local sets = {meta = meta, due = due, jobs = jobs, run = run, active = active,
   completed = completed, failed = failed, cancelled = cancelled, terms = terms,
@@ -201,7 +201,7 @@ for k = 1, n do
     if outcome == 'hold' then held_until = math.max(held_until, when.us(ARGV[i + 3], now)) end
     if effect == 'hold' then effect = 'snooze' end
     apply(k, STAMP[outcome], effect, ARGV[i + 3], ARGV[i + 4])
-    if RAN[outcome] then minute.count(counted, 'r', math.max(0, now - tonumber(token))) end
+    if RAN[outcome] then minute.count(counted, math.max(0, now - tonumber(token))) end
     word = 'ok'
   end
   reply[k + 2] = word
@@ -220,7 +220,7 @@ for _, one in ipairs(puts) do group.put(sets, unpack(one)) end
 for _, of in pairs(touched) do
   if of.unbegun then group.put_back(gate, of, of.unbegun, now) end
 end
-local turn = group.turns(sets, touched, now)
+local turn = next(touched) and group.turns(sets, touched, now)
 if turn and (not earliest or turn < earliest) then earliest = turn end
 redis.call('HSET', run, unpack(records))
 if #results_add > 0 then redis.call('HSET', results, unpack(results_add)) end
@@ -258,7 +258,7 @@ if counts.cancel > 0 then
     limits.terms and function(ids) hold.free(unique, terms, ids) end)
 end
 ended.tell(waiters, now, finished)
-minute.write(minutes, now, counted)
+minute.write(minutes, now, 'r', counted)
 if book then
   event.drained(book, 'settle', active, due)
   event.write(meta, events, book)
