@@ -118,7 +118,8 @@ def test_streams_do_not_keep_a_server_that_is_told_to_stop(
         assert process.stdout is not None
         port = next(int(at[1]) for line in process.stdout if (at := ADDRESS.search(line)))
         with told(Page(port, root)) as changes, told(Page(port, root)) as others:
-            assert next(changes) and next(others)
+            assert next(changes)
+            assert next(others)
             process.send_signal(number)
             rest, _ = process.communicate(timeout=20)
         assert "Traceback" not in rest
