@@ -6,7 +6,9 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine, Hashable
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -57,9 +59,12 @@ class PerLoop(Generic[T]):
         return taken
 
 
-class _Read(NamedTuple, Generic[T]):
+@dataclass
+class _Read(Generic[T]):
     began: float
     task: asyncio.Task[T]
+    until: float
+    """Until when it will do, once it has ended."""
 
 
 class Recent(Generic[T]):
@@ -68,35 +73,39 @@ class Recent(Generic[T]):
     Who gives up waiting stops no read: others wait for it, and it goes on asking the server anyway.
     """
 
-    def __init__(self, lasts: float) -> None:
-        """Set up; a read counts as recent for so many seconds from its beginning."""
+    def __init__(self, lasts: float, rest: Callable[[float], float] = lambda took: 0.0) -> None:
+        """Set up.
+
+        Args:
+            lasts: seconds for which a read counts as recent, from its beginning.
+            rest: from the seconds that one took to those for which it counts as recent from its
+                end; not asked of one that failed.
+        """
         self._lasts: Final = lasts
+        self._rest: Final = rest
         self._reads: dict[Hashable, _Read[T]] = {}
 
-    async def read(
-        self, key: Hashable, read: Callable[[], Coroutine[Any, Any, T]], since: float = 0.0
-    ) -> T:
+    async def read(self, key: Hashable, read: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What is read by that key.
 
         Args:
             key: alike for reads that are.
             read: called where no other's read will do.
-            since: of `time.monotonic()`; a read that began before will not do.
         """
         now = time.monotonic()
         self._reads = {
-            key: one
-            for key, one in self._reads.items()
-            if not one.task.done() or now - one.began < self._lasts
+            key: one for key, one in self._reads.items() if not one.task.done() or now < one.until
         }
         known = self._reads.get(key)
-        if known is None or known.began < since:
-            known = self._reads[key] = _Read(now, asyncio.create_task(read()))
-            known.task.add_done_callback(_heard)
+        if known is None:
+            known = _Read(now, asyncio.create_task(read()), now + self._lasts)
+            self._reads[key] = known
+            known.task.add_done_callback(partial(self._ended, known))
         return await asyncio.shield(known.task)
 
-
-def _heard(task: asyncio.Task[Any]) -> None:
-    """An error that nobody waits for any more is nobody's."""
-    if not task.cancelled():
-        task.exception()
+    def _ended(self, one: _Read[T], task: asyncio.Task[T]) -> None:
+        """An error that nobody waits for any more is nobody's."""
+        if task.cancelled() or task.exception():
+            return
+        now = time.monotonic()
+        one.until = max(one.until, now + self._rest(now - one.began))

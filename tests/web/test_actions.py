@@ -5,17 +5,21 @@ from __future__ import annotations
 import html
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
 import redis
 
 from bide import Queue, Worker
+from bide.ops import consume
+from bide.web import app
 from bide.web.changes import spread
-from tests.web.serving import Page, Reply
+from tests.web.serving import Page, Reply, serve
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 RANGE = {"from": "2030-01-01T00:00:00Z", "to": "2030-01-01T01:00:00Z"}
@@ -148,7 +152,7 @@ def test_a_range_of_too_many_is_changed_in_parts(
     asked = desk.post(verb="cancel", **RANGE)
     assert "There are 25" in asked.text
     done = desk.post(**sure(asked))
-    assert "15 were too many" in done.text
+    assert "15 more were too many" in done.text
     assert mail.counts().cancelled == 10
     done = desk.post(**sure(desk.post(**fields(done))))
     done = desk.post(**sure(desk.post(**fields(done))))
@@ -232,6 +236,43 @@ def test_what_has_failed_since_is_not_meant_and_none_twice(desk: Page, mail: Que
     assert "No job fits" in desk.post(**sure(asked)).text, "sent again, as by reloading"
 
 
+def test_what_begins_meanwhile_is_not_asked_to_end(one_url: str, mail: Queue) -> None:
+    def take(task: str, kind: str, value: Any) -> Any:
+        """A worker takes the job while it is looked at."""
+        mail._client.run(consume.claim(mail.keys, "w1", 1, 1, 60_000_000, 0))
+        return value
+
+    job = mail.enqueue("shop:remind", "ada")
+    form = {"q": "mail", "verb": "cancel", "state": "waiting", "text": "ada"}
+    with serve(app(url=one_url, mask=take, local_role="operator")) as desk:
+        done = desk.post(**form, sure="1")
+    assert "Left alone: 1 is active" in done.text
+    assert not job.refresh().cancelling
+
+
+@pytest.mark.parametrize("leave", [3, 8, 10])
+def test_no_job_is_passed_over_while_others_leave_the_list(
+    leave: int, one_url: str, mail: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.web.reads.scan._READ", 5)
+    monkeypatch.setattr("bide.web.reads.scan._OVERLAP", 2)
+    jobs = mail.enqueue_many([mail.prepare("shop:remind", (i,), delay=60 + i) for i in range(24)])
+    met: Counter[int] = Counter()
+
+    def look(task: str, kind: str, value: Any) -> Any:
+        if kind == "args":
+            met[value[0]] += 1
+            if len(met) == 10:
+                for job in jobs[:leave]:
+                    job.cancel()
+        return value
+
+    with serve(app(url=one_url, mask=look, local_role="viewer")) as page:
+        found = page.get("/api/jobs", state="delayed", text="nowhere").json
+    assert met == dict.fromkeys(range(24), 1), "each once"
+    assert (found["looked"], found["next"]) == (24, None)
+
+
 def test_a_link_means_failures_of_its_kind_and_no_others(desk: Page, mail: Queue) -> None:
     mail.enqueue_many([mail.prepare(broken, (i,), retry=0) for i in range(3)])
     mail.enqueue(broken_again, 4, retry=0)
@@ -308,16 +349,19 @@ def sure(page: Reply) -> dict[str, str]:
         {"verb": "cancel"},
         {"verb": "cancel", "q": "mail"},
         {"verb": "pause"},
-        {"verb": "cancel", "from": "1"},
-        {"verb": "cancel", "from": "2", "to": "1"},
+        {"verb": "pause-group", "group": "g"},
+        {"verb": "pause-schedule", "name": "x"},
+        {"verb": "cancel", "from": "1", "to": RANGE["to"]},
+        {"verb": "cancel", "from": RANGE["from"]},
+        {"verb": "cancel", "from": RANGE["to"], "to": RANGE["from"]},
         {"verb": "retry", "state": "delayed"},
         {"verb": "cancel", "state": "blue"},
         {"verb": "reschedule", "q": "mail", "id": "x"},
         {"verb": "reschedule", "q": "mail", "id": "x", "delay": "soon"},
         {"verb": "reschedule", "q": "mail", "id": "x", "delay": "1m", "at": "2030-01-01T00:00Z"},
         {"verb": "reschedule", "q": "mail", "id": "x", "at": "2030-01-01T00:00"},
-        {"verb": "spread", "from": "1", "to": "2", "over": "0"},
-        {"verb": "spread", "from": "1", "to": "2"},
+        {"verb": "spread", **RANGE, "over": "0"},
+        {"verb": "spread", **RANGE},
     ],
 )
 def test_a_form_that_cannot_be_meant_changes_nothing(

@@ -35,7 +35,7 @@ def test_a_change_reads_a_page_again_when_it_may_be(
     tab: Callable[..., Tab], monkeypatch: pytest.MonkeyPatch, least: float, asked: int
 ) -> None:
     monkeypatch.setattr("bide.web.pages._LEAST", least)
-    monkeypatch.setattr("bide.web.pages._MOST", least)
+    monkeypatch.setattr("bide.web.site._REST", 0)
     mine = tab()
     mine.page.add_init_script(TOLD)
     page = mine.open("/workers")
@@ -46,7 +46,7 @@ def test_a_change_that_comes_while_a_page_is_read_is_not_lost(
     tab: Callable[..., Tab], mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bide.web.pages._LEAST", 0.0)
-    monkeypatch.setattr("bide.web.site.RECENT", 0.0)
+    monkeypatch.setattr("bide.web.site._REST", 0)
     mail.enqueue("shop:remind", delay=600)
     mine = tab()
     mine.page.add_init_script(TOLD)
@@ -65,6 +65,40 @@ def test_a_change_that_comes_while_a_page_is_read_is_not_lost(
     page.route("**/queue?q=mail", answer)
     page.evaluate(CHANGE)
     expect(page.locator(COUNT)).to_have_text("2")
+
+
+def test_who_was_shown_an_older_read_reads_again(
+    tab: Callable[..., Tab], mail: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.web.pages._LEAST", 0.0)
+    monkeypatch.setattr("bide.web.site._REST", 0)
+    mail.enqueue("shop:remind", delay=600)
+    mine = tab()
+    mine.page.add_init_script(TOLD)
+    page = mine.open("/queue?q=mail")
+    before = page.request.get(page.url).text()
+    mail.enqueue("shop:remind", delay=600)
+    page.route("**/queue?q=mail", lambda route: route.fulfill(body=before), times=1)
+    page.evaluate(CHANGE.replace("'0'", "String(Date.now() / 1000)"))
+    expect(page.locator(COUNT)).to_have_text("2")
+
+
+def test_what_a_page_did_not_have_appears(tab: Callable[..., Tab], mail: Queue) -> None:
+    page = tab().live("/")
+    assert page.locator("#chart").count() == 0
+    mail.enqueue("shop:remind", delay=600)
+    expect(page.locator("#chart")).to_be_visible()
+
+    page = tab().live("/queue?q=mail")
+    search = page.locator("input[name=text]")
+    search.fill("half a wo")
+    mail.enqueue_call("shop:remind", delay=600, group="customer-7")
+    expect(page.locator(COUNT)).to_have_text("2")
+    expect(search).to_have_value("half a wo")
+    assert page.locator("#groups").count() == 0, "it would take away what is typed"
+    search.blur()
+    mail.enqueue("shop:remind", delay=600)
+    expect(page.locator("#groups")).to_contain_text("customer-7")
 
 
 def test_a_page_that_nobody_sees_has_no_line_and_one_that_was_refused_tries_again(

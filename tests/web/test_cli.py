@@ -11,10 +11,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from bide import Queue
+from bide.cli.top import _bars
 from tests.web.serving import Page
 
 
@@ -97,6 +99,17 @@ def test_top_shows_what_is_due_queues_and_workers(one_url: str, mail: Queue) -> 
         ).stdout
     )
     assert seen["queues"]["queues"]["mail"]["delayed"] == 5
+
+
+def test_top_shows_what_is_due_beside_a_herd() -> None:
+    now = datetime(2030, 1, 1, tzinfo=UTC)
+    stretches = [
+        {"at": (now + timedelta(minutes=i)).isoformat(), "due": {"mail": 900 if i == 5 else 4}}
+        for i in range(20)
+    ]
+    end = now + timedelta(minutes=20)
+    line = {"now": now.isoformat(), "to": end.isoformat(), "span": "hour", "stretches": stretches}
+    assert _bars(line, 20) == f"now {'▄' * 5}█{'▄' * 14} +1 hour; cut: up to 900"
 
 
 def test_top_of_nothing_says_what_to_do(one_url: str) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import gc
 from collections.abc import Sequence
 from contextlib import closing
+from uuid import uuid4
 
 import pytest
 import redis
 
 from bide import Queue, Worker
 from bide.job import Snapshot
+from bide.payload.codec import ErrorInfo
+from bide.web.reads.alike import kind_of
 from bide.web.site import Site
 from tests.web.serving import Page
 
@@ -32,6 +35,26 @@ def test_failures_are_gathered_by_what_went_wrong(page: Page, mail: Queue, one_u
     groups = page.get("/api/failures").json["groups"]
     assert (groups[0]["error"], groups[0]["count"]) == ("ValueError", 3)
     assert groups[0]["tasks"] == {f"{__name__}:broken": 3}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ("no order 7", "no order 1234", True),
+        ("no order 'a 1'", 'no order "b"', True),
+        ("no order 'a'", "no order 'b'", True),
+        ("no order 7c9e6679-7425-40de-944b-e07fc1f90ae7", f"no order {uuid4()}", True),
+        ("can't read Ann's card", "don't know Ann's card", False),
+        (f"no order '{'a' * 300}'", f"no order '{'b' * 300}'", True),
+        ("no order 'Ann's'", "no order 'Bob's'", True),
+        ("no order 7", "no card 7", False),
+    ],
+)
+def test_numbers_and_what_is_quoted_may_differ_within_a_kind(
+    one: str, other: str, alike: bool
+) -> None:
+    kinds = {kind_of(ErrorInfo("ValueError", message)) for message in (one, other)}
+    assert len(kinds) == (1 if alike else 2)
 
 
 def test_one_bound_is_shared_by_all_queues(

@@ -38,13 +38,16 @@ class Shop:
         *("X-Api-Key", "private-key", "card-number", "cardNo", "Cookie", "set-cookie", "pwd"),
         *("access_key", "AWS_SECRET_ACCESS_KEY", "session", "sessionId", "db.passwd", "apiKey"),
         *("password", "refresh token", "Authorization", "credentials", "CVV", "passphrase"),
+        *("pass", "DB_PASS", "auth", "basic-auth", "jwt", "otp"),
     ],
 )
 def test_what_sounds_like_a_secret_is_hidden_however_it_is_written(name: str) -> None:
     assert mask_secrets("a:b", "kwargs", {"x": [{name: "s3cr3t"}]}) == {"x": [{name: HIDDEN}]}
 
 
-@pytest.mark.parametrize("name", ["order", "key", "keyboard", "card", "monkey", "compass", "pin"])
+@pytest.mark.parametrize(
+    "name", ["order", "key", "keyboard", "card", "monkey", "compass", "pin", "author"]
+)
 def test_what_does_not_is_shown(name: str) -> None:
     assert mask_secrets("a:b", "meta", {name: 1}) == {name: 1}
 

@@ -220,6 +220,12 @@ def test_what_is_due_when(page: Page, mail: Queue) -> None:
     assert timedelta(seconds=50) < away <= timedelta(seconds=90)
     day = page.get("/api/timeline", span="day").json
     assert sum(each["due"].get("mail", 0) for each in day["stretches"]) == 4
+    mail.enqueue("shop:remind")
+    late = page.get("/api/timeline", span="hour").json
+    assert (late["ahead"], late["overdue"]) == ({"mail": 3}, {"mail": 1}), "each in one of them"
+    text = page.get("/", span="hour").text
+    assert "<b>3</b><span>due in the next hour" in text
+    assert "<b>1</b><span>wait now" in text
 
 
 def test_a_range_has_its_jobs_and_how_many_there_are(page: Page, mail: Queue) -> None:

@@ -54,7 +54,7 @@ def test_a_schedule_with_its_next_ten_times_in_utc_and_in_its_own_zone(
     assert 'method="post"' not in text, "a viewer has no forms"
     assert page.get("/schedule", q="mail", name="other").status == 404
     assert page.get("/schedule", q="mail").status == 400
-    assert page.get("/schedule", name=report).status == 404
+    assert page.get("/schedule", name=report).status == 400
 
 
 def test_it_is_paused_resumed_and_run(desk: Page, mail: Queue, report: str) -> None:

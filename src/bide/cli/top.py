@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 import click
@@ -20,6 +20,7 @@ from bide.clock import describe
 from bide.errors import BideError
 from bide.logs import printable
 from bide.states import LISTABLE
+from bide.web.picture import top_of
 
 _LEVELS: Final = " ▁▂▃▄▅▆▇█"
 _MOST: Final = 12
@@ -106,11 +107,11 @@ def top(
 
 def _picture(seen: dict[str, Any], where: str, width: int) -> Group:
     line, queues = seen["timeline"], seen["queues"]["queues"]
-    due = sum(sum(each["due"].values()) for each in line["stretches"] if _is_ahead(each, line))
+    due = sum(line["ahead"].values())
     parts: list[Any] = [
         Text(printable(where), "bold"),
         Text(f"{count(due, 'job')} due in the next {line['span']}; {line['active']:,} run"),
-        Text(_bars(line, max(10, min(120, width - 16))), "cyan"),
+        Text(_bars(line, max(10, min(120, width - 36))), "cyan"),
         _queues(queues),
     ]
     for herd in line["herds"][:_MOST]:
@@ -124,13 +125,8 @@ def _picture(seen: dict[str, Any], where: str, width: int) -> Group:
     return Group(*parts)
 
 
-def _is_ahead(each: dict[str, Any], line: dict[str, Any]) -> bool:
-    end = datetime.fromisoformat(each["at"]) + timedelta(seconds=line["step"])
-    return end > datetime.fromisoformat(line["now"])
-
-
 def _bars(line: dict[str, Any], width: int) -> str:
-    """What is due from now on, as bars of text."""
+    """What is due from now on, as bars of text; a herd is cut, as in the page's picture."""
     if line["now"] is None:
         return ""
     now, end = (datetime.fromisoformat(line[name]).timestamp() for name in ("now", "to"))
@@ -139,9 +135,10 @@ def _bars(line: dict[str, Any], width: int) -> str:
         at = (datetime.fromisoformat(each["at"]).timestamp() - now) / (end - now)
         if 0 <= at < 1:
             sums[int(at * width)] += sum(each["due"].values())
-    top = max(sums) or 1
-    bars = "".join(_LEVELS[-(-number * (len(_LEVELS) - 1) // top)] for number in sums)
-    return f"now {bars} +1 {line['span']}"
+    top = top_of(sorted(number for number in sums if number)) or 1
+    bars = "".join(_LEVELS[-(-min(number, top) * (len(_LEVELS) - 1) // top)] for number in sums)
+    cut = f"; cut: up to {max(sums):,}" if max(sums) > top else ""
+    return f"now {bars} +1 {line['span']}{cut}"
 
 
 def _queues(queues: dict[str, Any]) -> Table:

@@ -38,10 +38,7 @@ async def act(site: Site, request: Request, asked: Asked, role: Role) -> Respons
 
 
 async def _pause(site: Site, request: Request, asked: Asked, verb: str) -> Response:
-    name = asked.text("q")
-    if not name:
-        raise UsageError("Which queue? Give its name as q=.")
-    await site.known(name)
+    name = await site.one(asked.text("q"))
     keys = site.keys(name)
     await site.client.run(manage.pause(keys) if verb == "pause" else manage.resume(keys))
     root = request.scope.get("root_path", "").rstrip("/")
@@ -49,7 +46,7 @@ async def _pause(site: Site, request: Request, asked: Asked, verb: str) -> Respo
 
 
 async def _pause_group(site: Site, request: Request, asked: Asked, verb: str) -> Response:
-    (queue,) = await site.known(asked.text("q") or "?")
+    queue = await site.one(asked.text("q"))
     await site.client.run(
         groups.configure(site.keys(queue), asked.text("group"), paused=verb == "pause-group")
     )

@@ -174,7 +174,7 @@ async def _do(
     """Do it in bounded steps, until one fails; how many jobs of each queue came to which word."""
     came: dict[str, Counter[str]] = {}
     for queue, ids in chosen.ids.items():
-        commands = _commands(site, verb, asked, queue, ids)
+        commands = _commands(site, verb, asked, queue, ids, chosen.may_run)
         words = came[queue] = Counter[str]()
         for i in range(0, len(commands), _TRIP):
             trouble = None
@@ -189,7 +189,7 @@ async def _do(
 
 
 def _commands(
-    site: Site, verb: str, asked: Asked, queue: str, ids: Sequence[str]
+    site: Site, verb: str, asked: Asked, queue: str, ids: Sequence[str], may_run: bool
 ) -> list[Command[Any]]:
     keys = site.keys(queue)
     if verb == "spread":
@@ -200,7 +200,7 @@ def _commands(
         some = ids[i : i + manage.CHUNK]
         match verb:
             case "cancel":
-                commands.append(manage.cancel(keys, some))
+                commands.append(manage.cancel(keys, some, running=may_run))
             case "promote":
                 commands.append(manage.promote(keys, some))
             case "reschedule":

@@ -34,6 +34,8 @@ class Chosen:
     """By queue."""
     named: bool = False
     """Whether it is one job, by its id."""
+    may_run: bool = False
+    """Whether those that run are meant; else one that has begun meanwhile is not."""
     total: int = 0
     """How many there are to mean, where that is known without looking at each; else how many
     there are to look at."""
@@ -69,8 +71,8 @@ async def choose(site: Site, asked: Asked, states: Sequence[State]) -> Chosen:
         NotFound: there is no queue `q`.
     """
     if id := asked.text("id"):
-        (queue,) = await site.known(asked.text("q") or "?")
-        return Chosen({queue: [id]}, named=True, total=1)
+        queue = await site.one(asked.text("q"))
+        return Chosen({queue: [id]}, named=True, may_run=True, total=1)
     if asked.text("from"):
         return await _in_range(site, asked)
     if not asked.text("state"):
@@ -103,7 +105,8 @@ async def _that_fit(site: Site, asked: Asked, states: Sequence[State]) -> Chosen
     if odd:
         raise UsageError(f"That cannot be done to jobs that are {', '.join(odd)}.")
     scan = Scan(site, wanted, look=LOOK, after=asked.text("after"))
-    chosen = Chosen(as_of_us=asked.number("as_of", 0, LATEST_US))
+    may_run = State.ACTIVE in wanted.states
+    chosen = Chosen(may_run=may_run, as_of_us=asked.number("as_of", 0, LATEST_US))
     async for seen in scan.each():
         if not chosen.as_of_us:
             chosen.as_of_us = seen.snapshot.now_us

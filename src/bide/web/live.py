@@ -38,7 +38,8 @@ _QUIET: Final = 15.0
 
 
 class _Look(NamedTuple):
-    began: float
+    seen: float
+    """When things stood so at the latest, of `time.time()`; hosts behind one address share it."""
     stand: int
     """A number for how things stood."""
 
@@ -59,7 +60,7 @@ class Live:
         self._per_loop = PerLoop(_Here)
 
     async def stream(self, site: Site, request: Request, asked: Asked, role: Role) -> Response:
-        """Server-sent events: `change` with since when, and `trouble` with a sentence."""
+        """Server-sent events: `change` with when it was seen, and `trouble` with a sentence."""
         here = self._per_loop.here
         if here.streams >= STREAMS:
             raise Refused(f"{STREAMS} pages are live already; reload this one by hand.", 503)
@@ -82,7 +83,7 @@ class Live:
                     if look is None:
                         return
                     if look.stand != known:
-                        known, event = look.stand, f"event: change\ndata: {look.began}\n\n"
+                        known, event = look.stand, f"event: change\ndata: {look.seen}\n\n"
                 except BideError as error:
                     known, event = None, f"event: trouble\ndata: {json.dumps(str(error))}\n\n"
                 if not event and time.monotonic() - said > _QUIET:
@@ -105,7 +106,6 @@ class Live:
         return None
 
     async def _look(self) -> _Look:
-        began = time.monotonic()
         names = await self._site.queues()
         counts = await self._site.counts(names)
         workers = await self._site.workers()
@@ -113,7 +113,7 @@ class Live:
             tuple((name, str(each._replace(now_us=0))) for name, each in counts.items()),
             tuple((one.name, one.about.busy) for one in workers),
         )
-        return _Look(began, hash(stand))
+        return _Look(time.time(), hash(stand))
 
 
 def _server_stops() -> bool:

@@ -21,6 +21,8 @@ _SECRET: Final = re.compile(
     "passw|passphrase|pwd|secret|token|authorization|bearer|credential|cookie|session"
     "|(api|access|private|signing|encryption)key|cvv|cvc|cardn(umber|o)"
 )
+_SHORT: Final = re.compile(r"(?:^|[\W_])(?:pass|auth|jwt|otp)$", re.IGNORECASE)
+"""What is a secret's name only where it stands by itself, at the end: `db_pass`, not `compass`."""
 _BETWEEN: Final = re.compile(r"[\W_]+")
 _DEEPEST: Final = 50
 _HOLDERS: Final = (ModuleType, type)
@@ -42,7 +44,7 @@ def mask_secrets(task: str, kind: str, value: Any) -> Any:
 
 def _under(name: str, value: Any, depth: int) -> Any:
     plain = _BETWEEN.sub("", name).lower()  # `X-Api-Key`, `api_key` and `apiKey` are alike
-    return HIDDEN if _SECRET.search(plain) else _masked(value, depth)
+    return HIDDEN if _SECRET.search(plain) or _SHORT.search(name) else _masked(value, depth)
 
 
 def _masked(value: Any, depth: int) -> Any:

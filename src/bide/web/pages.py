@@ -37,7 +37,7 @@ from bide.web.heat import draw_heat
 from bide.web.picture import draw
 from bide.web.reads.table import READS
 from bide.web.reads.timeline import SPANS
-from bide.web.site import Site
+from bide.web.site import Site, rest_after
 from bide.web.trouble import extra_headers, status_and_sentence
 
 HOME: Final = "timeline"
@@ -48,21 +48,19 @@ _PICTURES: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
 _LONGEST: Final = 100_000
 """Characters of one value that a page shows; the API has all of them."""
 
-SINCE: Final = "x-bide-since"
-"""The header of a page that refreshes itself: when what it was told of was seen (`live.py`)."""
+REFRESH: Final = "x-bide-refresh"
+"""The header of a page that refreshes itself."""
 
-_REST: Final = 10
-"""A page is read again after so many times what reading it took: however dear, however often
-something changes, one is a tenth of a processor's work at most."""
 _LEAST: Final = 0.9
-_MOST: Final = 60.0
-"""Seconds between two such reads."""
+"""Seconds between two such reads, at least."""
 
 
 class _Shown(NamedTuple):
     m: dict[str, Any]
-    least: float
-    """Seconds after which it may be read again."""
+    seen: float
+    """When it was read, of `time.time()`: all that was told of before (`live.py`) is in it."""
+    until: float
+    """When it may be read again, of `time.monotonic()`."""
 
 
 async def page(site: Site, request: Request, asked: Asked, role: Role) -> Response:
@@ -73,26 +71,19 @@ async def page(site: Site, request: Request, asked: Asked, role: Role) -> Respon
         raise NotFound(f"There is no page {name[:60]!r}.")
 
     async def look() -> _Shown:
-        began = time.monotonic()
+        seen, began = time.time(), time.monotonic()
         shown = await read(site, asked)
-        return _Shown(shown, min(max(_LEAST, _REST * (time.monotonic() - began)), _MOST))
+        now = time.monotonic()
+        return _Shown(shown, seen, now + rest_after(now - began))
 
-    since = request.headers.get(SINCE)
-    if since is None:
+    if REFRESH not in request.headers:
         shown = await look()
     else:  # many look at the same: it is read once for all of them
-        shown = await site.recent.here.read((name, *asked.pairs), look, _number(since))
+        shown = await site.recent.here.read((name, *asked.pairs), look)
+    least = max(_LEAST, shown.until - time.monotonic())
     picture = drawn(shown.m) if (drawn := _PICTURES.get(name)) else None
-    return render(
-        request, name, role=role, asked=asked, site=site, picture=picture, **shown._asdict()
-    )
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0
+    values: dict[str, Any] = {"m": shown.m, "seen": shown.seen, "least": least}
+    return render(request, name, role=role, asked=asked, site=site, picture=picture, **values)
 
 
 def failed_as_page(request: Request, error: Exception) -> Response:
@@ -122,7 +113,7 @@ def render(request: Request, name: str, status: int = 200, **values: Any) -> Res
             can_change=values.get("role") == Role.OPERATOR,
             root=root,
             here=values["asked"].address(link(name)),
-            **{"least": _LEAST, **values},
+            **{"least": _LEAST, "seen": 0.0, **values},
         )
     )
     body = text.encode("utf-8", "backslashreplace")

@@ -76,7 +76,7 @@ def draw(shown: dict[str, Any]) -> Picture | None:
         (_index(each["at"], start, step), *_stack(each, colours)) for each in shown["stretches"]
     ]
     sizes = sorted(sum(n for _, n in stack) for _, stack, _ in stacks)
-    top = _top(sizes)
+    top = top_of(sizes)
     from_us, step_us = _us(start), round(step * 1e6)
     bars = []
     for index, stack, says in stacks:
@@ -109,7 +109,7 @@ def draw(shown: dict[str, Any]) -> Picture | None:
     )
 
 
-def _top(sizes: list[int]) -> int:
+def top_of(sizes: list[int]) -> int:
     """The height of the picture in jobs: a herd is cut, so that all else can be seen beside it."""
     if not sizes:
         return 0

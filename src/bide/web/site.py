@@ -11,6 +11,7 @@ import msgspec
 from bide import aio
 from bide.cli.site import NotFound
 from bide.connection import resolve_prefix
+from bide.errors import UsageError
 from bide.ids import check_name
 from bide.job import Snapshot
 from bide.keys import Keys, keys_of
@@ -23,8 +24,16 @@ from bide.web.masking import Mask
 PATIENCE: Final = 2.0
 """Seconds for which a call is repeated when the connection breaks: someone waits for the page."""
 
-RECENT: Final = 1.0
-"""Seconds for which pages that refresh themselves share what one of them has read."""
+_REST: Final = 10
+"""A page is read again after so many times what reading it took: however dear it is, however many
+show it, however often something changes, one is a tenth of a processor's work at most."""
+_LONGEST_REST: Final = 60.0
+"""Seconds."""
+
+
+def rest_after(took: float) -> float:
+    """Seconds for which pages that refresh themselves share what one of them has read."""
+    return min(_REST * took, _LONGEST_REST)
 
 
 class Site:
@@ -45,7 +54,7 @@ class Site:
         self._only = None if queues is None else {check_name(q, "queue name") for q in queues}
         self._everywhere = keys_of(None, self.prefix)
         self._ahead = timedelta()
-        self.recent: Final = PerLoop(lambda: Recent[Any](RECENT))
+        self.recent: Final = PerLoop(lambda: Recent[Any](0.0, rest_after))
 
     @property
     def now(self) -> datetime:
@@ -73,6 +82,18 @@ class Site:
         if name not in there:
             raise NotFound(f"There is no queue {name!r} here; it appears with its first job.")
         return [name]
+
+    async def one(self, name: str) -> str:
+        """The queue of that name.
+
+        Raises:
+            UsageError: no name was given.
+            NotFound: there is none, or it is not shown.
+        """
+        if not name:
+            raise UsageError("Which queue? Give its name as q=.")
+        (found,) = await self.known(name)
+        return found
 
     async def counts(self, names: Sequence[str]) -> dict[str, Counts]:
         """How many jobs are in each state, by queue."""

@@ -18,9 +18,9 @@ async def groups(site: Site, asked: Asked) -> dict[str, Any]:
 
     Raises:
         NotFound: there is no queue `q`.
-        UsageError: `after` is none that was told.
+        UsageError: `q` is not given, or `after` is none that was told.
     """
-    (queue,) = await site.known(asked.text("q") or "?")
+    queue = await site.one(asked.text("q"))
     after = asked.text("after") or BEGIN
     if not (after.isascii() and after.isdecimal()) or len(after) > 20:
         raise UsageError(f"after={after[:60]!r} is no place among groups; leave it out to begin.")

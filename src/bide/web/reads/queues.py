@@ -40,9 +40,10 @@ async def queue(site: Site, asked: Asked) -> dict[str, Any]:
     """One queue: its counts, what is due next, who serves it, how late its jobs began lately.
 
     Raises:
+        UsageError: `q` is not given.
         NotFound: there is no queue `q`.
     """
-    (name,) = await site.known(asked.text("q") or "?")
+    name = await site.one(asked.text("q"))
     keys = site.keys(name)
     counts, ahead, found = await site.client.run_many(
         [

@@ -24,6 +24,10 @@ LOOK: Final = 2_000
 _READ: Final = 200
 """Jobs read per round trip."""
 
+_OVERLAP: Final = 20
+"""Ids that are read once more: where none of them is known, jobs before them have left the list,
+and others have come up in their place, which were not looked at."""
+
 _DIGITS: Final = re.compile("[0-9]{1,12}")
 
 
@@ -157,20 +161,30 @@ class Scan:
         start, self.looked = begin.start, begin.looked
         most = self.looked + self.look
         for state, queue in lists[lists.index((begin.state, begin.queue)) :] if lists else []:
+            known: set[str] = set()
             while getattr(counts[queue], state):
                 if self.looked >= most:
                     self.next = Place(start, self.looked, state, queue)
                     return
                 size = min(_READ, most - self.looked)
-                command = inspect.listing(self.site.keys(queue), state, start, size)
+                first = max(0, start - _OVERLAP) if known else start
+                size += start - first
+                command = inspect.listing(self.site.keys(queue), state, first, size)
                 ids = await self.site.client.run(command)
-                by_id: dict[str, Snapshot] = {s.id: s for s in await self.site.fetch(queue, ids)}
-                for i, id in enumerate(ids):
-                    place = Place(start + i, self.looked, state, queue)
+                if known and first and known.isdisjoint(ids):
+                    start = max(0, first - _READ)
+                    continue
+                fresh = {id: first + i for i, id in enumerate(ids) if id not in known}
+                known.update(fresh)
+                by_id: dict[str, Snapshot] = {
+                    s.id: s for s in await self.site.fetch(queue, [*fresh])
+                }
+                for id, at in fresh.items():
+                    place = Place(at, self.looked, state, queue)
                     self.looked += 1
                     if id in by_id:
                         yield Seen(queue, by_id[id]), place
-                start += len(ids)
+                start = first + len(ids)
                 if len(ids) < size:
                     break
             start = 0

@@ -44,7 +44,7 @@ async def schedule(site: Site, asked: Asked) -> dict[str, Any]:
     """The schedule `name` of the queue `q`, with its next times.
 
     Raises:
-        UsageError: no schedule can have that name.
+        UsageError: `q` is not given, or no schedule can have that name.
         NotFound: there is no queue `q`.
         ScheduleNotFound: it has no such schedule.
     """
@@ -60,7 +60,7 @@ def describe(queue: str, one: Schedule, now_us: int) -> dict[str, Any]:
 
 async def named(site: Site, asked: Asked) -> tuple[str, int, Schedule]:
     """Queue, the server's time, and the schedule that is named; raises as `schedule` does."""
-    (queue,) = await site.known(asked.text("q") or "?")
+    queue = await site.one(asked.text("q"))
     name = check_schedule_name(asked.text("name"))
     page = await site.client.run(read_schedules(site.keys(queue), [name]))
     return queue, page.now_us, found(next(iter(page.schedules), None), name, queue)

@@ -79,6 +79,7 @@ async def timeline(site: Site, asked: Asked) -> dict[str, Any]:
         "step": span.step_us / 1e6,
         "queues": shown,
         "left_out": [queue for queue in there if queue not in shown],
+        "ahead": _ahead(counts, lines),
         "overdue": {queue: line.overdue for queue, line in lines.items() if line.overdue},
         "later": {queue: line.later for queue, line in lines.items() if line.later},
         "active": sum(each.active for each in counts.values()),
@@ -90,6 +91,12 @@ async def timeline(site: Site, asked: Asked) -> dict[str, Any]:
         "herd": LEAST,
         "unlisted": found.unlisted,
     }
+
+
+def _ahead(counts: Mapping[str, Counts], lines: Mapping[str, Timeline]) -> dict[str, int]:
+    """How many jobs are still to come due in the span: not those that wait, however lately due."""
+    left = {queue: counts[queue].delayed - line.later for queue, line in lines.items()}
+    return {queue: number for queue, number in left.items() if number > 0}
 
 
 def _kept_for(counts: Mapping[str, Counts], past_us: int) -> dict[str, dict[str, float]]:

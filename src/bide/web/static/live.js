@@ -12,7 +12,7 @@ let held = false; // whoever reads holds the page still
 let wanted = false; // something has changed that is not shown
 let busy = false;
 let timer = 0;
-let since = "0"; // when the server saw what it told of last
+let since = 0; // when the server had seen what it told of last
 let next = performance.now() + pace(html); // when the page may be read again
 let line = null;
 let redial = 0;
@@ -36,11 +36,25 @@ function show(state, text, title) {
 }
 
 // Whoever stands in a field, or has marked text, is not to lose it.
-function inUse(part) {
+function marked(part) {
   const chosen = document.getSelection();
-  if (chosen && !chosen.isCollapsed && part.contains(chosen.anchorNode)) return true;
+  return chosen && !chosen.isCollapsed && part.contains(chosen.anchorNode);
+}
+
+function inUse(part) {
+  if (marked(part)) return true;
   const active = document.activeElement;
   return part.contains(active) && active.matches("input, select, textarea, button, summary, pre, ol");
+}
+
+// A part that comes or goes, such as that of the first log line, needs the page anew.
+function hasOtherParts(page) {
+  const ids = (root) => [...root.querySelectorAll("[data-part]")].map((part) => part.id).join();
+  return ids(page) !== ids(document);
+}
+
+function mayReload() {
+  return !marked(document.body) && !document.activeElement.matches("input, select, textarea");
 }
 
 function exchange(part, fresh) {
@@ -60,13 +74,18 @@ async function read() {
   wanted = false;
   let rest;
   try {
-    const headers = { accept: "text/html", "x-bide-since": since };
+    const headers = { accept: "text/html", "x-bide-refresh": "1" };
     const response = await fetch(location.href, { headers, cache: "no-store" });
     if (!response.ok) throw new Error(response.status);
     const page = new DOMParser().parseFromString(await response.text(), "text/html");
     rest = pace(page.documentElement);
     reading.reset();
+    if (Number(page.documentElement.dataset.seen) < since) wanted = true; // another's, read before that
     follow(page.documentElement);
+    if (hasOtherParts(page) && mayReload()) {
+      location.reload();
+      return;
+    }
     for (const part of document.querySelectorAll("[data-part]")) {
       const fresh = page.getElementById(part.id);
       if (fresh && !inUse(part)) exchange(part, fresh);
@@ -100,7 +119,7 @@ function listen() {
   if (held || document.hidden) return;
   line = new EventSource(html.dataset.live);
   line.addEventListener("open", () => { calling.reset(); show("live", "live", LIVE); });
-  line.addEventListener("change", (event) => { since = event.data; show("live", "live", LIVE); refresh(); });
+  line.addEventListener("change", (event) => { since = Number(event.data); show("live", "live", LIVE); refresh(); });
   line.addEventListener("trouble", (event) => show("lost", "lost", JSON.parse(event.data)));
   line.addEventListener("error", () => {
     show("lost", "lost", "The connection broke; it is made again");

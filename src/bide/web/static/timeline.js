@@ -54,6 +54,7 @@ function draw() {
 function clear() {
   chosen.from = chosen.to = anchor = cursor = null;
   document.getElementById("chosen")?.setAttribute("width", 0);
+  document.getElementById("from").value = document.getElementById("to").value = "";
   form.classList.remove("is-made");
   choice.textContent = "Drag over the timeline, or press an arrow key on it, to choose a range.";
 }
