@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from bide.cli.metrics import answering
 from bide.cli.site import Site
 from bide.embedded import Server
 from bide.exposition import CONTENT_TYPE
+from bide.supervisor.probes import serve
 from tests.integration.console import bide, environment, error_of, said
 from tests.integration.supervisor.unit import Unit, started
 from tests.integration.workers import eventually
@@ -162,6 +164,45 @@ def test_whoever_gives_up_has_the_server_asked_no_second_time(
     finally:
         may_end.set()
     assert asked == [["mail"]]
+
+
+def test_who_asks_a_server_that_does_not_answer_is_told_so_and_keeps_nobody(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("bide.supervisor.probes._FIGURES", 0.01)
+
+    async def main() -> bytes:
+        never, asked = asyncio.Event(), asyncio.Event()
+
+        async def figures() -> str:
+            asked.set()
+            await never.wait()
+            return ""
+
+        server = await serve("127.0.0.1", 0, {}, figures)
+        address = server.sockets[0].getsockname()[:2]
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+        monkeypatch.setattr("bide.supervisor.probes._FIGURES", 60)
+        asked.clear()
+        waits.connect(address)
+        waits.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        await asked.wait()
+        server.close()
+        return answer
+
+    with socket.socket() as waits:
+        answer = asyncio.run(main())
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert answer.endswith(b"no figures came within 0.01 seconds\n")
+    assert caplog.text == "", "nothing is said of who still waits when it ends"
+
+
+def test_no_name_of_a_machine_is_one_sentence(tmp_path: Path, one_url: str) -> None:
+    done = bide(tmp_path, "metrics", "--port", "0", "--host", "a..b", url=one_url)
+    assert error_of(done).startswith("Error: Nothing can listen on a..b, port 0: ")
 
 
 def test_it_serves_until_it_is_stopped(tmp_path: Path, tmp_server: Callable[..., Server]) -> None:

@@ -86,7 +86,7 @@ def test_it_is_read_only_unless_told_otherwise(page: Page, mail: Queue) -> None:
 
 def test_without_credentials_only_this_machine_is_served(page: Page) -> None:
     assert page.get("/").status == 200
-    for host in ("evil.example", "evil.example:80", "10.0.0.7", "127.0.0.1.evil.example", ""):
+    for host in ("evil.example", "evil.example:80", "10.0.0.7", "127.0.0.1.evil.example", "", "["):
         reply = page.get("/api/queues", {"host": host})
         assert reply.status in (400, 403), host
         assert "queues" not in reply.text
@@ -140,6 +140,14 @@ def test_tokens_part_viewers_from_operators(one_url: str, mail: Queue) -> None:
         for odd in ("Basic", "Basic !!!", "Basic " + "A" * 5, "Digest x", "Bearer", "Basic é"):
             sent = {"authorization": odd.encode("latin-1").decode("latin-1")}
             assert page.get("/", sent).status == 401
+
+
+@pytest.mark.parametrize("token", ["schlüssel-zum-garten", "chiave-di-città à", "\udcff" * 16])
+def test_a_token_is_the_bytes_that_it_is_made_of(token: str, one_url: str) -> None:
+    sent = token.encode("utf-8", "surrogateescape")
+    with serve(app(url=one_url, viewer_token=token)) as page:
+        for header in (b"Bearer " + sent, b"Basic " + base64.b64encode(b"ada:" + sent)):
+            assert page.get("/", {"authorization": header.decode("latin-1")}).status == 200
 
 
 def test_tokens_may_come_from_the_environment(
@@ -197,6 +205,7 @@ def test_a_host_application_may_decide(is_awaited: bool, one_url: str, mail: Que
         ({"sec-fetch-site": "cross-site", "origin": "http://127.0.0.1"}, 403),
         ({"origin": "https://evil.example"}, 403),
         ({"origin": "null"}, 403),
+        ({"origin": "http://["}, 403),
         ({"x-a-program": "curl"}, 303),
     ],
 )

@@ -7,11 +7,13 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
+import redis
 
 from bide import Queue, Worker
 from bide.ops import ahead, consume
@@ -25,6 +27,10 @@ RANGE = {"from": "2030-01-01T00:00:00Z", "to": "2030-01-01T01:00:00Z"}
 
 def broken(order: int) -> None:
     raise ValueError(f"order {order}")
+
+
+def raising(message: str) -> None:
+    raise ValueError(message)
 
 
 def broken_again(order: int) -> None:
@@ -348,6 +354,42 @@ def test_a_link_means_failures_of_its_kind_and_no_others(desk: Page, mail: Queue
     for link, number in links:
         asked = desk.post(verb="retry", **dict(parse_qsl(html.unescape(link))))
         assert f"Retry {number} job" in asked.text
+
+
+@pytest.mark.parametrize("message", ["no answer from: \nthe bank", "a\ttab", "\u202eten", " "])
+def test_what_forms_do_not_carry_is_in_no_kind_of_failure(
+    message: str, desk: Page, mail: Queue
+) -> None:
+    mail.enqueue(broken, 1, retry=0)
+    mail.enqueue(raising, message, retry=0)
+    Worker([mail], modules=[__name__], concurrency=2).work(burst=True)
+    (link,) = re.findall(
+        r'<a href="(/jobs\?[^"]+)">[\w.:]+:raising</a> 1', desk.get("/failures").text
+    )
+    listed = desk.get(html.unescape(link)).text
+    (kind,) = set(re.findall(r'name="kind" value="([^"]*)"', listed))
+    asked = desk.post(verb="retry", state="failed", kind=html.unescape(kind))
+    assert "Retry 1 job?" in asked.text
+
+
+def test_a_change_that_breaks_off_says_how_far_it_came(
+    desk: Page, mail: Queue, one_url: str, direct: redis.Redis
+) -> None:
+    due_in_the_range(mail, 230)
+    with closing(Queue("orders", url=one_url)) as orders:
+        due_in_the_range(orders, 7)
+    asked = desk.post(verb="cancel", **RANGE)
+    direct.set("bide:{orders}:cancelled", "damaged")
+    done = desk.post(**sure(asked))
+    assert done.status == 502
+    assert "<h1>230 jobs cancelled" in done.text
+    assert "Then it broke off: " in done.text
+    assert "7 are left as they were, or were changed and the answer was lost" in done.text
+    assert "Go on" not in done.text
+    assert mail.counts().cancelled == 230
+    alone = desk.post(verb="cancel", q="orders", sure="7", **RANGE)
+    assert alone.status == 502
+    assert "That did not work" in alone.text
 
 
 def test_a_form_that_is_too_long_is_refused_whole(desk: Page, mail: Queue) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
 
@@ -45,7 +46,7 @@ def shows(payload: str) -> str:
 
 
 def paths(desk: Page, mail: Queue) -> list[str]:
-    id = desk.get("/api/jobs").json["jobs"][0]["id"]
+    id = desk.get("/api/jobs", q="mail").json["jobs"][0]["id"]
     some = [
         "/",
         "/?span=minute",
@@ -71,6 +72,8 @@ def test_every_page_is_whole(
     mail.schedules.upsert("tick", "shop:tick", every="10s")
     mail.enqueue_call("shop:remind", delay=60, group="customer-7")
     mail.enqueue("shop:" + "long_name" * 20, "x" * 400, delay=90)
+    with closing(Queue("long_name" * 12, url=mail.url)) as other:
+        other.enqueue_many([other.prepare("shop:remind", (i,), at=at) for i in range(150)])
     mine = tab(color_scheme=scheme, viewport={"width": width, "height": 800})
     for path in paths(desk, mail):
         page = mine.open(path) if path.startswith("/range") else mine.live(path)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -64,11 +66,15 @@ def test_an_operator_may_be_at_the_machine(one_url: str, mail: Queue) -> None:
         (["--listen", "page.example:80"], "would let other machines in, and no token is set"),
         (["--listen", "x"], "is not a port"),
         (["--listen", "127.0.0.1:99999"], "is not a port"),
+        (["--listen", "é" * 100 + ":0"], "cannot be had"),
     ],
 )
 def test_where_it_may_not_listen_it_does_not(args: list[str], says: str, one_url: str) -> None:
+    env = dict(os.environ)
+    if "é" in args[1]:  # what is no name of a machine is found out when one may listen there
+        env["BIDE_WEB_VIEWER_TOKEN"] = "look-look-look-look"
     done = subprocess.run(
-        command("web", *args, url=one_url), capture_output=True, text=True, timeout=60
+        command("web", *args, url=one_url), capture_output=True, text=True, timeout=60, env=env
     )
     assert done.returncode == 2
     assert says in done.stderr
@@ -109,3 +115,26 @@ def test_top_shows_what_is_due_beside_a_herd() -> None:
 def test_top_of_nothing_says_what_to_do(one_url: str) -> None:
     done = subprocess.run(command("top", url=one_url), capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith("No queue has been used yet; ")
+    done = subprocess.run(
+        command("top", "-q", "nowhere", url=one_url), capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.startswith("No queue nowhere has been used on ")
+
+
+def test_top_gives_the_screen_back_when_it_is_told_to_stop(one_url: str, mail: Queue) -> None:
+    mail.enqueue("shop:remind", delay=60)
+    process, terminal = pty.fork()
+    if not process:
+        os.execv(sys.executable, command("top", url=one_url))
+    shown = b""
+    try:
+        while b"mail" not in shown:
+            shown += os.read(terminal, 65_536)
+        os.kill(process, signal.SIGTERM)
+        with contextlib.suppress(OSError):  # its end
+            while more := os.read(terminal, 65_536):
+                shown += more
+        assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 128 + signal.SIGTERM
+        assert shown.rstrip().endswith(b"\x1b[?25h\x1b[?1049l"), "with a cursor, as it was before"
+    finally:
+        os.close(terminal)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 
 import pytest
+import redis
 
 from bide import Queue, Worker
 from bide.job import Snapshot
@@ -110,3 +111,16 @@ def test_the_newest_of_a_group_is_its_sample(page: Page, one_url: str, mail: Que
     assert group["sample"] == {"queue": "mail", "id": newest.id}
     assert "77" in group["message"]
     assert group["first"] < group["last"]
+
+
+def test_one_whose_moment_is_damaged_does_not_hide_the_others(
+    page: Page, one_url: str, direct: redis.Redis
+) -> None:
+    fail(one_url, {"mail": 3})
+    for moment in (0, -5, float("inf"), float("-inf")):
+        for job in page.get("/api/jobs", state="failed").json["jobs"]:
+            direct.zadd("bide:{mail}:failed", {job["id"]: moment})
+        assert page.get("/failures").status == 200, moment
+        (group,) = page.get("/api/failures").json["groups"]
+        assert group["count"] == 3
+        assert group["sample"]["id"]

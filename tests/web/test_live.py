@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import http.client
 import re
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -20,7 +23,7 @@ from tests.web.serving import Page
 def told(page: Page) -> Iterator[Iterator[float]]:
     """Since when each change is that a page is told of."""
     with closing(http.client.HTTPConnection("127.0.0.1", page.port, timeout=30)) as connection:
-        connection.request("GET", "/api/live")
+        connection.request("GET", f"{page.root}/api/live")
         lines = connection.getresponse()
 
         def changes() -> Iterator[float]:
@@ -73,6 +76,57 @@ def test_a_dear_page_says_that_it_is_to_be_read_less_often(
     for rest, least in ((0, "0.9"), (1e9, "60.0")):
         monkeypatch.setattr("bide.web.site._REST", rest)
         assert f'data-least="{least}"' in page.get("/jobs").text
+
+
+def test_who_asks_for_the_head_of_a_stream_is_not_kept_waiting(page: Page) -> None:
+    with closing(http.client.HTTPConnection("127.0.0.1", page.port, timeout=30)) as connection:
+        connection.request("HEAD", "/api/live")
+        head = connection.getresponse()
+        assert head.getheader("content-type", "").startswith("text/event-stream")
+        head.read()
+        connection.request("GET", "/jobs")
+        assert connection.getresponse().status == 200
+
+
+HOST = """
+import sys, uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from bide.web import app
+
+page = app(url=sys.argv[1], local_role="viewer")
+uvicorn.run(Starlette(routes=[Mount("/jobs", page)]), port=0, log_level="info")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("root", ["", "/jobs"])
+def test_streams_do_not_keep_a_server_that_is_told_to_stop(
+    root: str, number: int, one_url: str
+) -> None:
+    web = ["-m", "bide", "web", "--listen", "0", "-u", one_url]
+    process = subprocess.Popen(
+        [sys.executable, *(["-c", HOST, one_url] if root else web)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        port = next(int(at[1]) for line in process.stdout if (at := ADDRESS.search(line)))
+        with told(Page(port, root)) as changes, told(Page(port, root)) as others:
+            assert next(changes)
+            assert next(others)
+            process.send_signal(number)
+            rest, _ = process.communicate(timeout=20)
+        assert "Traceback" not in rest
+        assert "exceeded" not in rest, "that it was waited for in vain"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)")
 
 
 def test_what_took_long_is_shared_for_long_and_a_failure_is_not() -> None:

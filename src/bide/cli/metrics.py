@@ -59,7 +59,7 @@ async def _serve(site: Site, queues: Sequence[str], host: str, port: int) -> Non
         loop.add_signal_handler(number, stopped.set)
     try:
         server = await serve(host, port, {}, answering(site, queues))
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter: what is no host's name
         raise ServerRefused(f"Nothing can listen on {host}, port {port}: {error}.") from None
     where, number = server.sockets[0].getsockname()[:2]
     click.echo(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
 from datetime import datetime
 from typing import Any, Final
 
@@ -75,11 +77,17 @@ def top(
                 seen = await look()
                 if as_json:
                     echo_json(seen)
+                elif queues and not seen["queues"]["queues"]:
+                    echo(f"No queue {' or '.join(queues)} has been used on {site.where} yet.")
                 elif not seen["queues"]["queues"]:
                     echo("No queue has been used yet; `bide enqueue module:function` starts one.")
                 else:
                     console.print(_picture(seen, site.where, console.width))
                 return
+            watching = asyncio.current_task()
+            assert watching is not None
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGTERM, watching.cancel)  # the screen is given back
             with Live(console=console, screen=True, auto_refresh=False) as live:
                 while True:
                     try:
@@ -91,7 +99,10 @@ def top(
         finally:
             await site.client.close()
 
-    asyncio.run(watch())
+    try:
+        asyncio.run(watch())
+    except asyncio.CancelledError:
+        sys.exit(128 + signal.SIGTERM)
 
 
 def _picture(seen: dict[str, Any], where: str, width: int) -> Group:

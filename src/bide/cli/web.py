@@ -39,9 +39,8 @@ def web(
     whose name does not matter, and the password, which is the token.
     """
     try:
-        import uvicorn
-
         from bide.web.application import app, credentials_are_set
+        from bide.web.serving import serve
     except ModuleNotFoundError as error:
         if error.name not in ("uvicorn", "starlette", "jinja2", "markupsafe"):
             raise
@@ -59,18 +58,11 @@ def web(
         queues=queues or None,
         local_role="operator" if operator else "viewer",
     )
-    config = uvicorn.Config(
-        page,
-        log_level="warning",
-        access_log=False,
-        timeout_graceful_shutdown=1,
-        server_header=False,
-    )
     with _listening(host, port) as listener:
         at, number = listener.getsockname()[:2]
         shown = f"[{at}]" if ":" in at else at
         echo(f"The page is at http://{shown}:{number}/ (Ctrl-C ends it).")
-        uvicorn.Server(config).run(sockets=[listener])
+        serve(page, listener)
 
 
 def _is_loopback(host: str) -> bool:
@@ -92,8 +84,9 @@ def _listening(host: str, port: int) -> socket.socket:
         return socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
         )
-    except OSError as error:
+    except (OSError, TypeError) as error:  # the latter: what is no host's name
+        why = error.strerror if isinstance(error, OSError) else error
         raise UsageError(
-            f"--listen {host}:{port} cannot be had ({error.strerror}); give another port, or 0 for "
+            f"--listen {host}:{port} cannot be had ({why}); give another port, or 0 for "
             "any that is free."
         ) from None

@@ -32,16 +32,8 @@ def listening() -> socket.socket:
 
 def main() -> None:
     """Be the page: the program that `dev` starts. Whoever is at this machine may change things."""
-    import uvicorn
-
     from bide.web import app
+    from bide.web.serving import serve
 
     listener = socket.socket(fileno=int(sys.argv[-1]))
-    config = uvicorn.Config(
-        app(url=os.environ["BIDE_URL"], local_role="operator"),
-        log_level="warning",
-        access_log=False,
-        timeout_graceful_shutdown=1,
-        server_header=False,
-    )
-    uvicorn.Server(config).run(sockets=[listener])
+    serve(app(url=os.environ["BIDE_URL"], local_role="operator"), listener)

@@ -16,6 +16,8 @@ Metrics = Callable[[], Awaitable[str]]
 """Figures, in Prometheus' text format."""
 
 _PATIENCE: Final = 5.0
+_FIGURES: Final = 4.0
+"""Seconds for figures: less, so that whoever asks is told why there are none."""
 _LONGEST: Final = 8192
 _REASONS: Final = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed"}
 
@@ -44,7 +46,7 @@ async def serve(
                     head = b""
                 writer.write(await _respond(head, probes, metrics))
                 await writer.drain()
-        except (OSError, TimeoutError):
+        except (OSError, TimeoutError, asyncio.CancelledError):  # the last: everything ends
             pass
         finally:
             writer.close()
@@ -63,7 +65,10 @@ async def _respond(head: bytes, probes: dict[str, Probe], metrics: Metrics | Non
         code, text = 405, "GET or HEAD\n"
     elif metrics is not None and path == "/metrics":
         try:
-            text, kind = await metrics(), CONTENT_TYPE
+            async with asyncio.timeout(_FIGURES):
+                text, kind = await metrics(), CONTENT_TYPE
+        except TimeoutError:
+            code, text = 503, f"no figures came within {_FIGURES:g} seconds\n"
         except BideError as error:
             code, text = 503, f"{error}\n"
     elif path not in probes:

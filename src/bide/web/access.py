@@ -95,7 +95,7 @@ class Access:
         if viewer_token and viewer_token == operator_token:
             raise UsageError("Viewers and operators have the same token; give them different ones.")
         self._tokens = [
-            (hashlib.sha256(token.encode()).digest(), role)
+            (hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest(), role)
             for token, role in ((viewer_token, Role.VIEWER), (operator_token, Role.OPERATOR))
             if token is not None
         ]
@@ -148,7 +148,7 @@ class Access:
 def _token(header: str) -> bytes | None:
     scheme, _, rest = header.partition(" ")
     if scheme.lower() == "bearer":
-        return rest.strip().encode("utf-8", "replace")
+        return rest.encode("latin-1").strip()  # the bytes that were sent, whatever they mean
     if scheme.lower() == "basic":
         try:
             return base64.b64decode(rest, validate=True).partition(b":")[2]
@@ -168,8 +168,16 @@ def _is_local(request: Request) -> bool:
         return False
     if any(name in request.headers for name in _OF_PROXIES):
         return False
-    host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    host = _name_in(f"//{request.headers.get('host', '')}")
     return host == "localhost" or host.endswith(".localhost") or _is_loopback(host)
+
+
+def _name_in(address: str) -> str:
+    """The name of the machine; nothing where there is none, or no address."""
+    try:
+        return urlsplit(address).hostname or ""
+    except ValueError:
+        return ""
 
 
 def _is_loopback(host: str) -> bool:
@@ -190,6 +198,6 @@ def check_origin(request: Request) -> None:
     if site is not None:
         is_own = site == "same-origin"
     else:
-        is_own = origin is None or urlsplit(origin).netloc == request.headers.get("host")
+        is_own = origin is None or origin.partition("://")[2] == request.headers.get("host")
     if not is_own:
         raise Refused("That came from another site; do it on the page itself.", 403)

@@ -18,7 +18,7 @@ from starlette.responses import RedirectResponse, Response
 
 from bide.clock import describe, to_us
 from bide.command import Command
-from bide.errors import UsageError
+from bide.errors import BideError, UsageError
 from bide.ops import manage, produce
 from bide.states import FINISHED, State
 from bide.web.access import Role
@@ -27,6 +27,7 @@ from bide.web.chosen import MOST, Chosen, choose
 from bide.web.pages import render
 from bide.web.reads.range import read_range
 from bide.web.site import Site
+from bide.web.trouble import status_and_sentence
 
 
 class Verb(NamedTuple):
@@ -90,19 +91,25 @@ async def change_jobs(site: Site, request: Request, asked: Asked, verb: str) -> 
         sure = [*fields, ("after", asked.text("after")), ("as_of", chosen.as_of_us)]
         rest = chosen.rest(Counter())
         return render(request, "confirm", fields=sure, rest=_after(fields, rest), **shown)
-    came = await _do(site, verb, asked, chosen)
+    came, trouble = await _do(site, verb, asked, chosen)
     words: Counter[str] = sum(came.values(), Counter())
+    if trouble and (chosen.named or not words):
+        raise trouble
     if chosen.named and set(words) <= set(_FINE) and verb != "delete":
         ((queue, (id,)),) = chosen.ids.items()
         root = request.scope.get("root_path", "").rstrip("/")
         return RedirectResponse(Asked("").address(f"{root}/job", q=queue, id=id), 303)
     moved = Counter({queue: each["ok"] for queue, each in came.items()})
+    status, problem = status_and_sentence(trouble) if trouble else (200, None)
     return render(
         request,
         "done",
+        status,
+        problem=problem,
+        untold=chosen.count - words.total(),
         changed=sum(words[word] for word in _FINE),
         others={word: n for word, n in words.items() if word not in _FINE},
-        rest=_after(fields, chosen.rest(moved)),
+        rest=None if trouble else _after(fields, chosen.rest(moved)),
         **shown,
     )
 
@@ -166,16 +173,24 @@ def _over_us(asked: Asked) -> int:
     return over_us
 
 
-async def _do(site: Site, verb: str, asked: Asked, chosen: Chosen) -> dict[str, Counter[str]]:
-    """Do it in bounded steps; how many jobs of each queue came to which word."""
+async def _do(
+    site: Site, verb: str, asked: Asked, chosen: Chosen
+) -> tuple[dict[str, Counter[str]], BideError | None]:
+    """Do it in bounded steps, until one fails; how many jobs of each queue came to which word."""
     came: dict[str, Counter[str]] = {}
     for queue, ids in chosen.ids.items():
         commands = _commands(site, verb, asked, queue, ids, chosen.states)
         words = came[queue] = Counter[str]()
         for i in range(0, len(commands), _TRIP):
-            for replies in await site.client.run_many(commands[i : i + _TRIP]):
-                words.update(getattr(reply, "word", reply) for reply in replies)
-    return came
+            trouble = None
+            for replies in await site.client.attempt_many(commands[i : i + _TRIP]):
+                if isinstance(replies, BideError):
+                    trouble = replies
+                else:
+                    words.update(getattr(reply, "word", reply) for reply in replies)
+            if trouble:
+                return came, trouble
+    return came, None
 
 
 def _commands(

@@ -1,9 +1,15 @@
-"""Live pages: browsers are told that something has changed, and ask for the page again."""
+"""Live pages: browsers are told that something has changed, and ask for the page again.
+
+A server that is told to stop waits for its responses to end, and a stream has no end of its own. So
+each looks whether uvicorn, which passes no word of it on, has been told; other servers cut it off.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import signal
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -23,6 +29,9 @@ EVERY: Final = 1.0
 
 STREAMS: Final = 200
 """Browsers that are told, at most."""
+
+_STEP: Final = 0.25
+"""Seconds between looks whether the server stops."""
 
 _QUIET: Final = 15.0
 """Seconds after which something is said, so that a connection that has gone is noticed."""
@@ -55,6 +64,8 @@ class Live:
         here = self._per_loop.here
         if here.streams >= STREAMS:
             raise Refused(f"{STREAMS} pages are live already; reload this one by hand.", 503)
+        if request.method == "HEAD":  # whoever asks waits for the end of what is not shown
+            return Response(media_type="text/event-stream")
         return StreamingResponse(
             self._events(here), media_type="text/event-stream", headers={"x-accel-buffering": "no"}
         )
@@ -65,10 +76,12 @@ class Live:
             yield "retry: 2000\n\n"
             known: int | None = None
             said = time.monotonic()
-            while True:
+            while not _server_stops():
                 event = ""
                 try:
-                    look = await here.looks.read("", self._look)
+                    look = await self._next_look(here)
+                    if look is None:
+                        return
                     if look.stand != known:
                         known, event = look.stand, f"event: change\ndata: {look.seen}\n\n"
                 except BideError as error:
@@ -78,9 +91,19 @@ class Live:
                 if event:
                     said = time.monotonic()
                     yield event
-                await asyncio.sleep(EVERY)
+                for _ in range(round(EVERY / _STEP)):
+                    if not _server_stops():
+                        await asyncio.sleep(_STEP)
         finally:
             here.streams -= 1
+
+    async def _next_look(self, here: _Here) -> _Look | None:
+        """How things stand; None where the server stops before that is known."""
+        while not _server_stops():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_STEP):
+                    return await here.looks.read("", self._look)
+        return None
 
     async def _look(self) -> _Look:
         names = await self._site.queues()
@@ -91,3 +114,9 @@ class Live:
             tuple((one.name, one.about.busy) for one in workers),
         )
         return _Look(time.time(), hash(stand))
+
+
+def _server_stops() -> bool:
+    """Whether uvicorn was told to: its handler of signals belongs to what knows."""
+    handlers = map(signal.getsignal, (signal.SIGINT, signal.SIGTERM))
+    return any(getattr(getattr(each, "__self__", None), "should_exit", False) for each in handlers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from bide.logs import printable
 from bide.payload.codec import ErrorInfo
 
 _NUMBER: Final = re.compile(
@@ -31,4 +32,5 @@ def kind_of(error: ErrorInfo | None) -> str:
     if error is None:
         return "(no error was kept)"
     message = _NUMBER.sub("#", _QUOTED.sub("'…'", _line(error)))[:_LONGEST]
-    return f"{error.type}: {message}" if message else error.type
+    # It goes through addresses and forms, which neither blanks at the ends nor controls survive.
+    return printable(f"{error.type}: {message}" if message.strip() else error.type).strip()

@@ -39,9 +39,10 @@ class _Group:
     def add(self, seen: Seen, kind: str) -> None:
         """Count one more."""
         at_us, error = seen.moment_us, seen.snapshot.notes.error
-        if not self.first_us or at_us < self.first_us:
+        is_first = not self.queues  # of which the moment may be any: what is stored may be damaged
+        if is_first or at_us < self.first_us:
             self.first_us = at_us
-        if at_us > self.last_us:
+        if is_first or at_us > self.last_us:
             self.last_us, self.sample = at_us, {"queue": seen.queue, "id": seen.id}
             self.error, self.message = (error.type, first_line(error)) if error else (kind, "")
         self.tasks[seen.snapshot.task] += 1
