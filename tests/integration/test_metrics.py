@@ -205,6 +205,12 @@ def test_no_name_of_a_machine_is_one_sentence(tmp_path: Path, one_url: str) -> N
     assert error_of(done).startswith("Error: Nothing can listen on a..b, port 0: ")
 
 
+def test_a_host_without_a_port_is_a_mistake(tmp_path: Path, one_url: str) -> None:
+    done = bide(tmp_path, "metrics", "--host", "0.0.0.0", url=one_url)
+    assert done.returncode == 2
+    assert "Error: --host is where --port answers" in done.stderr
+
+
 def test_it_serves_until_it_is_stopped(tmp_path: Path, tmp_server: Callable[..., Server]) -> None:
     server = tmp_server()
     fill(server.url)

@@ -33,13 +33,15 @@ WITHIN: Final = (1, 10, 60, 600, 3600, 86_400)
 )
 @click.option(
     "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="The interface for --port; 0.0.0.0 lets other machines in.",
+    help="The interface for --port; 0.0.0.0 lets other machines in.  [default: 127.0.0.1]",
 )
 @server_options
 def metrics(
-    queues: tuple[str, ...], port: int | None, host: str, url: str | None, prefix: str | None
+    queues: tuple[str, ...],
+    port: int | None,
+    host: str | None,
+    url: str | None,
+    prefix: str | None,
 ) -> None:
     """Print what queues hold, for Prometheus.
 
@@ -47,10 +49,14 @@ def metrics(
     of their --health-port.
     """
     site = Site(url, prefix)
+    if host and port is None:
+        raise click.UsageError(
+            "--host is where --port answers; give that too: --port 9109."
+        )
     if port is None:
         click.echo(queue_metrics(site, queues), nl=False)
     else:
-        asyncio.run(_serve(site, queues, host, port))
+        asyncio.run(_serve(site, queues, host or "127.0.0.1", port))
 
 
 async def _serve(site: Site, queues: Sequence[str], host: str, port: int) -> None:

@@ -90,13 +90,13 @@ async def _in_range(site: Site, asked: Asked) -> Chosen:
     for queue in await site.known(asked.text("q")):
         ids: list[str] = []
         walk, room = Walk(), MOST - chosen.count
-        while not walk.is_over:
+        while True:
             start, size = walk.page(min(_PAGE, room - len(ids)))
             page = await site.client.run(
                 ahead.between(site.keys(queue), from_us, to_us, start, size)
             )
             ids += walk.read([id for id, _ in page.jobs])
-            if len(ids) >= room:
+            if walk.is_over or len(ids) >= room:
                 break
         chosen.total += max(page.total, len(ids))
         chosen.as_of_us = page.now_us
