@@ -50,9 +50,7 @@ def metrics(
     """
     site = Site(url, prefix)
     if host and port is None:
-        raise click.UsageError(
-            "--host is where --port answers; give that too: --port 9109."
-        )
+        raise click.UsageError("--host is where --port answers; give that too: --port 9109.")
     if port is None:
         click.echo(queue_metrics(site, queues), nl=False)
     else:
