@@ -8,6 +8,7 @@ rendered here and can be read without scripts; small modules keep a page live.
     actions.py   what an operator may change; changes.py: of jobs, which chosen.py chooses
     access.py    who may see and who may change; what a browser may do with a page
     live.py      tells browsers that something has changed
+    serving.py   serves it by itself
 """
 
 from importlib import import_module
