@@ -246,6 +246,17 @@ def test_what_somebody_types_is_not_taken_away(tab: Callable[..., Tab], mail: Qu
     assert page.input_value("input[name=delay]") == "33m"
 
 
+def test_what_has_the_focus_is_exchanged_and_keeps_it(tab: Callable[..., Tab], mail: Queue) -> None:
+    mail.enqueue("shop:remind", delay=600)
+    page = tab().live("/")
+    page.focus("#as-table summary")
+    page.keyboard.press("Enter")
+    mail.enqueue("shop:remind", delay=2000)
+    page.wait_for_selector("#as-table tbody tr + tr")
+    assert page.evaluate("document.activeElement.matches('#as-table summary')")
+    assert page.evaluate("document.getElementById('as-table').open")
+
+
 def test_a_schedule_is_changed_after_a_look_at_its_times(
     tab: Callable[..., Tab], mail: Queue
 ) -> None:

@@ -7,6 +7,7 @@ const html = document.documentElement;
 const pulse = document.getElementById("pulse");
 const parts = document.querySelectorAll("[data-part]");
 const LIVE = "Live; press to hold the page still";
+const FOCUSED = "a, button, summary, [tabindex]"; // what may have the focus while a part is exchanged
 const [reading, calling] = [patience(), patience()];
 let held = false; // whoever reads holds the page still
 let wanted = false; // something has changed that is not shown
@@ -60,13 +61,13 @@ function mayReload() {
 function exchange(part, fresh) {
   const open = [...part.querySelectorAll("details")].map((each) => each.open);
   const active = document.activeElement;
-  const focused = part.contains(active) ? [...part.querySelectorAll("a, [tabindex]")].indexOf(active) : -1;
+  const focused = part.contains(active) ? [...part.querySelectorAll(FOCUSED)].indexOf(active) : -1;
   const node = document.importNode(fresh, true);
   node.querySelectorAll("details").forEach((each, i) => { if (i < open.length) each.open = open[i]; });
   if (part.matches("details")) node.open = part.open;
   describe(node);
   part.replaceWith(node);
-  if (focused >= 0) node.querySelectorAll("a, [tabindex]")[focused]?.focus({ preventScroll: true });
+  if (focused >= 0) node.querySelectorAll(FOCUSED)[focused]?.focus({ preventScroll: true });
 }
 
 async function read() {
