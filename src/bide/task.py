@@ -13,7 +13,6 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from types import FunctionType
 from typing import Any, Final, NamedTuple
 
 from bide.clock import to_us
@@ -22,7 +21,7 @@ from bide.errors import TaskNotFound, UsageError
 from bide.folding import check_folding
 from bide.ids import LONGEST_TASK
 from bide.keys import check_priority
-from bide.naming import Named, is_given, place, same, way_out
+from bide.naming import Named, is_given, place, same, task_name
 from bide.options import TaskOptions, check_names
 from bide.payload.signature import Signature
 from bide.policy import Policy, policy_of
@@ -49,71 +48,6 @@ class _Registered(NamedTuple):
 
 
 _registered: dict[str, _Registered] = {}
-
-
-def task_name(task: Function | str) -> str:
-    """The name under which a function, or a name itself, is enqueued.
-
-    Raises:
-        UsageError: no worker could find it: a lambda, a nested function, one of `__main__`, a
-            partial; or the name is longer than 256 characters.
-    """
-    name = task.name if isinstance(task, Named) else _name_of(task)
-    if len(name) > LONGEST_TASK:
-        raise UsageError(
-            f"The name {name[:40]!r}... of a task has {len(name)} characters, more than "
-            f"{LONGEST_TASK}; give it a shorter one with @queue.task(name=...)."
-        )
-    return name
-
-
-def _name_of(task: Function | str) -> str:
-    if isinstance(task, str):
-        return _checked_name(task)
-    return _name_of_function(task) if type(task) is FunctionType else _name_of_callable(task)
-
-
-@lru_cache(maxsize=4096)
-def _checked_name(name: str) -> str:
-    path, colon, attribute = name.partition(":")
-    parts = [*path.split("."), *attribute.split(".")]
-    if not is_given(name) and not (colon and all(part.isidentifier() for part in parts)):
-        raise UsageError(
-            f"{name!r} is not a task's name; write 'package.module:function', or the word that "
-            "a task was given as its name, such as 'send_email'."
-        )
-    return name
-
-
-@lru_cache(maxsize=4096)
-def _name_of_function(function: FunctionType) -> str:
-    return _name_of_callable(function)
-
-
-def _name_of_callable(task: Function) -> str:
-    if not callable(task):
-        raise UsageError(f"{task!r} is neither a function nor a name 'package.module:function'.")
-    module = getattr(task, "__module__", None) or "?"
-    qualname: str | None = getattr(task, "__qualname__", None)
-    if inspect.ismethod(task):  # also one that the class has inherited
-        owner = task.__self__ if inspect.isclass(task.__self__) else type(task.__self__)
-        module, qualname = owner.__module__, f"{owner.__qualname__}.{task.__name__}"
-    if qualname is None:
-        raise UsageError(
-            f"A {type(task).__name__} has no name by which a worker could find it; enqueue a "
-            "function of a module, and what it needs as arguments."
-        )
-    if module == "__main__":
-        raise UsageError(
-            f"{qualname} is defined in the program that is being run (__main__), where a worker "
-            f"cannot import it; {way_out(qualname)}."
-        )
-    if "<" in qualname:
-        raise UsageError(
-            f"{module}:{qualname} cannot be found by its name; define the function at the top "
-            "level of a module."
-        )
-    return f"{module}:{qualname}"
 
 
 def with_owner(task: Function | str, args: Sequence[Any]) -> Sequence[Any]:

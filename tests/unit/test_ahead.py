@@ -12,6 +12,7 @@ import pytest
 from bide import task
 from bide.job import Claimed
 from bide.keys import keys_of
+from bide.naming import task_name
 from bide.payload.codec import Body, encode_body
 from bide.task import Served, register
 from bide.worker.pace import AHEAD, STALE, Pace
@@ -83,7 +84,7 @@ class Scene:
     def accept(self, function: object, jobs: int = 1) -> None:
         claimed = []
         for _ in range(jobs):
-            body = encode_body(Body(task.task_name(function), [self.count]))  # type: ignore[arg-type]
+            body = encode_body(Body(task_name(function), [self.count]))  # type: ignore[arg-type]
             claimed.append(Claimed(f"{self.count}", body, 1, 1, 0, 5, 5))
             self.count += 1
         self.running.accept(self.station, claimed, time.monotonic())

@@ -10,6 +10,7 @@ import pytest
 from bide import task
 from bide.job import Claimed
 from bide.keys import keys_of
+from bide.naming import task_name
 from bide.payload.codec import Body, encode_body
 from bide.task import Served, register
 from bide.worker.running import Running
@@ -42,7 +43,7 @@ class Scene:
         self.station = Station(MAIL, "w1", 10_000_000)
         self.changed = asyncio.Event()
         self.running = Running("w1", Served(), 10, None, (), self.changed.set)
-        body = encode_body(Body(task.task_name(function)))
+        body = encode_body(Body(task_name(function)))
         self.running.accept(self.station, [Claimed("a", body, 1, 1, 0, 5, 5)], 0.0)
 
     async def outcome(self) -> str:

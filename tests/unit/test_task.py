@@ -16,9 +16,10 @@ import pytest
 
 from bide import AsyncQueue, Middleware, Queue, Retry, middleware, task
 from bide.errors import TaskNotFound, UsageError
+from bide.naming import task_name
 from bide.ops.produce import Prepared
 from bide.payload.codec import Body, decode_body
-from bide.task import Served, import_task, register, task_name, with_owner
+from bide.task import Served, import_task, register, with_owner
 
 MODULE = """
 import subprocess

@@ -11,8 +11,9 @@ import pytest
 
 from bide import AsyncQueue, Queue, task
 from bide.errors import TaskNotFound, UsageError
+from bide.naming import task_name
 from bide.payload.codec import decode_body
-from bide.task import Served, import_task, register, task_name
+from bide.task import Served, import_task, register
 
 KINDS = [Queue, AsyncQueue]
 Kind = type[Queue] | type[AsyncQueue]

@@ -19,9 +19,10 @@ from bide.config import settings
 from bide.durability import Durability
 from bide.errors import UsageError
 from bide.folding import Unique
+from bide.naming import task_name
 from bide.queue import AsyncTask, Queue, Task
 from bide.states import State
-from bide.task import import_task, signature_of, task_name
+from bide.task import import_task, signature_of
 
 
 @click.command()

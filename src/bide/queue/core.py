@@ -21,6 +21,7 @@ from bide.folding import write_folding
 from bide.ids import check_name
 from bide.keys import Keys
 from bide.middleware import Middleware, used
+from bide.naming import task_name
 from bide.ops import produce, registry
 from bide.ops.manage import CHUNK
 from bide.ops.produce import Prepared, Receipt
@@ -34,7 +35,7 @@ from bide.queue.following import Following
 from bide.queue.parents import check_order, references, terms_of
 from bide.queue.place import Place
 from bide.queue.stored import is_unicode, stored
-from bide.task import Function, defaults_of, signature_of, task_name, with_owner
+from bide.task import Function, defaults_of, signature_of, with_owner
 from bide.terms import folds
 
 C = TypeVar("C")

@@ -13,6 +13,7 @@ from bide.clock import Duration, to_us
 from bide.errors import ScheduleNotFound, UsageError
 from bide.ids import LONGEST
 from bide.keys import Keys
+from bide.naming import task_name
 from bide.ops.produce import Receipt
 from bide.ops.schedules import Draft, Page
 from bide.options import ScheduleOptions, check_names
@@ -28,7 +29,7 @@ from bide.schedule import (
     check_schedule_name,
     timing_of,
 )
-from bide.task import Function, task_name
+from bide.task import Function
 from bide.terms import Terms, folds
 
 T = TypeVar("T")

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from bide.clock import to_us
 from bide.errors import UsageError
+from bide.naming import task_name
 from bide.options import TERMS, Options, check_names
 from bide.policy import check_on_crash, check_timeout
 from bide.retry import as_retry
-from bide.task import task_name
 
 _SENT_APART: Final = TERMS | {"delay", "at", "priority", "job_id", "durability"}
 

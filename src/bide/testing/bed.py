@@ -13,13 +13,14 @@ from bide import config, sync
 from bide.clock import Duration, at_to_us, from_us, to_us
 from bide.errors import UsageError
 from bide.keys import Keys, keys_of
+from bide.naming import task_name
 from bide.ops import inspect, registry
 from bide.payload.signing import Seal
 from bide.queue import AsyncQueue, Queue
 from bide.queue.core import leave_overridden
 from bide.script import SHARED_CLOCK
 from bide.states import State
-from bide.task import Function, task_name
+from bide.task import Function
 from bide.testing import server
 from bide.testing.expect import Due, Expected, listing, words_for
 from bide.testing.perform import Everything, perform

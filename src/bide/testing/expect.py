@@ -11,9 +11,10 @@ from typing import Any, Final, NamedTuple
 
 from bide.clock import describe
 from bide.errors import PayloadError
+from bide.naming import task_name
 from bide.payload.codec import Body, decode_body, encode_body
 from bide.payload.serializers import Codec
-from bide.task import Function, signature_of, task_name, with_owner
+from bide.task import Function, signature_of, with_owner
 from bide.testing.seen import JobSeen, write_call
 
 _SHOWN: Final = 20

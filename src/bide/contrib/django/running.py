@@ -10,8 +10,9 @@ from typing import Any, Final
 from bide.contrib.django.connections import fresh_connections
 from bide.contrib.django.results import part_of, running_result
 from bide.current import CurrentJob, current_job
+from bide.naming import task_name
 from bide.payload.hints import resolved
-from bide.task import register, task_name
+from bide.task import register
 
 known: Final[dict[str, Any]] = {}
 """Name -> task, of those that this process has; no other is looked for, whatever a job names."""
