@@ -79,6 +79,7 @@ class Minute(NamedTuple):
         """Read a stored line; what cannot be read is left out."""
         found: dict[bytes, dict[int, int]] = {b"l": {}, b"r": {}}
         for kind, bucket, count in _WORD.findall(line or b""):
-            if (number_of := int(bucket)) <= LAST:
-                found[kind][number_of] = found[kind].get(number_of, 0) + int(count)
+            counts, index = found[kind], int(bucket)
+            if index <= LAST:
+                counts[index] = counts.get(index, 0) + int(count)
         return cls(from_us(number * MINUTE_US), Histogram(found[b"l"]), Histogram(found[b"r"]))

@@ -4,8 +4,8 @@
 --
 -- Of a minute that is over there is a field with such words in a line; what stands there twice,
 -- because the clock was set back, counts together. Of the minute that is under way each word is a
--- field by itself, and `this` says which minute it is: to add to a number costs a fifth of what it
--- costs to read and write a line.
+-- field by itself, and `this` says which minute it is: to add to a number costs less than to read
+-- and write a line.
 local minute = {}
 
 local FINEST, LAST, WEEK, MINUTE, LOOK = 250, 32, 10080, 60000000, 20
