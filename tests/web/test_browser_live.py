@@ -30,6 +30,16 @@ window.EventSource = class extends EventTarget { constructor() { super(); window
 CHANGE = "line.dispatchEvent(new MessageEvent('change', { data: '0' })), window.asked"
 
 
+def restless(tab: Callable[..., Tab], mail: Queue, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The page of a queue with a delayed job, that is read again as soon as a test tells it to."""
+    monkeypatch.setattr("bide.web.pages._LEAST", 0.0)
+    monkeypatch.setattr("bide.web.site._REST", 0)
+    mail.enqueue("shop:remind", delay=600)
+    mine = tab()
+    mine.page.add_init_script(TOLD)
+    return mine.open("/queue?q=mail")
+
+
 @pytest.mark.parametrize(("least", "asked"), [(0.0, 1), (3600.0, 0)])
 def test_a_change_reads_a_page_again_when_it_may_be(
     tab: Callable[..., Tab], monkeypatch: pytest.MonkeyPatch, least: float, asked: int
@@ -45,12 +55,7 @@ def test_a_change_reads_a_page_again_when_it_may_be(
 def test_a_change_that_comes_while_a_page_is_read_is_not_lost(
     tab: Callable[..., Tab], mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.web.pages._LEAST", 0.0)
-    monkeypatch.setattr("bide.web.site._REST", 0)
-    mail.enqueue("shop:remind", delay=600)
-    mine = tab()
-    mine.page.add_init_script(TOLD)
-    page = mine.open("/queue?q=mail")
+    page = restless(tab, mail, monkeypatch)
     read: list[Any] = []
 
     def answer(route: Any) -> None:
@@ -70,12 +75,7 @@ def test_a_change_that_comes_while_a_page_is_read_is_not_lost(
 def test_who_was_shown_an_older_read_reads_again(
     tab: Callable[..., Tab], mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.web.pages._LEAST", 0.0)
-    monkeypatch.setattr("bide.web.site._REST", 0)
-    mail.enqueue("shop:remind", delay=600)
-    mine = tab()
-    mine.page.add_init_script(TOLD)
-    page = mine.open("/queue?q=mail")
+    page = restless(tab, mail, monkeypatch)
     before = page.request.get(page.url).text()
     mail.enqueue("shop:remind", delay=600)
     page.route("**/queue?q=mail", lambda route: route.fulfill(body=before), times=1)
