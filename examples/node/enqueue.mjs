@@ -22,8 +22,8 @@ async function enqueue(call, task, args, { id = newId(), when = "+0", priority =
     if (!error.message.startsWith("NOSCRIPT")) throw error;
     return call("EVAL", script.text, ...told); // from now on the server knows it
   });
-  const isNew = reply[2] === "new"; // else there was a job of this id, which is left as it is
-  return { id, isNew, due: isNew ? new Date(reply[3] / 1000) : null };
+  const isNew = reply[2] > 0; // else there was a job of this id, which is left as it is
+  return { id, isNew, due: isNew ? new Date(reply[2] / 1000) : null };
 }
 
 // The rest is a client for the one command: RESP over a socket, a call at a time.

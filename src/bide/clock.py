@@ -44,10 +44,12 @@ def to_us(duration: Duration, name: str = "delay") -> int:
         UsageError: it is negative, not finite, longer than a hundred years, or not a duration.
     """
     us: int | float
-    if isinstance(duration, str):
+    if type(duration) is int:
+        us = duration * SECOND_US
+    elif isinstance(duration, str):
         us = _parse(duration, name)
     elif isinstance(duration, timedelta):
-        us = duration // timedelta(microseconds=1)
+        us = _whole_us(duration)
     elif isinstance(duration, int | float) and not isinstance(duration, bool):
         if duration != duration or duration in (float("inf"), float("-inf")):
             raise UsageError(f"{name} must be a finite number of seconds, not {duration!r}.")
@@ -77,7 +79,7 @@ def at_to_us(at: datetime, name: str = "at") -> int:
             f"{name}={at.isoformat()} has no time zone, so it names no one moment; "
             "give it one, for example at.replace(tzinfo=timezone.utc) or at.astimezone()."
         )
-    us = round((at - _EPOCH) / timedelta(microseconds=1))
+    us = _whole_us(at - _EPOCH)
     if not 0 <= us < _YEAR_2200_US:
         raise UsageError(f"at={at.isoformat()} lies outside the years 1970 to 2199.")
     return us
@@ -108,6 +110,10 @@ def describe(seconds: float) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return sign + "".join(parts[:2])
+
+
+def _whole_us(delta: timedelta) -> int:
+    return (delta.days * 86_400 + delta.seconds) * SECOND_US + delta.microseconds
 
 
 def _parse(text: str, name: str) -> float:

@@ -23,7 +23,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from redis import exceptions as lib
@@ -96,6 +98,8 @@ class Situation(NamedTuple):
     """Whether this client has had an answer from its server before."""
 
 
+_confirm_of: Final[Callable[[Command[Any]], Kinds]] = attrgetter("confirm")
+
 Dialogue = Generator[Send | Sleep, Any, list[Any]]
 
 
@@ -116,9 +120,10 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
     problem: Exception = _NOTHING_SENT
     in_doubt: set[int] = set()
     while True:
-        kinds = durability.kinds_of(kind for i in pending for kind in commands[i].confirm)
+        sent = [commands[i] for i in pending]
+        kinds = durability.kinds_of(chain.from_iterable(map(_confirm_of, sent)))
         until = None if in_doubt.isdisjoint(pending) else started + situation.patience
-        outcome = yield _send([commands[i] for i in pending], kinds, situation.clock, until)
+        outcome = yield _send(sent, kinds, situation.clock, until)
         again: list[int] = []
         onward: list[int] = []
         if isinstance(outcome, Exception):
@@ -132,8 +137,8 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
         else:
             reached = True
             missing: dict[int, At] = {}
-            replies, waited = _parted(outcome, [commands[i] for i in pending], kinds)
-            short = durability.missing(kinds, waited)
+            replies, waited = _parted(outcome, sent, kinds) if kinds else (outcome, ())
+            short = durability.missing(kinds, waited) if kinds else None
             for i, reply in zip(pending, replies, strict=True):
                 if isinstance(reply, lib.NoScriptError):
                     missing[i] = At(getattr(reply, "node", ""))
@@ -170,9 +175,9 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
                     pending = sorted([*again, *onward])
                     continue
                 problem = refusal or lib.NoScriptError("it forgets the scripts it is given")
-        pending = sorted([*again, *onward])
-        if not pending:
+        if not (again or onward):
             return results
+        pending = sorted([*again, *onward])
         if not again:  # only the rest of what was read: no trouble, and patience begins anew
             started, pause = time.monotonic(), _FIRST_PAUSE
             continue
@@ -257,8 +262,6 @@ def _parted(
     outcome: list[Any], commands: Sequence[Command[Any]], kinds: Kinds
 ) -> tuple[list[Any], list[Any]]:
     """The replies of commands, and of what has waited behind them."""
-    if not kinds:
-        return outcome, []
     at = _waits_at(commands)
     end = at + len(kinds)
     return outcome[:at] + outcome[end:], outcome[at:end]

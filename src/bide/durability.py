@@ -43,6 +43,9 @@ _MISSING: Final[dict[Durability, str]] = {
 }
 
 
+_LOCAL: Final[frozenset[Durability]] = frozenset(("local",))
+
+
 def check_durability(durability: Any) -> Durability:
     """What is to be waited for; `local` for None.
 
@@ -59,7 +62,7 @@ def check_durability(durability: Any) -> Durability:
 def kinds_of(wanted: Iterable[Durability]) -> Kinds:
     """All that one call has to wait for."""
     asked = set(wanted)
-    return tuple(kind for kind in _WAITS if kind in asked)
+    return () if asked <= _LOCAL else tuple(kind for kind in _WAITS if kind in asked)
 
 
 def waits(kinds: Kinds) -> list[tuple[Any, ...]]:

@@ -36,20 +36,17 @@ def new_id() -> str:
     """Make an id that sorts after every id made before it in this process."""
     global _last_us
     with _lock:
-        _last_us = us = max(time.time_ns() // 1000, _last_us + 1)
-    n = us << 48 | int.from_bytes(os.urandom(6))
-    pairs = _PAIRS
+        us = time.time_ns() // 1000
+        if us <= _last_us:
+            us = _last_us + 1
+        _last_us = us
+    # In two halves of fifty bits, each of which is a small number to the machine.
+    head, tail = us >> 2, (us & 3) << 48 | int.from_bytes(os.urandom(6))
+    p = _PAIRS
     return (
-        pairs[n >> 90]
-        + pairs[n >> 80 & 1023]
-        + pairs[n >> 70 & 1023]
-        + pairs[n >> 60 & 1023]
-        + pairs[n >> 50 & 1023]
-        + pairs[n >> 40 & 1023]
-        + pairs[n >> 30 & 1023]
-        + pairs[n >> 20 & 1023]
-        + pairs[n >> 10 & 1023]
-        + pairs[n & 1023]
+        f"{p[head >> 40]}{p[head >> 30 & 1023]}{p[head >> 20 & 1023]}{p[head >> 10 & 1023]}"
+        f"{p[head & 1023]}{p[tail >> 40]}{p[tail >> 30 & 1023]}{p[tail >> 20 & 1023]}"
+        f"{p[tail >> 10 & 1023]}{p[tail & 1023]}"
     )
 
 

@@ -288,7 +288,7 @@ def a_meta(mutator: Mutator, corpus: list[bytes]) -> None:
 
 
 _SAMPLES: list[tuple[Command[Any], Any]] = [
-    (produce.enqueue(MAIL, [Prepared("a", "+0", 5, b"{}")]), [b"ok", NOW, b"new", NOW]),
+    (produce.enqueue(MAIL, [Prepared("a", "+0", 5, b"{}")]), [b"ok", NOW, NOW]),
     (
         consume.claim(MAIL, "w", 1, 1, 1, 0),
         [b"ok", NOW, NOW, 0, 0, 0, 0, b"x y", 0, b"a", b"{}", 7, 1, NOW],

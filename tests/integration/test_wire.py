@@ -183,7 +183,7 @@ def test_node_hears_what_the_server_refuses(home: Path, one_url: str) -> None:
 def test_node_is_told_no_time_of_a_job_that_was_there_before(home: Path, one_url: str) -> None:
     script = json.loads(said(bide(home, "script", "enqueue", "--json", "-q", "mail")))
     (home / "enqueue.json").write_text(
-        json.dumps(script | {"text": "return {'ok', 1, 'exists', 0}", "sha": "0" * 40})
+        json.dumps(script | {"text": "return {'ok', 1, 0}", "sha": "0" * 40})
     )
     told = _node(home, one_url, "ann@example.org")
     assert (told["isNew"], told["due"]) == (False, None)
@@ -211,8 +211,8 @@ def test_the_reply_says_which_are_new_and_when_they_are_due(direct: redis.Redis)
     word, now, *jobs = send(
         direct, "a", "+0", 5, body, "b", "+1000000", 9, body, "a", "+5", 5, body
     )
-    assert (word, jobs) == (b"ok", [b"new", now, b"new", now + 1_000_000, b"exists", 0])
-    assert send(direct, "a", "+0", 5, body)[2:] == [b"exists", 0], "its repeat"
+    assert (word, jobs) == (b"ok", [now, now + 1_000_000, 0])
+    assert send(direct, "a", "+0", 5, body)[2:] == [0], "its repeat"
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ class Driver:
         terms = self._enqueued[0].terms if self._enqueued else ""
         if terms.startswith("x="):
             assert reply[4::3] == [job[0].encode() for job in jobs]
-            del reply[4::3]
+            reply[2:] = reply[3::3]
         if terms.startswith("k="):
             assert reply == self.model.enqueue_unique(now, jobs, terms)
         else:

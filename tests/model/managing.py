@@ -25,11 +25,11 @@ class Managed(Uniques):
         for id, at, priority, body in jobs:
             there = self.jobs.get(id)
             if there and not there.place.startswith("trash:"):
-                reply += [b"exists", 0]
+                reply.append(0)
                 continue
             due = max(at or 0, now)
             job = self.jobs[id] = Job(id, body, f"due:{priority}", due, terms=terms)
-            reply += [b"new", due]
+            reply.append(due)
             due_by = due if due_by is None else min(due_by, due)
             if (by := job.begins_by()) is not None:
                 self.expiring[id] = by

@@ -11,7 +11,7 @@
 -- @key   events  tells listeners
 -- @rest  id when priority body
 -- @last  wanted  what the caller will wait for behind this: replica | fsync | replica,fsync
--- @reply ok now, then per job: new due | exists 0
+-- @reply ok now, then per job: when it is due, or 0 where its id exists
 -- @reply cannot    what the server lacks for what is wanted; nothing was added
 -- @include clock when hint weigh arrive
 -- @later   sweep event durable gate
@@ -32,24 +32,22 @@ local reply = {'ok', now}
 local earliest
 local adds = {}
 for i = rest, #ARGV, 4 do
+  local at = 0
   if is_new[i] then
-    local at = when.us(ARGV[i + 1], now)
-    local set = due[10 - tonumber(ARGV[i + 2])]
+    at = when.us(ARGV[i + 1], now)
+    local set = due[10 - ARGV[i + 2]]
     local add = adds[set]
     if not add then
       add = {}
       adds[set] = add
     end
-    add[#add + 1] = at
-    add[#add + 1] = ARGV[i]
+    local n = #add
+    add[n + 1] = at
+    add[n + 2] = ARGV[i]
     if not earliest or at < earliest then earliest = at end
     if book then event.add(book, 'added', 'enqueue', ARGV[i], '-', 0, at, '') end
-    reply[#reply + 1] = 'new'
-    reply[#reply + 1] = at
-  else
-    reply[#reply + 1] = 'exists'
-    reply[#reply + 1] = 0
   end
+  reply[#reply + 1] = at
 end
 
 -- A repeat that finds its ids writes, too: WAIT counts what its own connection has written.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from itertools import islice
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, get_args
 
@@ -128,11 +129,14 @@ def prepare(
         UsageError: an option cannot be meant.
         PayloadError: the arguments do not fit the encoding.
     """
-    level = check_priority(priority)
-    id = new_id() if job_id is None else check_name(job_id, "job_id")
-    wanted = check_durability(durability)
     return Prepared(
-        id, when(delay, at), level, encode_body(body, names), wanted, terms, tuple(parents)
+        new_id() if job_id is None else check_name(job_id, "job_id"),
+        when(delay, at),
+        check_priority(priority),
+        encode_body(body, names),
+        check_durability(durability),
+        terms,
+        tuple(parents),
     )
 
 
@@ -169,8 +173,13 @@ def enqueue(
                 for job, (word, due_us, id) in zip(jobs, pieces(reply, 2, 3), strict=True)
             ]
         return [
-            Receipt(job.id, due_us, _OUTCOMES[word], confirmed(job, kinds) if kinds else "local")
-            for job, (word, due_us) in zip(jobs, pieces(reply, 2, 2), strict=True)
+            Receipt(
+                job.id,
+                due_us,
+                "new" if due_us else "exists",
+                confirmed(job, kinds) if kinds else "local",
+            )
+            for job, due_us in zip(jobs, islice(reply, 2, None), strict=True)
         ]
 
     script = "place" if have_terms else "enqueue"

@@ -127,7 +127,7 @@ class QueueCore(Generic[C]):
                 'serializer="pickle" needs a signing key, or whoever can write to the server could '
                 f'run any code; set ${VARIABLE} here and for the workers, or choose "json".'
             )
-        if not isinstance(args, list | tuple):
+        if type(args) is not tuple and not isinstance(args, list | tuple):
             raise UsageError(f"args must be a list or tuple, not {args!r}; (x,) holds one x.")
         kwargs = kwargs or {}
         if kwargs and not all(isinstance(key, str) for key in kwargs):

@@ -51,7 +51,7 @@ log = Log("bide.worker")
 SAY_AFTER: Final = 0.3
 """Seconds after which what jobs say is sent, if no other round trip takes it along."""
 
-ENOUGH: Final = 128
+ENOUGH: Final = 256
 """Jobs at which a round trip costs little for each: a worker of fewer slots takes quick ones
 ahead."""
 

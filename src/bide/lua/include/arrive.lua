@@ -6,9 +6,10 @@ local LONGEST = 128 -- bytes of an id
 
 -- Whether all of these arguments can be meant; `width` of them are one job.
 function arrive.valid(when, args, first, width)
+  local find, valid = string.find, when.valid
   for i = first, #args, width do
-    local priority = tonumber(args[i + 2])
-    if #args[i] > LONGEST or not string.find(args[i], '^[^%s%c{}]+$') or not when.valid(args[i + 1])
+    local id, priority = args[i], tonumber(args[i + 2])
+    if #id > LONGEST or not find(id, '^[^%s%c{}]+$') or not valid(args[i + 1])
       or not priority or priority < 0 or priority > 9 or priority % 1 ~= 0 then
       return false
     end
@@ -22,13 +23,12 @@ end
 function arrive.store(meta, jobs, trash, stores, weigh, sweep, args, first, width, apart)
   local known, is_new, large = {}, {}, false
   for i = first, #args, width do
-    if apart and apart[i] then -- not here
-    elseif redis.call('HSETNX', jobs, args[i], args[i + 3]) == 1 then
-      is_new[i] = true
-    else
-      known[#known + 1] = args[i]
+    if not (apart and apart[i]) then
+      local id, body = args[i], args[i + 3]
+      local added = redis.call('HSETNX', jobs, id, body) == 1
+      if added then is_new[i] = true else known[#known + 1] = id end
+      if #body > weigh.LARGE then large = true end
     end
-    if #args[i + 3] > weigh.LARGE and not (apart and apart[i]) then large = true end
   end
   if large then redis.call('HSETNX', meta, 'large', 1) end
   if #known == 0 or redis.call('HEXISTS', meta, 'trash') == 0 then return is_new end

@@ -3,13 +3,12 @@
 local when = {}
 
 function when.valid(text)
-  return string.match(text, '^[+=]%d+$') ~= nil and #text <= 17
+  return string.find(text, '^[+=]%d+$') ~= nil and #text <= 17
 end
 
 function when.us(text, now)
-  local us = tonumber(string.sub(text, 2))
-  if string.byte(text) == 43 then return now + us end
-  return math.max(us, now)
+  if string.byte(text) == 43 then return now + text end
+  return math.max(tonumber(string.sub(text, 2)), now)
 end
 
 return when
