@@ -68,13 +68,13 @@ def work(url: str, jobs: str, concurrency: str) -> None:
 def add(url: str, jobs: str) -> None:
     """Enqueue jobs, one by one and many at once, that reach no server."""
 
-    def answered(self: sync.Client, trip: Trip, until: float | None) -> Any:
+    def answered(self: sync.Client, trip: Trip, *rest: Any) -> Any:
         counts = [(len(call) - 3 - call[2]) // 4 for call in trip.calls]
         return [[b"ok", 0, *[1] * count] for count in counts]
 
     queue = Queue(QUEUE, url=url)
     queue.enqueue(tasks.nothing, delay=3600)  # makes the queue known
-    sync.Client._talk = answered  # type: ignore[method-assign]
+    sync.Client._talk = answered  # type: ignore[method-assign, assignment]
     count = int(jobs)
     one = _timed(count, lambda: _one_by_one(queue, count))
     many = _timed(10 * count, lambda: _many(queue, 10 * count))
@@ -126,7 +126,7 @@ def _one_by_one(queue: Queue, count: int) -> None:
 def _many(queue: Queue, count: int) -> None:
     for i in range(0, count, _MANY):
         batch = range(i, i + _MANY)
-        queue.enqueue_many([queue.prepare(tasks.nothing, (n,), delay=3600) for n in batch])
+        queue.enqueue_many(queue.prepare(tasks.nothing, (n,), delay=3600) for n in batch)
 
 
 def _timed(count: int, do: Callable[[], None]) -> dict[str, float]:

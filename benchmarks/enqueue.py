@@ -34,7 +34,7 @@ WAYS = (
     Way("blocking", "one by one", 1_000, {"Dramatiq": 1.3, "Huey": 1.3, "RQ": 1.3, "Celery": 1.3}),
     Way("awaited", "one by one, awaited", 1_000, {"BullMQ": 0, "SAQ": 0, "arq": 0}),
     Way("concurrent", "100 callers that await in one loop", 2_000, {"BullMQ": 4, "SAQ": 0}),
-    Way("many", "many in one call", 5_000, {"RQ": 4, "BullMQ": 4, "streaq": 4}),
+    Way("many", "many in one call", 20_000, {"RQ": 4, "BullMQ": 4, "streaq": 4}),
 )
 DUE = {"due at once": 0.0, "due in an hour": DELAY_S}
 

@@ -18,6 +18,9 @@ import redis
 
 from bide.calls import Call
 
+Meanwhile = Callable[[], object]
+"""What is done while the server works."""
+
 
 class Connections:
     """Connections to one node; safe to share by threads, and left to the parent by a fork."""
@@ -32,8 +35,10 @@ class Connections:
         self._idle: list[Any] = []
         self._busy: set[Any] = set()
 
-    def round_trip(self, calls: Sequence[Call]) -> list[Any]:
+    def round_trip(self, calls: Sequence[Call], meanwhile: Meanwhile | None = None) -> list[Any]:
         """Send calls, and read their replies; an error that one is answered with is among them.
+
+        Between the two, `meanwhile` is called.
 
         Raises:
             RedisError or OSError: the connection broke, or there is none to be had.
@@ -50,6 +55,8 @@ class Connections:
                 is_new = True
             packed = b"".join([hiredis.pack_command(call) for call in calls])
             connection.send_packed_command([packed], check_health=False)
+            if meanwhile is not None:
+                meanwhile()
             replies = [_read(connection) for _ in calls]
         except BaseException as error:
             # Wherever it came from: nobody else may read what is still to come.

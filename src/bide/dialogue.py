@@ -178,7 +178,8 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
         if not (again or onward):
             return results
         pending = sorted([*again, *onward])
-        if not again:  # only the rest of what was read: no trouble, and patience begins anew
+        if not again:
+            # Only the rest of what was read: no trouble, and patience begins anew.
             started, pause = time.monotonic(), _FIRST_PAUSE
             continue
         is_over = time.monotonic() - started + pause > situation.patience

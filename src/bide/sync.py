@@ -26,7 +26,7 @@ from bide.connection import (
     options,
     resolve_url,
 )
-from bide.connections import Connections, shut
+from bide.connections import Connections, Meanwhile, shut
 from bide.dialogue import (
     PATIENCE,
     Entries,
@@ -108,8 +108,14 @@ class Client:
                 raise result
         return results
 
-    def attempt_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        """Run commands in one round trip; a `BideError` stands in place of each that failed."""
+    def attempt_many(
+        self, commands: Sequence[Command[Any]], meanwhile: Meanwhile | None = None
+    ) -> list[Any]:
+        """Run commands in one round trip; a `BideError` stands in place of each that failed.
+
+        `meanwhile` is called when they have been sent, before the replies are waited for: each time
+        they are, if to one node. It must not raise.
+        """
         if not commands:
             return []
         situation = Situation(self.where, self._clock, self._patience, self._reached)
@@ -119,7 +125,7 @@ class Client:
             while True:
                 if isinstance(step, Send):
                     delivery = self._routes.deliver(step.calls, step.routes)
-                    step = steps.send(self._drive(delivery, step.until))
+                    step = steps.send(self._drive(delivery, step.until, meanwhile))
                 else:
                     time.sleep(step.seconds)
                     step = next(steps)
@@ -168,24 +174,31 @@ class Client:
             found = self._nodes.setdefault(node, made)
         return found
 
-    def _drive(self, steps: Delivery | Finding | Surveying, until: float | None = None) -> Any:
+    def _drive(
+        self,
+        steps: Delivery | Finding | Surveying,
+        until: float | None = None,
+        meanwhile: Meanwhile | None = None,
+    ) -> Any:
         """Make the round trips that the routes ask for, up to a time; what they come to."""
         try:
             trips = next(steps)
             while True:
-                trips = steps.send(self._make(trips, until))
+                trips = steps.send(self._make(trips, until, meanwhile))
         except StopIteration as end:
             return end.value
 
-    def _make(self, trips: list[Trip], until: float | None) -> list[Answer]:
+    def _make(
+        self, trips: list[Trip], until: float | None, meanwhile: Meanwhile | None
+    ) -> list[Answer]:
         """Make round trips, all at the same time: a node that hangs delays no other's calls."""
         if len(trips) > 1:
             with suppress(RuntimeError), ThreadPoolExecutor(len(trips)) as pool:
                 return [*pool.map(self._talk, trips, repeat(until))]
         # Also where the interpreter ends, and begins no thread any more: once more does no harm.
-        return [self._talk(trip, until) for trip in trips]
+        return [self._talk(trip, until, meanwhile) for trip in trips]
 
-    def _talk(self, trip: Trip, until: float | None) -> Answer:
+    def _talk(self, trip: Trip, until: float | None, meanwhile: Meanwhile | None = None) -> Answer:
         if is_late(until):
             return Late()
         connections = self._connections.get(trip.node)
@@ -193,7 +206,7 @@ class Client:
             if connections is None:
                 made = Connections(self._at(trip.node).connection_pool.make_connection)
                 connections = self._connections.setdefault(trip.node, made)
-            replies = connections.round_trip(trip.calls)
+            replies = connections.round_trip(trip.calls, meanwhile)
         except (redis.RedisError, OSError) as error:
             if not trip.is_question:
                 self.answers = False

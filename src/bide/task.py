@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from types import FunctionType, MethodType
 from typing import Any, Final, NamedTuple
 
 from bide.clock import to_us
@@ -52,7 +53,7 @@ _registered: dict[str, _Registered] = {}
 
 def with_owner(task: Function | str, args: Sequence[Any]) -> Sequence[Any]:
     """The arguments of a call; those of a method of an instance begin with the instance."""
-    if inspect.ismethod(task) and not inspect.isclass(task.__self__):
+    if isinstance(task, MethodType) and not inspect.isclass(task.__self__):
         return (task.__self__, *args)
     return args
 
@@ -100,6 +101,40 @@ def defaults_of(name: str) -> TaskOptions:
     """What the task's decorator says, if this process has it."""
     known = _registered.get(name)
     return known.options if known else {}
+
+
+class Known(NamedTuple):
+    """What whoever enqueues a task has to know of it."""
+
+    name: str
+    signature: Signature | None
+    """What its function takes, if this process has it."""
+    defaults: TaskOptions
+    """What its decorator says, if this process has it."""
+    registered: _Registered | None
+    """What it was registered as when this was found out."""
+
+
+def known(task: Function | str) -> Known:
+    """What is known of a task; errors as of `task_name`.
+
+    It is kept of functions and tasks: other objects that can be called would be kept with it.
+    """
+    if type(task) is not FunctionType and not isinstance(task, Named):
+        return _found(task)
+    found = _kept(task)
+    if _registered.get(found.name) is not found.registered:
+        _kept.cache_clear()
+        found = _kept(task)
+    return found
+
+
+def _found(task: Function | str) -> Known:
+    name = task_name(task)
+    return Known(name, signature_of(task, name), defaults_of(name), _registered.get(name))
+
+
+_kept = lru_cache(maxsize=4096)(_found)
 
 
 def signature_of(task: Function | str, name: str) -> Signature | None:
@@ -341,7 +376,7 @@ def _signature(function: Function, owner: type | None) -> Signature:
 
 def _owner(task: Any) -> type | None:
     """The class of the instance that a bound method belongs to."""
-    if inspect.ismethod(task) and not inspect.isclass(task.__self__):
+    if isinstance(task, MethodType) and not inspect.isclass(task.__self__):
         return type(task.__self__)
     return None
 

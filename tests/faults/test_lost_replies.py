@@ -7,10 +7,12 @@ script loading included, and go on until it completes without having had an n-th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 import redis
 
+from bide import Queue
 from bide.errors import ServerUnavailable
 from bide.keys import keys_of
 from bide.notes import read_notes
@@ -342,3 +344,25 @@ def test_a_client_that_never_reached_its_server_says_so_at_once(
             client.run(produce.enqueue(KEYS, [job]))
         assert assert_legal(direct, QUEUE).due.keys() == {job.id}
     assert refusals > 0
+
+
+def test_what_an_iterator_gives_is_drawn_and_added_once(
+    proxy: Proxy, direct: redis.Redis, one_url: str
+) -> None:
+    """Whichever reply is lost: what is drawn while that is waited for is not lost with it."""
+    n = 0
+    lost = 1
+    while lost:
+        n += 1
+        proxy.behave()
+        direct.flushall()
+        with closing(Queue(QUEUE, url=proxy.url)) as queue:
+            queue.counts()
+            direct.script_flush()
+            proxy.lose_reply(n)
+            drawn = [produce.prepare(Body("app:task", (i,))) for i in range(250)]
+            added = queue.enqueue_many(iter(drawn))
+            lost = proxy.lost
+        assert [job.id for job in added] == [job.id for job in drawn]
+        assert assert_legal(direct, QUEUE).due.keys() == {job.id for job in drawn}
+    assert n > 4  # NOSCRIPT, SCRIPT LOAD, and three batches

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,11 +21,12 @@ from bide.errors import TaskNotFound, UsageError
 from bide.naming import task_name
 from bide.ops.produce import Prepared
 from bide.payload.codec import Body, decode_body
-from bide.task import Served, import_task, register, with_owner
+from bide.task import Served, import_task, known, register, with_owner
 
 MODULE = """
 import subprocess
 import functools
+import gc
 import os
 from os import path, system
 from functools import partial
@@ -547,3 +550,26 @@ def test_what_a_class_has_inherited_is_served_with_the_module_that_wrote_it(app:
         with pytest.raises(TaskNotFound, match=r"inherited from the module 'subprocess'|no public"):
             served.find(f"{app}:{name}")
     assert Served([app, "subprocess"]).find(f"{app}:Starts.communicate")
+
+
+# -- what is known of a task
+
+
+def test_what_is_known_of_a_task_is_as_it_was_registered_last() -> None:
+    before = known(plain)
+    assert (before.name, before.defaults) == (f"{__name__}:plain", {})
+    register(plain, {"priority": 7})
+    assert known(plain).defaults == {"priority": 7}
+    register(plain, {"priority": 8})
+    assert known(plain).defaults == {"priority": 8}
+    task._registered.clear()
+    assert known(plain).defaults == {}
+
+
+def test_an_object_whose_method_is_enqueued_is_not_kept() -> None:
+    sender = Sender()
+    gone = weakref.ref(sender)
+    assert known(sender.send).name == f"{__name__}:Sender.send"
+    del sender
+    gc.collect()
+    assert gone() is None

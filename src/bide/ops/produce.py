@@ -9,6 +9,8 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, get_args
 
+import msgspec
+
 from bide.clock import Duration, at_to_us, to_us
 from bide.command import Arg, Command, command
 from bide.durability import Durability, Kinds, cannot, check_durability, kinds_of
@@ -70,7 +72,7 @@ parents_of: Final[Callable[[Prepared], tuple[str, ...]]] = attrgetter("parents")
 _durability_of: Final[Callable[[Prepared], Durability]] = attrgetter("durability")
 
 
-class Receipt(NamedTuple):
+class Receipt(msgspec.Struct, frozen=True):
     """What an enqueue did."""
 
     id: str

@@ -139,7 +139,8 @@ def encode_body(body: Body, names: Sequence[str] = ()) -> bytes:
     try:
         if body.codec == "json":
             data = _encoder.encode(body)
-            check_finite(data, (body.args, body.kwargs, body.meta))
+            if b"null" in data:
+                check_finite(data, (body.args, body.kwargs, body.meta))
         else:
             head = _encoder.encode(msgspec.structs.replace(body, args=(), kwargs={}))
             check_finite(head, body.meta)

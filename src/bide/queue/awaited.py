@@ -27,10 +27,10 @@ from bide.queue.awaited_job import AsyncJob
 from bide.queue.awaited_managing import AsyncManaging
 from bide.queue.awaited_reading import AsyncReading
 from bide.queue.awaited_schedules import AsyncScheduling
+from bide.queue.batches import Batches
 from bide.queue.core import (
     checked_callback,
     checked_ids,
-    checked_jobs,
     options_only,
 )
 from bide.queue.gathering import AsyncGathering, none_rejected
@@ -201,7 +201,7 @@ class AsyncQueue(AsyncGathering, AsyncManaging, AsyncScheduling, AsyncGrouping, 
         return jobs[0]
 
     async def enqueue_many(
-        self, jobs: Sequence[Prepared], *, durability: Durability | None = None
+        self, jobs: Iterable[Prepared], *, durability: Durability | None = None
     ) -> list[AsyncJob[Any]]:
         """Add prepared jobs, in one round trip up to some thousands; raises as `enqueue_call` does.
 
@@ -210,10 +210,17 @@ class AsyncQueue(AsyncGathering, AsyncManaging, AsyncScheduling, AsyncGrouping, 
         prepared jobs again adds the rest. Where one is `NotUnique`, all others are added. With
         `durability`, it holds for all of them; else each has its own, and all wait for what any of
         them asks for.
+
+        What an iterator gives is added in batches of a hundred; what it gave before it raised is
+        added.
         """
-        jobs = checked_jobs(jobs, durability)
-        with around_sending(self.name, jobs):
-            return await self._send(jobs)
+        batches = Batches(jobs, durability)
+        added: list[AsyncJob[Any]] = []
+        with batches.telling(added):
+            for batch in batches:
+                with around_sending(self.name, batch):
+                    added += await self._send(batch)
+        return added
 
     async def _send(self, jobs: Sequence[Prepared]) -> list[AsyncJob[Any]]:
         """Add jobs, or items of data; nothing surrounds it."""

@@ -20,6 +20,7 @@ from bide.ops.inspect import Counts
 from bide.ops.produce import Prepared, Receipt
 from bide.options import OnCrash, Options, Parents, QueueSettings, TaskOptions
 from bide.payload.serializers import Codec
+from bide.queue.batches import Batches
 from bide.queue.blocking_events import Events, Listening, stop_all
 from bide.queue.blocking_groups import Grouping
 from bide.queue.blocking_job import Job
@@ -29,7 +30,6 @@ from bide.queue.blocking_schedules import Scheduling
 from bide.queue.core import (
     checked_callback,
     checked_ids,
-    checked_jobs,
     first_error,
     options_only,
 )
@@ -199,7 +199,7 @@ class Queue(Gathering, Managing, Scheduling, Grouping, Reading):
         return jobs[0]
 
     def enqueue_many(
-        self, jobs: Sequence[Prepared], *, durability: Durability | None = None
+        self, jobs: Iterable[Prepared], *, durability: Durability | None = None
     ) -> list[Job[Any]]:
         """Add prepared jobs, in one round trip up to some thousands; raises as `enqueue_call` does.
 
@@ -207,12 +207,21 @@ class Queue(Gathering, Managing, Scheduling, Grouping, Reading):
         prepared jobs again adds the rest. Where one is `NotUnique`, all others are added. With
         `durability`, it holds for all of them; else each has its own, and all wait for what any of
         them asks for.
-        """
-        jobs = checked_jobs(jobs, durability)
-        with around_sending(self.name, jobs):
-            return self._send(jobs)
 
-    def _send(self, jobs: Sequence[Prepared]) -> list[Job[Any]]:
+        What an iterator gives is added in batches of a hundred, and while the server adds one the
+        next is prepared; what it gave before it raised is added.
+        """
+        batches = Batches(jobs, durability)
+        added: list[Job[Any]] = []
+        with batches.telling(added):
+            for batch in batches:
+                with around_sending(self.name, batch):
+                    added += self._send(batch, batches.look_ahead)
+        return added
+
+    def _send(
+        self, jobs: Sequence[Prepared], meanwhile: Callable[[], None] | None = None
+    ) -> list[Job[Any]]:
         """Add jobs, or items of data; nothing surrounds it."""
         jobs = self._signed(jobs)
         if (stand_in := self._here.stand_in) is not None:
@@ -222,7 +231,7 @@ class Queue(Gathering, Managing, Scheduling, Grouping, Reading):
         for trip in self._trips(jobs):
             came: list[Receipt | BideError]
             try:
-                came = trip.read(self._client.attempt_many(trip.commands))
+                came = trip.read(self._client.attempt_many(trip.commands, meanwhile))
             except BideError as failed:
                 came = [failed]
             if error := first_error(came, jobs):

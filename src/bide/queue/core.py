@@ -14,7 +14,6 @@ from bide.clock import Duration, to_us
 from bide.command import Command
 from bide.connection import resolve_url
 from bide.dialogue import check_patience
-from bide.durability import Durability, check_durability
 from bide.errors import BideError, ServerUnavailable, Unconfirmed, UsageError
 from bide.events import Event, check_kinds
 from bide.folding import write_folding
@@ -32,10 +31,10 @@ from bide.payload.serializers import CODECS, Codec, pack
 from bide.payload.signing import VARIABLE, Kind, Seal
 from bide.policy import check_timeout
 from bide.queue.following import Following
-from bide.queue.parents import check_order, references, terms_of
+from bide.queue.parents import references, terms_of
 from bide.queue.place import Place
 from bide.queue.stored import is_unicode, stored
-from bide.task import Function, defaults_of, signature_of, with_owner
+from bide.task import Function, known, with_owner
 from bide.terms import folds
 
 C = TypeVar("C")
@@ -121,7 +120,7 @@ class QueueCore(Generic[C]):
         **options: Unpack[Options],
     ) -> Prepared:
         """Make a job ready for `enqueue_many`; arguments and errors as for `enqueue_call`."""
-        name = task_name(task)
+        name, signature, defaults, _ = known(task)
         if self.serializer == "pickle" and self._here.seal.keyring is None:
             raise UsageError(
                 'serializer="pickle" needs a signing key, or whoever can write to the server could '
@@ -133,16 +132,19 @@ class QueueCore(Generic[C]):
         if kwargs and not all(isinstance(key, str) for key in kwargs):
             raise UsageError("The names in kwargs must be strings.")
         args = with_owner(task, args)
-        signature = signature_of(task, name)
         if signature is not None:
             signature.check(args, kwargs, name)
         depends_on = options.get("depends_on")
         parents = () if depends_on is None else references(self, depends_on)
-        body = Body(name, args, kwargs, codec=self.serializer, parents=parents, **stored(options))
+        held = stored(options)
+        if parents:
+            held["parents"] = parents
+        if self.serializer != "json":
+            held["codec"] = self.serializer
+        body = Body(name, args, kwargs, **held) if held else Body(name, args, kwargs)
         for middleware in used():
             body = _passed(middleware, middleware.enqueuing(self.name, body), body)
         delay, at, priority = options.get("delay"), options.get("at"), options.get("priority")
-        defaults = defaults_of(name)
         durability = options.get("durability") or defaults.get("durability")
         if delay is None and at is None:
             delay = defaults.get("delay")
@@ -243,14 +245,14 @@ def options_only(task: Function | str, **options: Any) -> Options:
         UsageError: the function has a parameter of such a name: which one was meant?
     """
     given = {name: value for name, value in options.items() if value is not None}
-    signature = signature_of(task, task_name(task)) if given else None
-    for name in given:
-        if signature is not None and name in signature.names:
-            raise UsageError(
-                f"{name}= is an option of a job and an argument of {task_name(task)} too; give the "
-                f"option with enqueue_call(f, args, kwargs, {name}=...), and the argument in its "
-                f"kwargs or with task.enqueue({name}=...)."
-            )
+    signature = known(task).signature if given else None
+    if signature is not None and not signature.names.isdisjoint(given):
+        name = next(name for name in given if name in signature.names)
+        raise UsageError(
+            f"{name}= is an option of a job and an argument of {task_name(task)} too; give the "
+            f"option with enqueue_call(f, args, kwargs, {name}=...), and the argument in its "
+            f"kwargs or with task.enqueue({name}=...)."
+        )
     return cast(Options, given)
 
 
@@ -344,29 +346,6 @@ def checked_ids(ids: Any) -> list[str]:
         odd = next(id for id in listed if not isinstance(id, str) or not is_unicode(id))
         raise UsageError(f"An id is text, such as job.id, not {odd!r}.") from None
     return listed
-
-
-def checked_jobs(jobs: Any, durability: Durability | None) -> Sequence[Prepared]:
-    """The jobs of `enqueue_many`, before any is sent; all with this durability if it is given.
-
-    Raises:
-        UsageError: one was not prepared, or stands before one that it waits for, or there is no
-            such durability.
-    """
-    if isinstance(jobs, Iterable) and not isinstance(jobs, str | bytes | Prepared):
-        listed: Sequence[Any] = jobs if isinstance(jobs, list | tuple) else list(jobs)
-        odd = [job for job in listed if not isinstance(job, Prepared)][:1]
-        if not odd and durability is not None:
-            check_order(listed)
-            return [job._replace(durability=check_durability(durability)) for job in listed]
-        if not odd:
-            check_order(listed)
-            return listed
-    else:
-        odd = [jobs]
-    raise UsageError(
-        f"enqueue_many wants a list of what queue.prepare(...) returns, not {odd[0]!r}."
-    )
 
 
 def _told(ids: Any) -> str:

@@ -25,6 +25,8 @@ def stored(options: Options) -> dict[str, Any]:
         UsageError: one cannot be meant.
     """
     found: dict[str, Any] = {}
+    if _SENT_APART.issuperset(options):
+        return found
     check_names(options)
     for name, value in options.items():
         if value is None or name in _SENT_APART:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
 
 from bide.clock import from_us
+from bide.durability import Durability
 from bide.errors import (
     JobCancelled,
     JobFailed,
@@ -41,7 +42,6 @@ class JobView(Generic[R]):
         id: str,
         receipt: Receipt | None = None,
         snapshot: Snapshot | None = None,
-        seal: Seal | None = None,
     ) -> None:
         """Note what is known.
 
@@ -49,23 +49,19 @@ class JobView(Generic[R]):
             id: the job's.
             receipt: of the enqueue that this comes of.
             snapshot: the job as it was last read.
-            seal: what checks its signatures, where pickles may be read; None to read none.
         """
         self.id: Final = id
-        self.new: Final = receipt.new if receipt else None
-        """Of an enqueue: False if its id or key was taken, and no job was added. Else None."""
-        self.outcome: Final[Outcome | None] = receipt.outcome if receipt else None
-        """Of an enqueue: `"new"`; `"exists"` (the id did); or how it was folded into this job:
-        `"kept"`, `"replaced"`, `"pushed"`, `"folded"`, `"added"`. Else None."""
-        self.confirmed: Final = receipt.confirmed if receipt else None
-        """Of an enqueue: the durability that was confirmed. Else None."""
+        self._receipt = receipt
         self._due_us = receipt.due_us if receipt else 0
         self._snapshot = snapshot
-        self._seal = seal
 
     def __repr__(self) -> str:
         state = f" {self._snapshot.state}" if self._snapshot else ""
         return f"<{type(self).__name__} {self.id}{state}>"
+
+    def _seal(self) -> Seal | None:
+        """What checks its signatures, where pickles may be read; None to read none."""
+        return None
 
     def _seen(self) -> Snapshot:
         if self._snapshot is None:
@@ -75,8 +71,26 @@ class JobView(Generic[R]):
     def _body(self) -> Body:
         """Task, arguments and options; a pickle is read only where its signature is good."""
         seen = self._seen()
-        seal = self._seal
+        seal = self._seal()
         return seen.body(seal is not None and seal.check("job", self.id, seen.raw_body))
+
+    @property
+    def new(self) -> bool | None:
+        """Of an enqueue: False if its id or key was taken, and no job was added. Else None."""
+        return self._receipt.new if self._receipt else None
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """Of an enqueue: `"new"`; `"exists"` (the id did); or how it was folded into this job.
+
+        That is `"kept"`, `"replaced"`, `"pushed"`, `"folded"` or `"added"`. Else None.
+        """
+        return self._receipt.outcome if self._receipt else None
+
+    @property
+    def confirmed(self) -> Durability | None:
+        """Of an enqueue: the durability that was confirmed. Else None."""
+        return self._receipt.confirmed if self._receipt else None
 
     @property
     def status(self) -> State:
@@ -163,7 +177,7 @@ class JobView(Generic[R]):
             PayloadError: what is stored cannot be read.
         """
         seen = self._seen()
-        seal, raw = self._seal, seen.raw_result or b""
+        seal, raw = self._seal(), seen.raw_result or b""
         is_allowed = seal is not None and is_pickled(raw) and seal.check("result", self.id, raw)
         value = seen.result(is_allowed)
         signature = None if value is None else signature_of(seen.task, seen.task)

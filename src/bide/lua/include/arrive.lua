@@ -6,10 +6,9 @@ local LONGEST = 128 -- bytes of an id
 
 -- Whether all of these arguments can be meant; `width` of them are one job.
 function arrive.valid(when, args, first, width)
-  local find, valid = string.find, when.valid
   for i = first, #args, width do
     local id, priority = args[i], tonumber(args[i + 2])
-    if #id > LONGEST or not find(id, '^[^%s%c{}]+$') or not valid(args[i + 1])
+    if #id > LONGEST or not string.find(id, '^[^%s%c{}]+$') or not when.valid(args[i + 1])
       or not priority or priority < 0 or priority > 9 or priority % 1 ~= 0 then
       return false
     end

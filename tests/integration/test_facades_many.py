@@ -1,0 +1,119 @@
+"""What an iterator gives is added in batches, by both facades."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import pytest
+import redis
+
+from bide import AsyncQueue, Middleware, Queue, UsageError, sync, use
+from bide.connections import Connections
+from bide.ops.produce import Prepared
+from bide.queue.batches import BATCH
+from bide.testing.registry import isolated_registry
+from tests.integration import jobs
+
+
+@pytest.fixture(params=["blocking", "awaited"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def add(kind: str, url: str, given: Iterator[Any]) -> list[Any]:
+    """Enqueue what an iterator gives; the jobs that came of it."""
+
+    async def awaited() -> list[Any]:
+        queue = AsyncQueue("work", url=url)
+        try:
+            return list(await queue.enqueue_many(given))
+        finally:
+            await queue.close()
+
+    if kind == "awaited":
+        return asyncio.run(awaited())
+    with closing(Queue("work", url=url)) as queue:
+        return list(queue.enqueue_many(given))
+
+
+def prepared(queue: Queue, number: int) -> Iterator[Prepared]:
+    return (queue.prepare(jobs.add, (i,)) for i in range(number))
+
+
+def waiting(queue: Queue) -> list[int]:
+    """The arguments of those that wait, in the order in which they will run."""
+    return [job.args[0] for job in queue.jobs("waiting", count=1000)]
+
+
+def test_all_that_an_iterator_gives_is_added_in_order(kind: str, url: str, queue: Queue) -> None:
+    number = 2 * BATCH + 50
+    added = add(kind, url, prepared(queue, number))
+    assert waiting(queue) == list(range(number))
+    assert [job.id for job in queue.jobs("waiting", count=number)] == [job.id for job in added]
+
+
+def test_what_it_gave_before_it_raised_is_added(kind: str, url: str, queue: Queue) -> None:
+    def giving() -> Iterator[Any]:
+        yield from prepared(queue, BATCH + 20)
+        raise LookupError("the table ends here")
+
+    with pytest.raises(LookupError, match="ends here") as caught:
+        add(kind, url, giving())
+    assert waiting(queue) == list(range(BATCH + 20))
+    assert caught.value.__notes__ == ["The 120 jobs that were given before are added."]
+
+
+def test_what_cannot_be_enqueued_ends_it_there(kind: str, url: str, queue: Queue) -> None:
+    with pytest.raises(UsageError, match="not 'x'"):
+        add(kind, url, iter([*prepared(queue, 3), "x", *prepared(queue, 1)]))
+    assert waiting(queue) == [0, 1, 2]
+
+
+def test_the_next_batch_is_prepared_while_the_server_adds_one(url: str, queue: Queue) -> None:
+    told: list[str] = []
+
+    class Told(Middleware):
+        @contextmanager
+        def sending(self, queue: str, jobs: Any) -> Iterator[None]:
+            told.append("sends")
+            yield
+            told.append("has sent")
+
+    def giving() -> Iterator[Prepared]:
+        for i, job in enumerate(prepared(queue, 2 * BATCH + 1)):
+            if i % BATCH == 0:
+                told.append(f"draws {i}")
+            yield job
+
+    with isolated_registry():
+        use(Told())
+        add("blocking", url, giving())
+    assert told == [
+        *("draws 0", "sends", "draws 100", "has sent"),
+        *("sends", "draws 200", "has sent", "sends", "has sent"),
+    ]
+
+
+def test_an_iterator_may_use_the_queue_itself(url: str, queue: Queue) -> None:
+    def giving() -> Iterator[Prepared]:
+        for i in range(2 * BATCH):
+            yield queue.prepare(jobs.add, (i, queue.counts().waiting))
+
+    queue.enqueue_many(giving())
+    assert waiting(queue) == list(range(2 * BATCH))
+
+
+def test_what_is_done_meanwhile_is_done_before_a_reply_is_read(
+    url: str,
+) -> None:
+    client = sync.Client(url)
+    connections = Connections(client._redis.connection_pool.make_connection)
+    call = ("BLPOP", "meanwhile", 2)  # answered when something is pushed
+    with redis.Redis.from_url(url) as other:
+        replies = connections.round_trip([call], lambda: other.lpush("meanwhile", "done"))
+    connections.close()
+    client.close()
+    assert replies == [[b"meanwhile", b"done"]]
