@@ -226,7 +226,7 @@ def measure(
     marks.clear()
     with peer.warm(worker, marks) as processes:
         processes.stop()
-        empty_s = server_s(client)
+        empty_s, no_scripts_s = server_s(client), scripts_s(client)
         peer.put(worker, 0, jobs, bulk=bulk)
         cpu_s, full_s = processes.cpu_s(), server_s(client)
         processes.go_on()
@@ -240,6 +240,7 @@ def measure(
         "CPU µs": cpu_s * 1e6 / jobs,
         "server µs": (done_s - full_s) * 1e6 / jobs,
         "with enqueue": (done_s - empty_s) * 1e6 / jobs,
+        "in scripts": (scripts_s(client) - no_scripts_s) * 1e6 / jobs,
     }
 
 
@@ -247,6 +248,13 @@ def server_s(client: Any) -> float:
     """The processor time that the server has taken so far, in seconds."""
     used = client.info("cpu")
     return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
+
+
+def scripts_s(client: Any) -> float:
+    """The time that scripts have taken so far, with all that they called, in seconds."""
+    stats = client.info("commandstats")
+    called = [stats.get(f"cmdstat_{name}", {}) for name in ("eval", "evalsha")]
+    return sum(float(one.get("usec", 0)) for one in called) / 1e6
 
 
 def complain(name: str, error: Exception) -> None:

@@ -6,7 +6,13 @@ from typing import Any
 
 
 class BideError(Exception):
-    """The root of all errors of this library."""
+    """The root of all errors of this library.
+
+    `left`, where `enqueue_many` was given an iterator: the jobs that it gave and that were not
+    added, as far as that is known. To enqueue them again is safe.
+    """
+
+    left: tuple[Any, ...] = ()
 
 
 class UsageError(BideError, ValueError):

@@ -108,13 +108,16 @@ class Client:
                 raise result
         return results
 
-    def attempt_many(
-        self, commands: Sequence[Command[Any]], meanwhile: Meanwhile | None = None
-    ) -> list[Any]:
-        """Run commands in one round trip; a `BideError` stands in place of each that failed.
+    def attempt_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        """Run commands in one round trip; a `BideError` stands in place of each that failed."""
+        return self.attempt_meanwhile(commands, None)
 
-        `meanwhile` is called when they have been sent, before the replies are waited for: each time
-        they are, if to one node. It must not raise.
+    def attempt_meanwhile(
+        self, commands: Sequence[Command[Any]], meanwhile: Meanwhile | None
+    ) -> list[Any]:
+        """The same, and do something when they have been sent, before their replies are awaited.
+
+        It is done each time that they are sent, if to one node. What it raises breaks off.
         """
         if not commands:
             return []

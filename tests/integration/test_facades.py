@@ -328,7 +328,7 @@ def test_only_prepared_jobs_are_enqueued(unreachable: Facade) -> None:
     prepared = unreachable._queue.prepare(jobs.add, [1])
     odd: list[Any] = ["x", ["x"], [prepared, None], prepared, 5, [jobs.add], [tuple(prepared)]]
     for many in odd:
-        with pytest.raises(UsageError, match=r"^enqueue_many wants a list of what queue.prepare"):
+        with pytest.raises(UsageError, match=r"^enqueue_many wants what queue.prepare"):
             unreachable.enqueue_many(many)
 
 

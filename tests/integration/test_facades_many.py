@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 import redis
 
-from bide import AsyncQueue, Middleware, Queue, UsageError, sync, use
+from bide import (
+    AsyncQueue,
+    Middleware,
+    NotUnique,
+    Queue,
+    ServerRefused,
+    Unique,
+    UsageError,
+    sync,
+    use,
+)
 from bide.connections import Connections
 from bide.ops.produce import Prepared
 from bide.queue.batches import BATCH
@@ -63,7 +73,38 @@ def test_what_it_gave_before_it_raised_is_added(kind: str, url: str, queue: Queu
     with pytest.raises(LookupError, match="ends here") as caught:
         add(kind, url, giving())
     assert waiting(queue) == list(range(BATCH + 20))
-    assert caught.value.__notes__ == ["The 120 jobs that were given before are added."]
+    assert caught.value.__notes__ == ["enqueue_many had added 120 jobs of the iterator's before."]
+
+
+def test_where_one_is_not_unique_all_others_are_added(kind: str, url: str, queue: Queue) -> None:
+    def giving() -> Iterator[Prepared]:
+        for i in range(BATCH + 20):
+            only = Unique(key="one", on_conflict="reject") if i in (3, 7) else None
+            yield queue.prepare(jobs.add, (i,), unique=only)
+
+    with pytest.raises(NotUnique):
+        add(kind, url, giving())
+    assert sorted(waiting(queue)) == [i for i in range(BATCH + 20) if i != 7]
+
+
+def test_what_was_drawn_and_not_added_is_told_and_can_be_enqueued_again(
+    raw: redis.Redis, queue: Queue
+) -> None:
+    def giving() -> Iterator[Prepared]:
+        for i, job in enumerate(prepared(queue, 4 * BATCH)):
+            if i == BATCH:  # the first batch is under way
+                raw.rename(keys, aside)
+                raw.set(keys, "of another type")
+            yield job
+
+    keys, aside = queue.keys["jobs"], queue.keys["jobs"] + ":aside"
+    given = giving()
+    queue.enqueue(jobs.add, -1)
+    with pytest.raises(ServerRefused) as caught:
+        queue.enqueue_many(given)
+    raw.rename(aside, keys)
+    queue.enqueue_many([*caught.value.left, *given])
+    assert waiting(queue) == list(range(-1, 4 * BATCH))
 
 
 def test_what_cannot_be_enqueued_ends_it_there(kind: str, url: str, queue: Queue) -> None:
@@ -88,9 +129,10 @@ def test_the_next_batch_is_prepared_while_the_server_adds_one(url: str, queue: Q
                 told.append(f"draws {i}")
             yield job
 
+    queue.enqueue(jobs.add, 0)  # so that it has been answered before
     with isolated_registry():
         use(Told())
-        add("blocking", url, giving())
+        queue.enqueue_many(giving())
     assert told == [
         *("draws 0", "sends", "draws 100", "has sent"),
         *("sends", "draws 200", "has sent", "sends", "has sent"),

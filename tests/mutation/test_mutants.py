@@ -89,7 +89,7 @@ def test_a_mutant_is_killed_where_its_test_fails() -> None:
 
 
 def test_a_mutant_survives_where_its_test_does_not_look() -> None:
-    harmless = SAMPLE._replace(new="return math.max(now, us)")
+    harmless = SAMPLE._replace(new="return math.max(now, tonumber(string.sub(text, 2)))")
     assert run(harmless) == "survived"
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
+from contextvars import ContextVar
 from itertools import count
 from typing import Any
 
 import pytest
 
-from bide.errors import UsageError
+from bide.errors import NotUnique, ServerFull, UsageError
 from bide.ops.produce import Prepared
 from bide.queue import batches
 from bide.queue.batches import BATCH, Batches
@@ -80,10 +82,10 @@ def test_looking_ahead_raises_nothing() -> None:
     found = Batches(giving(), None)
     found.look_ahead()
     assert next(found) == [job(0)]
-    for _ in range(2):
-        found.look_ahead()
-        with pytest.raises(LookupError):
-            next(found)
+    found.look_ahead()
+    with pytest.raises(LookupError):
+        next(found)
+    assert given(found) == ([], None)
 
 
 def test_what_comes_before_something_else_is_given() -> None:
@@ -113,17 +115,85 @@ def test_a_durability_that_there_is_not_is_refused_before_anything_is_drawn() ->
     assert next(untouched) == job(0)
 
 
-@pytest.mark.parametrize("kind", [list, iter])
-def test_what_is_waited_for_stands_before(kind: Any) -> None:
+def test_what_is_waited_for_stands_before() -> None:
     with pytest.raises(UsageError, match="does not stand before it"):
-        next(Batches(kind([job(0, "j1"), job(1)]), None))
+        Batches([job(0, "j1"), job(1)], None)
 
 
-def test_an_error_tells_how_many_were_added_before_it() -> None:
-    found = Batches([], None)
-    with pytest.raises(LookupError) as nothing_before, found.telling([]):
-        raise LookupError
-    assert not hasattr(nothing_before.value, "__notes__")
-    with pytest.raises(LookupError) as some_before, found.telling(["a"] * 1200):
-        raise LookupError
-    assert some_before.value.__notes__ == ["The 1,200 jobs that were given before are added."]
+def test_an_error_tells_how_many_were_added_before_it_and_what_is_left() -> None:
+    found = Batches(iter(jobs(2 * BATCH + 5)), None)
+    with found.sending(next(found)):
+        found.look_ahead()
+    batch = next(found)
+    found.look_ahead()
+    with pytest.raises(ServerFull) as full, found.sending(batch):
+        raise ServerFull("It is full.")
+    assert full.value.__notes__ == ["enqueue_many had added 100 jobs of the iterator's before."]
+    assert [*full.value.left] == jobs(2 * BATCH + 5)[BATCH:]
+
+
+def test_of_a_list_nothing_is_left_but_what_the_caller_has() -> None:
+    found = Batches(jobs(3), None)
+    with pytest.raises(ServerFull) as full, found.sending(next(found)):
+        raise ServerFull("It is full.")
+    assert full.value.left == ()
+    assert not hasattr(full.value, "__notes__")
+
+
+def test_who_was_rejected_is_told_of_when_all_others_are_in() -> None:
+    found = Batches(iter(jobs(2 * BATCH)), None)
+    for why, batch in zip(("first", "second"), found, strict=False):
+        with found.sending(batch):
+            raise NotUnique(why)
+    with pytest.raises(NotUnique, match="first"):
+        next(found)
+
+
+def test_an_error_that_is_false_is_an_error() -> None:
+    class Empty(Exception):
+        def __len__(self) -> int:
+            return 0
+
+    def giving() -> Iterator[Prepared]:
+        yield job(0)
+        raise Empty
+
+    sizes, error = given(Batches(giving(), None))
+    assert (sizes, type(error)) == ([1], Empty)
+
+
+def test_what_is_slow_is_not_drawn_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for the server would wait for that, and not see what it answers."""
+    monkeypatch.setattr(batches, "QUICK", 0)
+    drawn = count()
+    found = Batches((job(next(drawn)) for _ in count()), None)
+    next(found)
+    found.look_ahead()
+    assert next(drawn) == BATCH
+
+
+@pytest.mark.parametrize("kind", [deque, lambda many: dict.fromkeys(many).keys(), set])
+def test_any_collection_is_looked_through_at_once(kind: Any) -> None:
+    (batch,) = Batches(kind(jobs(2 * BATCH)), None)
+    assert sorted(batch) == sorted(jobs(2 * BATCH))
+    with pytest.raises(UsageError, match="not None"):
+        Batches(deque([job(0), None]), None)
+
+
+def test_an_iterator_runs_in_the_context_in_which_it_was_given() -> None:
+    """Not in that of the batch that is being sent while it runs, as a trace's span is."""
+    span: ContextVar[str] = ContextVar("span", default="none")
+    seen = []
+
+    def giving() -> Iterator[Prepared]:
+        for one in jobs(2 * BATCH):
+            seen.append(span.get())
+            yield one
+
+    span.set("the caller's")
+    found = Batches(giving(), None)
+    next(found)
+    span.set("the batch's")
+    found.look_ahead()
+    assert len(seen) == 2 * BATCH
+    assert set(seen) == {"the caller's"}

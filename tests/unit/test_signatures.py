@@ -56,6 +56,9 @@ ONLY_AWAITED = {
 """What a worker's start, ear, clock and cancels, many who wait at once, and a queue whose event
 loop has ended, need of the asyncio side, and nobody of the other."""
 
+ONLY_BLOCKING = {"attempt_meanwhile"}
+"""On an event loop others do something meanwhile anyway."""
+
 ASKS_NOBODY = {
     *("task", "later", "options", "__call__", "waiting_for", "listen", "abandon"),
     *("take", "each", "hints", "events", "cron", "every", "group"),
@@ -71,7 +74,7 @@ def public(kind: type) -> dict[str, Any]:
     return {
         name: member
         for name, member in inspect.getmembers(kind)
-        if not name.startswith("_") or name == "__init__"
+        if (not name.startswith("_") or name == "__init__") and name not in ONLY_BLOCKING
     }
 
 

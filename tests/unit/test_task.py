@@ -26,7 +26,6 @@ from bide.task import Served, import_task, known, register, with_owner
 MODULE = """
 import subprocess
 import functools
-import gc
 import os
 from os import path, system
 from functools import partial

@@ -211,15 +211,15 @@ class AsyncQueue(AsyncGathering, AsyncManaging, AsyncScheduling, AsyncGrouping, 
         `durability`, it holds for all of them; else each has its own, and all wait for what any of
         them asks for.
 
-        What an iterator gives is added in batches of a hundred; what it gave before it raised is
-        added.
+        What an iterator gives is added in batches of a hundred. What it gave before it raised is
+        added; of an error of ours, `left` are those that it gave and of which it is not known:
+        enqueueing them again is safe.
         """
         batches = Batches(jobs, durability)
         added: list[AsyncJob[Any]] = []
-        with batches.telling(added):
-            for batch in batches:
-                with around_sending(self.name, batch):
-                    added += await self._send(batch)
+        for batch in batches:
+            with batches.sending(batch), around_sending(self.name, batch):
+                added += await self._send(batch)
         return added
 
     async def _send(self, jobs: Sequence[Prepared]) -> list[AsyncJob[Any]]:

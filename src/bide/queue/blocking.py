@@ -209,14 +209,16 @@ class Queue(Gathering, Managing, Scheduling, Grouping, Reading):
         them asks for.
 
         What an iterator gives is added in batches of a hundred, and while the server adds one the
-        next is prepared; what it gave before it raised is added.
+        next is prepared. What it gave before it raised is added; of an error of ours, `left` are
+        those that it gave and of which it is not known: enqueueing them again is safe.
         """
         batches = Batches(jobs, durability)
         added: list[Job[Any]] = []
-        with batches.telling(added):
-            for batch in batches:
-                with around_sending(self.name, batch):
-                    added += self._send(batch, batches.look_ahead)
+        for batch in batches:
+            # Who was answered before needs no second look at an answer, as for a missing script.
+            meanwhile = batches.look_ahead if self._here.known else None
+            with batches.sending(batch), around_sending(self.name, batch):
+                added += self._send(batch, meanwhile)
         return added
 
     def _send(
@@ -231,7 +233,7 @@ class Queue(Gathering, Managing, Scheduling, Grouping, Reading):
         for trip in self._trips(jobs):
             came: list[Receipt | BideError]
             try:
-                came = trip.read(self._client.attempt_many(trip.commands, meanwhile))
+                came = trip.read(self._client.attempt_meanwhile(trip.commands, meanwhile))
             except BideError as failed:
                 came = [failed]
             if error := first_error(came, jobs):

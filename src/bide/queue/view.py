@@ -42,6 +42,7 @@ class JobView(Generic[R]):
         id: str,
         receipt: Receipt | None = None,
         snapshot: Snapshot | None = None,
+        seal: Seal | None = None,
     ) -> None:
         """Note what is known.
 
@@ -49,19 +50,17 @@ class JobView(Generic[R]):
             id: the job's.
             receipt: of the enqueue that this comes of.
             snapshot: the job as it was last read.
+            seal: what checks its signatures, where pickles may be read; None to read none.
         """
         self.id: Final = id
         self._receipt = receipt
         self._due_us = receipt.due_us if receipt else 0
         self._snapshot = snapshot
+        self._seal = seal
 
     def __repr__(self) -> str:
         state = f" {self._snapshot.state}" if self._snapshot else ""
         return f"<{type(self).__name__} {self.id}{state}>"
-
-    def _seal(self) -> Seal | None:
-        """What checks its signatures, where pickles may be read; None to read none."""
-        return None
 
     def _seen(self) -> Snapshot:
         if self._snapshot is None:
@@ -71,7 +70,7 @@ class JobView(Generic[R]):
     def _body(self) -> Body:
         """Task, arguments and options; a pickle is read only where its signature is good."""
         seen = self._seen()
-        seal = self._seal()
+        seal = self._seal
         return seen.body(seal is not None and seal.check("job", self.id, seen.raw_body))
 
     @property
@@ -177,7 +176,7 @@ class JobView(Generic[R]):
             PayloadError: what is stored cannot be read.
         """
         seen = self._seen()
-        seal, raw = self._seal(), seen.raw_result or b""
+        seal, raw = self._seal, seen.raw_result or b""
         is_allowed = seal is not None and is_pickled(raw) and seal.check("result", self.id, raw)
         value = seen.result(is_allowed)
         signature = None if value is None else signature_of(seen.task, seen.task)

@@ -55,6 +55,9 @@ ENOUGH: Final = 256
 """Jobs at which a round trip costs little for each: a worker of fewer slots takes quick ones
 ahead."""
 
+FEW: Final = 128
+"""The same for a worker of few slots, where what waits behind a slow job has few ways past it."""
+
 _A_LITTLE: Final = "+1000000"
 
 
@@ -118,7 +121,8 @@ class Running:
         """
         capacity = self._concurrency
         if 1 < capacity < ENOUGH:
-            capacity += min(ENOUGH - capacity, capacity * self._pace.ahead(ENOUGH))
+            enough = max(FEW, min(ENOUGH, 3 * capacity))
+            capacity += min(enough - capacity, capacity * self._pace.ahead(enough))
         if self._max_jobs is None:
             return capacity
         return min(capacity, self._max_jobs - self.executed + self._stuck)
