@@ -73,7 +73,7 @@ def test_what_it_gave_before_it_raised_is_added(kind: str, url: str, queue: Queu
     with pytest.raises(LookupError, match="ends here") as caught:
         add(kind, url, giving())
     assert waiting(queue) == list(range(BATCH + 20))
-    assert caught.value.__notes__ == ["enqueue_many had added 120 jobs of the iterator's before."]
+    assert caught.value.__notes__ == ["Added before, of what the iterator gave: 120."]
 
 
 def test_where_one_is_not_unique_all_others_are_added(kind: str, url: str, queue: Queue) -> None:

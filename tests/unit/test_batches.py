@@ -128,7 +128,7 @@ def test_an_error_tells_how_many_were_added_before_it_and_what_is_left() -> None
     found.look_ahead()
     with pytest.raises(ServerFull) as full, found.sending(batch):
         raise ServerFull("It is full.")
-    assert full.value.__notes__ == ["enqueue_many had added 100 jobs of the iterator's before."]
+    assert full.value.__notes__ == ["Added before, of what the iterator gave: 100."]
     assert [*full.value.left] == jobs(2 * BATCH + 5)[BATCH:]
 
 

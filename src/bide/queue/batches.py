@@ -130,7 +130,7 @@ class Batches:
         return [job._replace(durability=self._durability) for job in jobs]
 
     def _tell(self, error: Exception) -> None:
-        error.add_note(f"enqueue_many had added {self._given:,} jobs of the iterator's before.")
+        error.add_note(f"Added before, of what the iterator gave: {self._given:,}.")
 
 
 def _odd(what: object) -> UsageError:
