@@ -79,10 +79,7 @@ class Sentinels:
         A master that is dead already is waited for: the sentinels do the rest.
         """
         old = self.master
-        if old.is_alive:
-            # For a while after one, they begin no other.
-            eventually(self._begin)
-        eventually(lambda: self.master is not old)
+        eventually(lambda: self._has_taken_over(old))
         self.settled()
         return self.master
 
@@ -100,12 +97,16 @@ class Sentinels:
     def _one(self) -> Node:
         return next(one for one in self.sentinels if one.is_alive)
 
-    def _begin(self) -> bool:
-        try:
-            self._one.client.execute_command("SENTINEL", "FAILOVER", NAME)
-        except ERRORS:
-            return False
-        return True
+    def _has_taken_over(self, old: Node) -> bool:
+        """Whether another is master now; if not, have one take over.
+
+        For a while after one failover they begin no other, and one that has begun they may give
+        up: then it is begun again.
+        """
+        if self.master is old and old.is_alive:
+            with contextlib.suppress(*ERRORS):
+                self._one.client.execute_command("SENTINEL", "FAILOVER", NAME)
+        return self.master is not old
 
     def _master_by(self, one: Node) -> Address:
         host, port = one.client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)

@@ -2,6 +2,9 @@
 -- a bounded wait, because a keeper's own timer stands behind every deadline.
 local hint = {}
 
+-- Who promised to look a moment ago and has not is about to, and will find what has come since.
+local ABOUT_TO = 5000
+
 -- `from` is the worker that calls for another to keep the time with it, else '-': a worker that
 -- hears itself twice knows that nobody else listens.
 function hint.push(list, from)
@@ -12,7 +15,9 @@ end
 
 -- A job is due at `due`: does anyone need to know?
 function hint.due(list, keep, due, now)
-  if due > now and #redis.call('ZRANGEBYSCORE', keep, now, due, 'LIMIT', 0, 1) > 0 then return end
+  if due > now and #redis.call('ZRANGEBYSCORE', keep, now - ABOUT_TO, due, 'LIMIT', 0, 1) > 0 then
+    return
+  end
   hint.push(list, '-')
 end
 
