@@ -86,9 +86,10 @@ class Workload:
         """Fire the schedules on, whatever the dice came to, until what ends is over."""
         if self._paused:
             yield self._rare()
+        yield self._pass_time(6 + max(0, -self._clock_us) / 1e6)  # it may have been set far back
         for _ in range(20):
-            yield self._pass_time(6)
             yield self._claim()
+            yield self._pass_time(6)
 
     def _run(self, command: Command[Any]) -> Any:
         return self.client.run(command)
