@@ -2,9 +2,9 @@
 
 One process against an idle server; each library by the calls that it has: one by one, blocking or
 awaited; a hundred callers that await in one loop, which are also held against one that awaits one
-by one; many in one call, 500 a call. Jobs are due at
-once or in an hour. All take turns, round after round. The floor of a way that makes one round trip
-at a time is PING by the client library that bide uses: what a round trip costs with no queue in it.
+by one; many in one call, 500 a call. Jobs are due at once or in an hour. All take turns, round
+after round. The floor of a way that makes one round trip at a time is PING by the client library
+that bide uses: what a round trip costs with no queue in it.
 """
 
 from __future__ import annotations

@@ -23,9 +23,17 @@ from bide import (
 )
 from bide.connections import Connections
 from bide.ops.produce import Prepared
+from bide.queue import batches
 from bide.queue.batches import BATCH
 from bide.testing.registry import isolated_registry
 from tests.integration import jobs
+
+
+@pytest.fixture(autouse=True)
+def _time_is_no_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is, no iterator here is slow but where a test says so."""
+    monkeypatch.setattr(batches, "QUICK", 3600)
+    monkeypatch.setattr(batches, "LONGEST_WAIT", 3600)
 
 
 @pytest.fixture(params=["blocking", "awaited"])
@@ -148,9 +156,7 @@ def test_an_iterator_may_use_the_queue_itself(url: str, queue: Queue) -> None:
     assert waiting(queue) == list(range(2 * BATCH))
 
 
-def test_what_is_done_meanwhile_is_done_before_a_reply_is_read(
-    url: str,
-) -> None:
+def test_what_is_done_meanwhile_is_done_before_a_reply_is_read(url: str) -> None:
     client = sync.Client(url)
     connections = Connections(client._redis.connection_pool.make_connection)
     call = ("BLPOP", "meanwhile", 2)  # answered when something is pushed

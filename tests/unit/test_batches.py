@@ -16,6 +16,13 @@ from bide.queue import batches
 from bide.queue.batches import BATCH, Batches
 
 
+@pytest.fixture(autouse=True)
+def _time_is_no_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is, no iterator here is slow but where a test says so."""
+    monkeypatch.setattr(batches, "QUICK", 3600)
+    monkeypatch.setattr(batches, "LONGEST_WAIT", 3600)
+
+
 def job(number: int, *parents: str) -> Prepared:
     return Prepared(f"j{number}", "+0", 5, b"{}", parents=parents)
 
