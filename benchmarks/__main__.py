@@ -20,7 +20,18 @@ from benchmarks.rounds import company
 SUITE = ("executors", "enqueue", "lateness", "burst", "memory", "idle", "cost")
 """What is measured if nothing is named: bide and its peers, side by side."""
 
-MORE = ("throughput", "calls", "fleet", "events", "data", "scale", "limits", "faults", "web")
+MORE = (
+    "throughput",
+    "calls",
+    "watching",
+    "fleet",
+    "events",
+    "data",
+    "scale",
+    "limits",
+    "faults",
+    "web",
+)
 """What is measured by name: bide alone, and what takes long."""
 
 NAMES = (*SUITE, *MORE)

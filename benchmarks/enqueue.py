@@ -5,6 +5,9 @@ awaited; a hundred callers that await in one loop, which are also held against o
 by one; many in one call, 500 a call. Jobs are due at once or in an hour. All take turns, round
 after round. The floor of a way that makes one round trip at a time is PING by the client library
 that bide uses: what a round trip costs with no queue in it.
+
+The server and the producer have a processor each (`benchmarks.places`); what changes where the
+kernel places them stands beside it.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import NamedTuple
 
 from benchmarks.lab import Lab
 from benchmarks.peer import Peer, open_peer, server_s
+from benchmarks.places import Place, placed
 from benchmarks.report import Aim, Report, Row, Rows
 from benchmarks.rounds import Pair, company, in_turn, medians, ratios
 
@@ -29,6 +33,7 @@ class Way(NamedTuple):
     jobs: int
     pairs: dict[str, float]
     """bide against peers by their names: how many times as fast it is to be."""
+    place: Place = "apart"
 
 
 ONE_BY_ONE = ", one by one"
@@ -36,6 +41,11 @@ ONE_BY_ONE = ", one by one"
 
 WAYS = (
     Way("blocking", "one by one", 1_000, {"Dramatiq": 1.3, "Huey": 1.3, "RQ": 1.3, "Celery": 1.3}),
+    Way(
+        *("blocking", "one by one, wherever the kernel places server and producer", 1_000),
+        {"Dramatiq": 0, "Huey": 0, "RQ": 0, "Celery": 0},
+        "anywhere",
+    ),
     Way("awaited", "one by one, awaited", 1_000, {"BullMQ": 0, "SAQ": 0, "arq": 0}),
     Way(
         "concurrent",
@@ -53,7 +63,7 @@ def run(lab: Lab) -> list[Report]:
     peers = list(company(lab).peers.values())
     with open_peer("ping", lab.server.url, company(lab).marks) as floor:
         measures = {
-            f"{way.name} {due} {peer.name}": partial(_time, lab, peer, way, delay)
+            f"{way.name} {way.place} {due} {peer.name}": partial(_time, lab, peer, way, delay)
             for way in WAYS
             for due, delay in DUE.items()
             for peer in [*peers, floor]
@@ -65,7 +75,7 @@ def run(lab: Lab) -> list[Report]:
         rows: Rows = {}
         aims: list[Aim] = []
         for due in DUE:
-            prefix = f"{way.name} {due} "
+            prefix = f"{way.name} {way.place} {due} "
             ours = {
                 name.removeprefix(prefix): measured
                 for name, measured in rounds.items()
@@ -73,7 +83,7 @@ def run(lab: Lab) -> list[Report]:
             }
             rows |= {f"{name}, {due}": row for name, row in medians(ours, "jobs/s").items()}
             one_by_one: dict[str, list[Row]] = {
-                f"{peer.name}{ONE_BY_ONE}": rounds.get(f"awaited {due} {peer.name}", [])
+                f"{peer.name}{ONE_BY_ONE}": rounds.get(f"awaited apart {due} {peer.name}", [])
                 for peer in peers
             }
             compared, met = ratios(
@@ -94,10 +104,11 @@ def _time(lab: Lab, peer: Peer, way: Way, delay: float) -> Row:
     told = peer.time(way.name, 1, delay)
     if told is None:
         return {}
-    before = server_s(lab.client)
-    told = peer.time(way.name, jobs, delay)
+    with placed(way.place, int(lab.client.info("server")["process_id"]), peer.pid):
+        before = server_s(lab.client)
+        told = peer.time(way.name, jobs, delay)
+        used = server_s(lab.client) - before
     assert told is not None
-    used = server_s(lab.client) - before
     return {
         "jobs/s": jobs / told["seconds"],
         "CPU µs": told["cpu_s"] * 1e6 / jobs,

@@ -85,6 +85,11 @@ class Peer:
         self.workers: dict[str, dict[str, Any]] = self.about.pop("workers")
 
     @property
+    def pid(self) -> int:
+        """The producer's process."""
+        return self._producer.pid
+
+    @property
     def name(self) -> str:
         """What it is called."""
         return str(self.about["name"])

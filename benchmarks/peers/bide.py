@@ -69,7 +69,12 @@ def one(task, args, at):
 
 
 def many(calls):
-    queue.enqueue_many(queue.prepare(tasks[task], args, at=when(at)) for task, args, at in calls)
+    queue.enqueue_many(
+        queue.prepare(tasks[task], args)
+        if at is None
+        else queue.prepare(tasks[task], args, at=when(at))
+        for task, args, at in calls
+    )
 
 
 @asynccontextmanager

@@ -3,15 +3,22 @@
 The client library's pipeline packs in Python, asks the socket first whether it is sound, and tells
 an observer of each command; here the packing is C, and a connection that broke shows itself when it
 is used, at which the call is repeated (`bide.dialogue`).
+
+A server on the same machine often answers sooner than a process can be put to sleep and woken. So
+who is alone with a short call watches for the reply for up to `WATCH` seconds before it sleeps;
+`docs/decisions/0016-watching.md` has the figures. What takes longer is slept through, and so are
+the next `SLEPT` calls after one that did.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import socket
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import hiredis
 import redis
@@ -20,6 +27,14 @@ from bide.calls import Call
 
 Meanwhile = Callable[[], object]
 """What is done while the server works."""
+
+WATCH: Final = 100e-6
+"""Seconds to watch for a reply; somewhat more than two processes take to be woken in turn."""
+SLEPT: Final = 100
+"""Calls that are slept through after one whose reply took longer: a server that is further away
+costs its callers a hundredth of `WATCH`."""
+SHORT: Final = 4096
+"""Bytes of a call that a server may have answered in that time."""
 
 
 class Connections:
@@ -34,6 +49,8 @@ class Connections:
         self._pid = os.getpid()
         self._idle: list[Any] = []
         self._busy: set[Any] = set()
+        self._to_sleep = 0
+        """How many of the next calls are slept through."""
 
     def round_trip(self, calls: Sequence[Call], meanwhile: Meanwhile | None = None) -> list[Any]:
         """Send calls, and read their replies; an error that one is answered with is among them.
@@ -57,6 +74,8 @@ class Connections:
             connection.send_packed_command([packed], check_health=False)
             if meanwhile is not None:
                 meanwhile()
+            elif len(packed) <= SHORT and len(self._busy) == 1:
+                self._watch(connection._sock)
             replies = [_read(connection) for _ in calls]
         except BaseException as error:
             # Wherever it came from: nobody else may read what is still to come.
@@ -71,6 +90,24 @@ class Connections:
         else:  # all were closed meanwhile
             connection.disconnect()
         return replies
+
+    def _watch(self, opened: socket.socket) -> None:
+        """Wait for a reply without sleeping, for a short time.
+
+        Other threads that call have the interpreter to themselves meanwhile, or it would take them
+        longer; and other processes the processor, if there is but one.
+        """
+        if self._to_sleep:
+            self._to_sleep -= 1
+            return
+        poller = select.poll()
+        poller.register(opened, select.POLLIN)
+        until = time.monotonic() + WATCH
+        while not poller.poll(0):
+            os.sched_yield()
+            if time.monotonic() > until:
+                self._to_sleep = SLEPT
+                return
 
     def _ask_why(self) -> None:
         """Find out why a new connection was closed; raises what is said to who may not come in.

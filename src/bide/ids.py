@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from array import array
 from typing import Final
 
 from bide.errors import UsageError
@@ -26,10 +27,23 @@ LONGEST_TASK: Final = 256
 """The longest name of a task, in characters."""
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32
+_DRAWN: Final = 128
 _PAIRS: Final = [a + b for a in _ALPHABET for b in _ALPHABET]
 
 _lock = threading.Lock()
 _last_us = 0
+_drawn: Final[list[int]] = []
+"""Random numbers for the next ids: it takes as long to ask the system for one as for many."""
+
+
+def _begin_child() -> None:
+    """Draw others than the parent, and with a lock that no thread of the parent holds."""
+    global _lock
+    _lock = threading.Lock()
+    _drawn.clear()
+
+
+os.register_at_fork(after_in_child=_begin_child)
 
 
 def new_id() -> str:
@@ -40,8 +54,11 @@ def new_id() -> str:
         if us <= _last_us:
             us = _last_us + 1
         _last_us = us
+        if not _drawn:
+            _drawn.extend(array("Q", os.urandom(_DRAWN * 8)))
+        random = _drawn.pop() >> 16
     # In two halves of fifty bits, each of which is a small number to the machine.
-    head, tail = us >> 2, (us & 3) << 48 | int.from_bytes(os.urandom(6))
+    head, tail = us >> 2, (us & 3) << 48 | random
     p = _PAIRS
     return (
         f"{p[head >> 40]}{p[head >> 30 & 1023]}{p[head >> 20 & 1023]}{p[head >> 10 & 1023]}"

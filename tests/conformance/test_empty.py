@@ -6,9 +6,10 @@ import asyncio
 
 from bide import AsyncQueue, Queue
 from bide.ids import new_id
-from bide.ops import inspect, manage
+from bide.ops import inspect, manage, produce
 from bide.ops.manage import Emptied
 from bide.ops.produce import Prepared
+from bide.script import load
 from tests.conformance.probe import BODY, LEASE, SECOND, Executor, Probe
 
 
@@ -174,6 +175,17 @@ def test_the_id_of_a_job_set_aside_can_be_used_at_once(q: Probe) -> None:
     assert_only(q, "a")
     (job,) = q.claim().jobs
     assert (job.body, job.attempt) == (body, 1)
+
+
+def test_a_call_without_the_keys_of_the_trash_adds_nothing_while_one_is_left(q: Probe) -> None:
+    q.add("a")
+    begin(q)
+    before = q.holding()
+    brief = produce.enqueue(q.keys, [Prepared("a", "+0", 5, BODY), Prepared("b", "+0", 5, BODY)])
+    assert len(brief.keys) < len(q.keys.of(load("enqueue").keys))
+    assert q.reply(brief) == [b"keys"]
+    assert q.holding() == before
+    assert [receipt.new for receipt in q.run(brief)] == [True, True]
 
 
 def test_an_id_that_was_not_set_aside_still_exists(q: Probe) -> None:

@@ -395,7 +395,11 @@ def test_every_operation_is_in_the_table_and_every_script_is_called_by_one() -> 
 def test_an_operation_sends_what_the_header_asks_for(repeats: int, command: Command[Any]) -> None:
     script = load(command.script)
     keys: Keys = GLOBALS if script.is_global else MAIL
-    assert command.keys == keys.of(script.keys)
+    if script.name == "enqueue" and repeats:  # these jobs have one priority
+        needed = script.keys[: script.keys.index("due")]
+        assert command.keys == (*keys.of(needed), "bide:{mail}:due:5")
+    else:
+        assert command.keys == keys.of(script.keys)
     wanted = len(script.args) + repeats * len(script.rest)
     assert len(command.args) == wanted + bool(command.confirm or (script.last and not repeats))
     kinds = [text.split()[1] for text in tagged(script, "arg")]

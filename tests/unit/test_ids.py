@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -48,6 +50,23 @@ def test_ids_grow_even_when_the_clock_is_set_back(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(time, "time_ns", lambda: 1_000_000_000)
     second, third = new_id(), new_id()
     assert first < second < third
+
+
+FORKS = """
+import os
+from bide.ids import new_id
+new_id()  # some numbers are drawn ahead
+if child := os.fork():
+    os.waitpid(child, 0)
+print(new_id())
+"""
+
+
+def test_a_child_does_not_draw_what_its_parent_draws() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKS], check=True, capture_output=True, text=True)
+    random = slice(-9, None)  # what stands before is the time
+    one, other = (id[random] for id in done.stdout.split())
+    assert one != other
 
 
 def test_threads_never_make_the_same_id() -> None:

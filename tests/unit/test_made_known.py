@@ -20,7 +20,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def trip_of(queue: Queue) -> Trip:
-    (trip,) = queue._trips([queue.prepare("shop:send")])
+    (trip,) = queue._trips([queue.prepare("shop:send")], queue._here)
     return trip
 
 

@@ -1,17 +1,18 @@
 -- enqueue: add jobs, each due at its own time; an id that exists changes nothing.
 -- @key   meta    reads whether a trash is left, who listens, and the limits; marks large bodies
--- @key   due     adds
 -- @key   jobs    adds the bodies
+-- @key   wake    hints when a job is the earliest
+-- @key   keep    reads the earliest promise
+-- @key   events  tells listeners
+-- @key   due     adds; where all jobs go to one set, that may be the call's last key
 -- @key   run     removes what a trashed namesake left
 -- @key   notes   removes what a trashed namesake left
 -- @key   terms   removes what a trashed namesake left
--- @key   wake    hints when a job is the earliest
--- @key   keep    reads the earliest promise
 -- @key   trash   removes namesakes
--- @key   events  tells listeners
 -- @rest  id when priority body
 -- @last  wanted  what the caller will wait for behind this: replica | fsync | replica,fsync
 -- @reply ok now, then per job: when it is due, or 0 where its id exists
+-- @reply keys      a trash is left, so that all keys are needed; nothing was added
 -- @reply cannot    what the server lacks for what is wanted; nothing was added
 -- @include clock when hint weigh arrive
 -- @later   sweep event durable gate
@@ -25,8 +26,10 @@ if wanted ~= '' then
 end
 
 local now = clock.now(meta)
+local set = redis.call('HMGET', meta, 'listened', 'limited', 'trash')
+local one = not due[2] and due[1]
+if one and set[3] then return {'keys'} end
 local is_new = arrive.store(meta, jobs, trash, {run, notes, terms}, weigh, sweep, ARGV, rest, 4)
-local set = redis.call('HMGET', meta, 'listened', 'limited')
 local book = set[1] and event.open(set[1], now)
 local reply = {'ok', now}
 local earliest
@@ -35,7 +38,7 @@ for i = rest, #ARGV, 4 do
   local at = 0
   if is_new[i] then
     at = when.us(ARGV[i + 1], now)
-    local set = due[10 - ARGV[i + 2]]
+    local set = one or due[10 - ARGV[i + 2]]
     local add = adds[set]
     if not add then
       add = {}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from itertools import islice
+from functools import lru_cache
+from itertools import islice, takewhile
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, get_args
 
@@ -17,10 +18,11 @@ from bide.durability import Durability, Kinds, cannot, check_durability, kinds_o
 from bide.errors import JobNotFound, ServerUnavailable, UsageError
 from bide.folding import Outcome
 from bide.ids import check_name, new_id
-from bide.keys import Keys, check_priority, keys_of
+from bide.keys import DEFAULT_PRIORITY, DUE_SETS, PRIORITIES, Keys, check_priority, keys_of
 from bide.ops.edges import GATE, attend, is_remote, link, split_reference
 from bide.ops.reply import pieces, text, words
 from bide.payload.codec import Body, encode_body
+from bide.script import load
 from bide.terms import folds
 
 CHUNK: Final = 250
@@ -50,6 +52,7 @@ def read_outcome(word: bytes) -> Outcome:
     return _OUTCOMES[word]
 
 
+NOW: Final = "+0"
 _WHEN: Final = re.compile(r"[+=][0-9]{1,16}")
 
 
@@ -72,7 +75,7 @@ parents_of: Final[Callable[[Prepared], tuple[str, ...]]] = attrgetter("parents")
 _durability_of: Final[Callable[[Prepared], Durability]] = attrgetter("durability")
 
 
-class Receipt(msgspec.Struct, frozen=True):
+class Receipt(msgspec.Struct, frozen=True, gc=False):
     """What an enqueue did."""
 
     id: str
@@ -100,7 +103,7 @@ def when(delay: Duration | None, at: datetime | None) -> str:
         if delay is not None:
             raise UsageError("Give either delay= or at=, not both.")
         return f"={at_to_us(at)}"
-    return "+0" if delay is None else f"+{to_us(delay)}"
+    return NOW if delay is None else f"+{to_us(delay)}"
 
 
 def check_when(when: str) -> str:
@@ -133,17 +136,21 @@ def prepare(
     """
     return Prepared(
         new_id() if job_id is None else check_name(job_id, "job_id"),
-        when(delay, at),
-        check_priority(priority),
+        NOW if delay is None and at is None else when(delay, at),
+        DEFAULT_PRIORITY if priority is None else check_priority(priority),
         encode_body(body, names),
-        check_durability(durability),
+        "local" if durability is None else check_durability(durability),
         terms,
         tuple(parents),
     )
 
 
 def enqueue(
-    keys: Keys, jobs: Sequence[Prepared], kinds: Kinds = (), place: bool = False
+    keys: Keys,
+    jobs: Sequence[Prepared],
+    kinds: Kinds = (),
+    place: bool = False,
+    with_all_keys: bool = False,
 ) -> Command[list[Receipt]]:
     """Add up to `CHUNK` jobs, all or (on a full server) none.
 
@@ -152,6 +159,7 @@ def enqueue(
         jobs: what to add: all with terms, or all without.
         kinds: what to wait for behind it. Without jobs, it is only asked whether that can be had.
         place: some may have terms, and others not.
+        with_all_keys: also those that most calls have no need of, and go without.
     """
     args: list[Arg] = []
     have_terms = place or bool(jobs and jobs[0].terms)
@@ -184,9 +192,27 @@ def enqueue(
             for job, due_us in zip(jobs, islice(reply, 2, None), strict=True)
         ]
 
-    script = "place" if have_terms else "enqueue"
-    rest = _again_if_busy(keys, jobs, kinds) if have_terms else None
-    return command(script, keys, args, parse, kinds if jobs else (), rest)
+    confirm = kinds if jobs else ()
+    if have_terms:
+        return command("place", keys, args, parse, confirm, _again_if_busy(keys, jobs, kinds))
+    priorities = {job.priority for job in jobs}
+    if with_all_keys or len(priorities) != 1:
+        return command("enqueue", keys, args, parse, confirm)
+
+    def with_all(reply: list[Any]) -> Command[list[Receipt]] | None:
+        return enqueue(keys, jobs, kinds, with_all_keys=True) if reply[0] == b"keys" else None
+
+    return Command("enqueue", _few_keys(keys, *priorities), args, parse, confirm, with_all)
+
+
+@lru_cache(maxsize=8192)
+def _few_keys(keys: Keys, priority: int) -> tuple[str, ...]:
+    """Those of `enqueue` for jobs of one priority; to send and read all 33 takes some µs."""
+    header = load("enqueue").keys
+    if str(priority) not in DUE_SETS[:PRIORITIES]:  # the script refuses it
+        return keys.of(header)
+    few = tuple(takewhile(lambda name: name != "due", header))
+    return *keys.of(few), keys.names["due"][DUE_SETS.index(str(priority))]
 
 
 def _again_if_busy(
@@ -229,6 +255,9 @@ def enqueue_many(
     No job waits for one of another call in its trip: any of these may have to be sent again, behind
     the others.
     """
+    if len(jobs) == 1 and not (jobs[0].terms or jobs[0].parents):
+        yield [enqueue(keys, jobs, kinds)]
+        return
     trip: list[Command[list[Receipt]]] = []
     sent: set[str] = set()  # the jobs of these calls
     size, first, kind, awaited = 0, 0, 0, 0

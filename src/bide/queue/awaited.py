@@ -31,9 +31,9 @@ from bide.queue.batches import Batches
 from bide.queue.core import (
     checked_callback,
     checked_ids,
-    options_only,
 )
 from bide.queue.gathering import AsyncGathering, none_rejected
+from bide.queue.given import options_only
 from bide.queue.place import StandIn
 from bide.queue.settings import settings_calls
 from bide.queue.tasks import AsyncTask, AsyncTaskDecorator
@@ -142,30 +142,30 @@ class AsyncQueue(AsyncGathering, AsyncManaging, AsyncScheduling, AsyncGrouping, 
 
         An option whose name is also one of the function's own parameters is refused here.
         """
-        options = options_only(
-            task,
-            delay=delay,
-            at=at,
-            priority=priority,
-            job_id=job_id,
-            timeout=timeout,
-            retry=retry,
-            retention=retention,
-            durability=durability,
-            on_crash=on_crash,
-            expires=expires,
-            group=group,
-            group_concurrency=group_concurrency,
-            unique=unique,
-            depends_on=depends_on,
-            allow_failure=allow_failure,
-            if_failed=if_failed,
-            on_parent_cancel=on_parent_cancel,
-            description=description,
-            meta=meta,
-            on_success=on_success,
-            on_failure=on_failure,
+        given = (
+            delay,
+            at,
+            priority,
+            job_id,
+            timeout,
+            retry,
+            retention,
+            durability,
+            on_crash,
+            expires,
+            group,
+            group_concurrency,
+            unique,
+            depends_on,
+            allow_failure,
+            if_failed,
+            on_parent_cancel,
+            description,
+            meta,
+            on_success,
+            on_failure,
         )
+        options = options_only(task, given)
         return await self.enqueue_call(task, args, kwargs, **options)
 
     async def enqueue_call(
@@ -224,8 +224,9 @@ class AsyncQueue(AsyncGathering, AsyncManaging, AsyncScheduling, AsyncGrouping, 
 
     async def _send(self, jobs: Sequence[Prepared]) -> list[AsyncJob[Any]]:
         """Add jobs, or items of data; nothing surrounds it."""
-        jobs = self._signed(jobs)
-        if (stand_in := self._here.stand_in) is not None:
+        place = self._here
+        jobs = self._signed(jobs, place)
+        if (stand_in := place.stand_in) is not None:
             taken = await stand_in.enqueue_async(self.keys, jobs)
             return [AsyncJob(self, r.id, receipt=r, snapshot=s) for r, s in taken]
         # With those who wait for the same: nobody else is to wait for it.
@@ -334,9 +335,10 @@ class AsyncQueue(AsyncGathering, AsyncManaging, AsyncScheduling, AsyncGrouping, 
         Where there was no answer, that is what came of all the rest.
         """
         receipts: list[Receipt | BideError] = []
-        for trip in self._trips(jobs):
+        place = self._here
+        for trip in self._trips(jobs, place):
             try:
-                came = trip.read(await self._client.attempt_many(trip.commands))
+                came = trip.read(await place.client.attempt_many(trip.commands))
             except BideError as error:
                 return [*receipts, *[error] * (len(jobs) - len(receipts))]
             receipts += came

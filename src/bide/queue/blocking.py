@@ -31,9 +31,9 @@ from bide.queue.core import (
     checked_callback,
     checked_ids,
     first_error,
-    options_only,
 )
 from bide.queue.gathering import Gathering, none_rejected
+from bide.queue.given import options_only
 from bide.queue.place import StandIn
 from bide.queue.settings import settings_calls
 from bide.queue.tasks import Task, TaskDecorator
@@ -140,30 +140,30 @@ class Queue(Gathering, Managing, Scheduling, Grouping, Reading):
 
         An option whose name is also one of the function's own parameters is refused here.
         """
-        options = options_only(
-            task,
-            delay=delay,
-            at=at,
-            priority=priority,
-            job_id=job_id,
-            timeout=timeout,
-            retry=retry,
-            retention=retention,
-            durability=durability,
-            on_crash=on_crash,
-            expires=expires,
-            group=group,
-            group_concurrency=group_concurrency,
-            unique=unique,
-            depends_on=depends_on,
-            allow_failure=allow_failure,
-            if_failed=if_failed,
-            on_parent_cancel=on_parent_cancel,
-            description=description,
-            meta=meta,
-            on_success=on_success,
-            on_failure=on_failure,
+        given = (
+            delay,
+            at,
+            priority,
+            job_id,
+            timeout,
+            retry,
+            retention,
+            durability,
+            on_crash,
+            expires,
+            group,
+            group_concurrency,
+            unique,
+            depends_on,
+            allow_failure,
+            if_failed,
+            on_parent_cancel,
+            description,
+            meta,
+            on_success,
+            on_failure,
         )
+        options = options_only(task, given)
         return self.enqueue_call(task, args, kwargs, **options)
 
     def enqueue_call(
@@ -225,15 +225,16 @@ class Queue(Gathering, Managing, Scheduling, Grouping, Reading):
         self, jobs: Sequence[Prepared], meanwhile: Callable[[], None] | None = None
     ) -> list[Job[Any]]:
         """Add jobs, or items of data; nothing surrounds it."""
-        jobs = self._signed(jobs)
-        if (stand_in := self._here.stand_in) is not None:
+        place = self._here
+        jobs = self._signed(jobs, place)
+        if (stand_in := place.stand_in) is not None:
             taken = stand_in.enqueue(self.keys, jobs)
             return [Job(self, r.id, receipt=r, snapshot=s) for r, s in taken]
         receipts: list[Receipt] = []
-        for trip in self._trips(jobs):
+        for trip in self._trips(jobs, place):
             came: list[Receipt | BideError]
             try:
-                came = trip.read(self._client.attempt_meanwhile(trip.commands, meanwhile))
+                came = trip.read(place.client.attempt_meanwhile(trip.commands, meanwhile))
             except BideError as failed:
                 came = [failed]
             if error := first_error(came, jobs):

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
-from typing import Any, Final, Generic, NamedTuple, TypeVar, Unpack, cast
+from typing import Any, Final, Generic, NamedTuple, TypeVar, Unpack
 from weakref import WeakSet
 
 from bide import config
@@ -20,7 +20,6 @@ from bide.folding import write_folding
 from bide.ids import check_name
 from bide.keys import Keys
 from bide.middleware import Middleware, used
-from bide.naming import task_name
 from bide.ops import produce, registry
 from bide.ops.manage import CHUNK
 from bide.ops.produce import Prepared, Receipt
@@ -57,6 +56,8 @@ class QueueCore(Generic[C]):
             )
         self.name: Final = check_name(name, "queue name")
         self.serializer: Final = serializer
+        self._codec: Final[dict[str, Any]] = {} if serializer == "json" else {"codec": serializer}
+        """What a body says of it."""
         self._url = None if url is None else resolve_url(url)
         self._prefix = None if prefix is None else check_name(prefix, "prefix")
         self._patience = check_patience(patience)
@@ -134,16 +135,18 @@ class QueueCore(Generic[C]):
         args = with_owner(task, args)
         if signature is not None:
             signature.check(args, kwargs, name)
+        if not (options or defaults):  # as most are: so much the less to ask for
+            body = (
+                Body(name, args, kwargs, **self._codec) if self._codec else Body(name, args, kwargs)
+            )
+            names = signature.positional if signature else ()
+            return produce.prepare(self._passed(body) if used() else body, names=names)
         depends_on = options.get("depends_on")
         parents = () if depends_on is None else references(self, depends_on)
         held = stored(options)
         if parents:
             held["parents"] = parents
-        if self.serializer != "json":
-            held["codec"] = self.serializer
-        body = Body(name, args, kwargs, **held) if held else Body(name, args, kwargs)
-        for middleware in used():
-            body = _passed(middleware, middleware.enqueuing(self.name, body), body)
+        body = self._passed(Body(name, args, kwargs, **self._codec, **held))
         delay, at, priority = options.get("delay"), options.get("at"), options.get("priority")
         durability = options.get("durability") or defaults.get("durability")
         if delay is None and at is None:
@@ -164,6 +167,12 @@ class QueueCore(Generic[C]):
             terms = terms_of(options, defaults, parents, folding)
         return produce.prepare(body, delay, at, priority, job_id, names, durability, terms, parents)
 
+    def _passed(self, body: Body) -> Body:
+        """What the middlewares in use make of a body."""
+        for middleware in used():
+            body = _checked(middleware, middleware.enqueuing(self.name, body), body)
+        return body
+
     def _following(
         self,
         name: str | None,
@@ -180,9 +189,9 @@ class QueueCore(Generic[C]):
             )
         return Following(self.keys, name, after, kinds, job_id, timeout)
 
-    def _signed(self, jobs: Sequence[Prepared]) -> Sequence[Prepared]:
+    def _signed(self, jobs: Sequence[Prepared], place: Place[C]) -> Sequence[Prepared]:
         """The jobs with their signatures, if there is a key to sign with."""
-        seal = self._here.seal
+        seal = place.seal
         if seal.keyring is None:
             return jobs
         return [
@@ -190,14 +199,13 @@ class QueueCore(Generic[C]):
             for job in jobs
         ]
 
-    def _trips(self, jobs: Sequence[Prepared]) -> Iterator[Trip]:
+    def _trips(self, jobs: Sequence[Prepared], place: Place[C]) -> Iterator[Trip]:
         """The calls that add jobs, a round trip at a time; the first makes the queue known too.
 
         Whether the server can give a durability, the script looks each time before it writes. But
         behind one that has refused, WAIT would go on waiting for a replica that is not there: so a
         server that has not confirmed lately is asked first.
         """
-        place = self._here
         kinds = place.kinds(jobs)
         if not place.confirms.issuperset(kinds):
             yield Trip(place, [produce.enqueue(place.keys, [], kinds)])
@@ -238,25 +246,7 @@ class Trip(NamedTuple):
         return receipts
 
 
-def options_only(task: Function | str, **options: Any) -> Options:
-    """The options of `enqueue` that were given; their names must not be the function's own too.
-
-    Raises:
-        UsageError: the function has a parameter of such a name: which one was meant?
-    """
-    given = {name: value for name, value in options.items() if value is not None}
-    signature = known(task).signature if given else None
-    if signature is not None and not signature.names.isdisjoint(given):
-        name = next(name for name in given if name in signature.names)
-        raise UsageError(
-            f"{name}= is an option of a job and an argument of {task_name(task)} too; give the "
-            f"option with enqueue_call(f, args, kwargs, {name}=...), and the argument in its "
-            f"kwargs or with task.enqueue({name}=...)."
-        )
-    return cast(Options, given)
-
-
-def _passed(middleware: Middleware, body: Any, before: Body) -> Body:
+def _checked(middleware: Middleware, body: Any, before: Body) -> Body:
     """What a middleware made of a body.
 
     Raises:

@@ -1,0 +1,34 @@
+"""On which processors the server and a producer run.
+
+Where both may run on any, the kernel decides, and two processes that take short turns may be given
+one processor, or each its own: to be woken on another costs more than many a call takes. So what
+takes short turns is measured with each at its own place, as if the server were on another machine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+Place = Literal["apart", "together", "anywhere"]
+
+
+@contextmanager
+def placed(place: Place, server: int, producer: int) -> Iterator[None]:
+    """Have the main threads of two processes run apart, on one processor, or anywhere.
+
+    Their other threads stay free. With one processor there is no choice.
+    """
+    every = sorted(os.sched_getaffinity(0))
+    if place == "anywhere" or len(every) < 2:
+        yield
+        return
+    os.sched_setaffinity(server, {every[0]})
+    os.sched_setaffinity(producer, {every[0 if place == "together" else 1]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(server, every)
+        os.sched_setaffinity(producer, every)
