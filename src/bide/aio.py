@@ -106,12 +106,17 @@ class Client:
             return []
         situation = Situation(self.where, self._clock, self._patience, self.answered > 0)
         steps = dialogue(commands, situation)
+        only = self._routes.only
         step = next(steps)
         try:
             while True:
                 if isinstance(step, Send):
-                    delivery = self._routes.deliver(step.calls, step.routes)
-                    step = steps.send(await self._drive(delivery, until=step.until))
+                    if only is None:
+                        delivery = self._routes.deliver(step.calls, step.routes)
+                        step = steps.send(await self._drive(delivery, until=step.until))
+                    else:
+                        trip = Trip(only, step.calls)
+                        step = steps.send(await self._visit(trip, 0, step.until))
                 else:
                     await asyncio.sleep(step.seconds)
                     step = next(steps)

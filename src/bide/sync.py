@@ -123,12 +123,16 @@ class Client:
             return []
         situation = Situation(self.where, self._clock, self._patience, self._reached)
         steps = dialogue(commands, situation)
+        only = self._routes.only
         step = next(steps)
         try:
             while True:
                 if isinstance(step, Send):
-                    delivery = self._routes.deliver(step.calls, step.routes)
-                    step = steps.send(self._drive(delivery, step.until, meanwhile))
+                    if only is None:
+                        delivery = self._routes.deliver(step.calls, step.routes)
+                        step = steps.send(self._drive(delivery, step.until, meanwhile))
+                    else:
+                        step = steps.send(self._talk(Trip(only, step.calls), step.until, meanwhile))
                 else:
                     time.sleep(step.seconds)
                     step = next(steps)

@@ -118,9 +118,9 @@ class Known(NamedTuple):
 def known(task: Function | str) -> Known:
     """What is known of a task; errors as of `task_name`.
 
-    It is kept of functions and tasks: other objects that can be called would be kept with it.
+    It is kept of names, functions and tasks: other objects that can be called would be kept, too.
     """
-    if type(task) is not FunctionType and not isinstance(task, Named):
+    if type(task) not in (str, FunctionType) and not isinstance(task, Named):
         return _found(task)
     found = _kept(task)
     if _registered.get(found.name) is not found.registered:

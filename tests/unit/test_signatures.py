@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -28,8 +29,10 @@ from bide import (
     aio,
     sync,
 )
+from bide.options import Options
 from bide.queue.awaited_events import AsyncEvents, AsyncListening
 from bide.queue.blocking_events import Events, Listening
+from bide.queue.given import ENQUEUE_OPTIONS
 from bide.queue.tasks import AwaitedCall, BlockingCall
 
 PAIRS = [
@@ -142,3 +145,31 @@ def test_every_public_method_says_what_it_does(blocking: type, awaited: type) ->
     for kind in (blocking, awaited):
         for name, member in public(kind).items():
             assert name == "__init__" or member.__doc__, f"{kind.__name__}.{name}"
+
+
+@pytest.mark.parametrize("kind", [Queue, AsyncQueue])
+@pytest.mark.parametrize("name", ENQUEUE_OPTIONS)
+def test_each_option_of_enqueue_is_given_on_by_its_name(
+    kind: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def enqueue_call(self: Any, task: Any, args: Any, kwargs: Any, **options: Any) -> Any:
+        asked.append((args, kwargs, options))
+        return asyncio.sleep(0)
+
+    monkeypatch.setattr(kind, "enqueue_call", enqueue_call)
+    adding = kind("mail").enqueue("app:task", 1, key=2, **{name: 3})
+    if kind is AsyncQueue:
+        asyncio.run(adding)
+    else:
+        adding.close()
+    assert asked == [((1,), {"key": 2}, {name: 3})]
+
+
+@pytest.mark.parametrize("kind", [Queue, AsyncQueue])
+def test_the_options_of_enqueue_are_listed_in_its_order(kind: Any) -> None:
+    parameters = inspect.signature(kind.enqueue).parameters.values()
+    options = tuple(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
+    assert options == ENQUEUE_OPTIONS
+    assert set(options) == set(Options.__annotations__)

@@ -26,6 +26,8 @@ COMMAND = manage.pause(keys_of("mail"))
 class Slow:
     """Routes that have to ask long for the way."""
 
+    only = None
+
     def __init__(self, now: list[float], *seconds: float) -> None:
         self.answers: list[Any] = []
         self._now = now

@@ -32,7 +32,7 @@ from bide.policy import check_timeout
 from bide.queue.following import Following
 from bide.queue.parents import references, terms_of
 from bide.queue.place import Place
-from bide.queue.stored import is_unicode, stored
+from bide.queue.stored import APART, is_unicode, stored
 from bide.task import Function, known, with_owner
 from bide.terms import folds
 
@@ -135,26 +135,27 @@ class QueueCore(Generic[C]):
         args = with_owner(task, args)
         if signature is not None:
             signature.check(args, kwargs, name)
-        if not (options or defaults):  # as most are: so much the less to ask for
+        names = signature.positional if signature else ()
+        delay, at, priority = options.get("delay"), options.get("at"), options.get("priority")
+        job_id, durability = options.get("job_id"), options.get("durability")
+        if not defaults and APART.issuperset(options):  # as of most: nothing travels with it
             body = (
                 Body(name, args, kwargs, **self._codec) if self._codec else Body(name, args, kwargs)
             )
-            names = signature.positional if signature else ()
-            return produce.prepare(self._passed(body) if used() else body, names=names)
+            if used():
+                body = self._passed(body)
+            return produce.prepare(body, delay, at, priority, job_id, names, durability)
         depends_on = options.get("depends_on")
         parents = () if depends_on is None else references(self, depends_on)
         held = stored(options)
         if parents:
             held["parents"] = parents
         body = self._passed(Body(name, args, kwargs, **self._codec, **held))
-        delay, at, priority = options.get("delay"), options.get("at"), options.get("priority")
-        durability = options.get("durability") or defaults.get("durability")
+        durability = durability or defaults.get("durability")
         if delay is None and at is None:
             delay = defaults.get("delay")
         if priority is None:
             priority = defaults.get("priority")
-        names = signature.positional if signature else ()
-        job_id = options.get("job_id")
         terms = ""
         if not (TERMS.isdisjoint(options) and TERMS.isdisjoint(defaults)):
             if job_id is not None and job_id in parents:

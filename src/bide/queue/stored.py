@@ -12,7 +12,9 @@ from bide.options import TERMS, Options, check_names
 from bide.policy import check_on_crash, check_timeout
 from bide.retry import as_retry
 
-_SENT_APART: Final = TERMS | {"delay", "at", "priority", "job_id", "durability"}
+APART: Final = frozenset(("delay", "at", "priority", "job_id", "durability"))
+"""The options that are sent beside the body, and are no terms."""
+_SENT_APART: Final = TERMS | APART
 
 LONGEST_DESCRIPTION: Final = 500
 """Characters."""

@@ -29,6 +29,10 @@ __all__ = ["Delivery", "Finding", "Routes", "Surveying", "Trip", "routes_for"]
 class Routes(Protocol):
     """What is known of the servers that a URL means; threads and event loops may share it."""
 
+    only: str | None
+    """The URL of the one server that there is, to which every route leads: `deliver` has nothing to
+    add to a round trip there. None where there may be several."""
+
     def deliver(self, calls: Sequence[Call], routes: Sequence[Route]) -> Delivery:
         """Send each call to where its route leads.
 
@@ -59,6 +63,7 @@ class One:
     """One server: everything goes there."""
 
     def __init__(self, url: str) -> None:
+        self.only: str | None = url
         self._url = url
 
     def deliver(self, calls: Sequence[Call], routes: Sequence[Route]) -> Delivery:

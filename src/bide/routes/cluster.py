@@ -40,6 +40,8 @@ class _Bundle(NamedTuple):
 class Cluster:
     """The map of slots, as far as it is known."""
 
+    only: str | None = None
+
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
         self._owners: list[str | None] = []

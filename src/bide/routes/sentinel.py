@@ -37,6 +37,8 @@ class _Told(NamedTuple):
 class Sentinel:
     """Who is the master, as far as is known."""
 
+    only: str | None = None
+
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
         self._sentinels = [*servers.named]
