@@ -4,11 +4,12 @@
  *   bare SOCKET enqueue COUNT PER_CALL CALLS_PER_TRIP BODY SHA NKEYS KEY...
  *   bare SOCKET drain COUNT PER_CALL SHA NKEYS KEY... SHA NKEYS KEY...     (of claim, of settle)
  *
- * One connection, one round trip at a time, as bide has it. `drain` sends the settles of what the
+ * One connection, one round trip at a time, as bide has it, and watched for as bide does. `drain` sends the settles of what the
  * last claim brought together with the next claim, as a worker does. Prints the seconds that it
  * took. The scripts must have been loaded. It reads of RESP what these replies are made of.
  */
 #include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,11 +79,24 @@ static void send_all(void) {
 static char in[1 << 16];
 static size_t in_at, in_end;
 
+/* What has come within 100 us, without sleeping: as `bide.connections` watches for short replies. */
+static ssize_t watch(void) {
+    struct timespec begun, now;
+    ssize_t count;
+    clock_gettime(CLOCK_MONOTONIC, &begun);
+    do {
+        count = recv(connection, in, sizeof in, MSG_DONTWAIT);
+        if (count >= 0 || errno != EAGAIN) return count;
+        sched_yield();
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while ((now.tv_sec - begun.tv_sec) * 1000000000L + now.tv_nsec - begun.tv_nsec < 100000);
+    return -1;
+}
+
 static char next_byte(void) {
     if (in_at == in_end) {
-        ssize_t count;
-        do count = read(connection, in, sizeof in);
-        while (count < 0 && errno == EINTR);
+        ssize_t count = watch();
+        while (count < 0 && (errno == EINTR || errno == EAGAIN)) count = read(connection, in, sizeof in);
         if (count <= 0) fail("the connection broke");
         in_at = 0;
         in_end = (size_t)count;

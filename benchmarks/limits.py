@@ -5,11 +5,14 @@ same server, and does nothing else. What it reaches is what no client could bett
 round trip at a time. *Python alone*: bide with replies made in its own process (`alone`): what it
 would reach if server, socket and client library cost nothing. Bide itself takes turns with both.
 
+One by one, server and client have a processor each (`benchmarks.places`).
+
 The worker runs 200 at once, so that it claims 100 at a time, as `bare.c` does.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -27,9 +30,11 @@ from benchmarks import tasks
 from benchmarks.child import answer, child
 from benchmarks.filling import fill
 from benchmarks.lab import ROOT, Lab
+from benchmarks.places import placed
 from benchmarks.report import Report, Row, Rows, median
 from benchmarks.throughput import JOBS as DRAINED
 from benchmarks.throughput import drain
+from bide.ops import produce
 from bide.ops.produce import CHUNK
 from bide.script import load
 
@@ -61,19 +66,22 @@ def run(lab: Lab) -> list[Report]:
     stages: list[Row] = []
     count = ENQUEUED // 5 if lab.quick else ENQUEUED
     url = lab.server.url
+    server = int(lab.client.info("server")["process_id"])
     for _ in range(3 if lab.quick else 7):
         if compiled:
-            trips["from C"].append(_bare(lab, compiled, "ping", count))
-            body, script = _body(lab), _script(lab, "enqueue")
-            kinds[one].bare.append(_bare(lab, compiled, "enqueue", count, 1, 1, body, *script))
+            body, script = _body(lab), _enqueue_script(lab)
+            with placed("apart", server, os.getpid()):
+                trips["from C"].append(_bare(lab, compiled, "ping", count))
+                kinds[one].bare.append(_bare(lab, compiled, "enqueue", count, 1, 1, body, *script))
             calls = (CHUNK, MANY // CHUNK, body)
             kinds[many].bare.append(_bare(lab, compiled, "enqueue", 10 * count, *calls, *script))
             lab.empty()
             fill(lab.server, DRAINED, -60_000_000, 1_000_000)
             scripts = (*_script(lab, "claim"), *_script(lab, "settle"))
             kinds[work].bare.append(_bare(lab, compiled, "drain", DRAINED, BATCH, *scripts))
-        trips["by the client library"].append(_ping(lab, count))
-        kinds[one].bide.append(_enqueue(lab, count, _one_by_one))
+        with placed("apart", server, os.getpid()):
+            trips["by the client library"].append(_ping(lab, count))
+            kinds[one].bide.append(_enqueue(lab, count, _one_by_one))
         kinds[many].bide.append(_enqueue(lab, 10 * count, _many))
         kinds[work].bide.append(drain(lab, "async", 2 * BATCH))
         with child("benchmarks.alone.add", url, count) as process:
@@ -135,6 +143,14 @@ def _script(lab: Lab, name: str) -> list[str]:
     return [script.sha, str(len(keys)), *keys]
 
 
+def _enqueue_script(lab: Lab) -> list[str]:
+    """The same of `enqueue`, with the keys that bide sends for jobs of one priority."""
+    with closing(lab.queue()) as queue:
+        command = produce.enqueue(lab.keys, [queue.prepare(tasks.nothing, (12_345,))])
+    sha, *_ = _script(lab, "enqueue")
+    return [sha, str(len(command.keys)), *command.keys]
+
+
 def _body(lab: Lab) -> str:
     with closing(lab.queue()) as queue:
         return queue.prepare(tasks.nothing, (12_345,)).body.decode()
@@ -174,7 +190,7 @@ def _one_by_one(queue: Any, count: int) -> None:
 def _many(queue: Any, count: int) -> None:
     for i in range(0, count, MANY):
         batch = range(i, i + MANY)
-        queue.enqueue_many([queue.prepare(tasks.nothing, (n,), delay=DELAY) for n in batch])
+        queue.enqueue_many(queue.prepare(tasks.nothing, (n,), delay=DELAY) for n in batch)
 
 
 def _shares(kind: Kind) -> Row:
