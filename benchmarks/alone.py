@@ -19,6 +19,7 @@ import hiredis
 from benchmarks import tasks
 from benchmarks.lab import QUEUE
 from bide import Queue, Worker, aio, sync
+from bide.connections import Posted
 from bide.ids import new_id
 from bide.keys import keys_of
 from bide.ops import consume, produce
@@ -72,9 +73,14 @@ def add(url: str, jobs: str) -> None:
         counts = [(len(call) - 3 - call[2]) // 4 for call in trip.calls]
         return [[b"ok", 0, *[1] * count] for count in counts]
 
+    def posted(self: sync.Client, trip: Trip, behind: Posted | None) -> Posted:
+        return Posted(None, trip.calls, 0, False, [])
+
     queue = Queue(QUEUE, url=url)
     queue.enqueue(tasks.nothing, delay=3600)  # makes the queue known
     sync.Client._talk = answered  # type: ignore[method-assign, assignment]
+    sync.Client._post = posted  # type: ignore[method-assign]
+    sync.Client._collect = answered  # type: ignore[method-assign, assignment]
     count = int(jobs)
     one = _timed(count, lambda: _one_by_one(queue, count))
     many = _timed(10 * count, lambda: _many(queue, 10 * count))

@@ -4,7 +4,7 @@
  *   bare SOCKET enqueue COUNT PER_CALL CALLS_PER_TRIP BODY SHA NKEYS KEY...
  *   bare SOCKET drain COUNT PER_CALL SHA NKEYS KEY... SHA NKEYS KEY...     (of claim, of settle)
  *
- * One connection, one round trip at a time, as bide has it, and watched for as bide does. `drain` sends the settles of what the
+ * One connection, one round trip at a time, as bide has it. `drain` sends the settles of what the
  * last claim brought together with the next claim, as a worker does. Prints the seconds that it
  * took. The scripts must have been loaded. It reads of RESP what these replies are made of.
  */
@@ -79,7 +79,7 @@ static void send_all(void) {
 static char in[1 << 16];
 static size_t in_at, in_end;
 
-/* What has come within 100 us, without sleeping: as `bide.connections` watches for short replies. */
+/* What has come within 100 us, without sleeping: `bide.connections` watches for short replies, too. */
 static ssize_t watch(void) {
     struct timespec begun, now;
     ssize_t count;

@@ -18,7 +18,7 @@ import redis
 from bide import sync
 from bide.embedded import Server
 from bide.keys import keys_of
-from bide.ops import consume, produce
+from bide.ops import adding, consume
 from bide.ops.consume import Settle
 from bide.ops.produce import Prepared
 from bide.payload.codec import Body, encode_body
@@ -47,7 +47,7 @@ class Bench:
             terms = f"g={of}" if name else ""
             jobs.append(Prepared(f"{of or 'single'}-{i:07}", "+0", 5, BODY, terms=terms))
         before = self._busy_us()
-        for calls in produce.enqueue_many(KEYS, jobs):
+        for calls in adding.enqueue_many(KEYS, jobs):
             self.client.run_many(calls)
         return (self._busy_us() - before) / count
 

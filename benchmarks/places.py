@@ -19,16 +19,18 @@ Place = Literal["apart", "together", "anywhere"]
 def placed(place: Place, server: int, producer: int) -> Iterator[None]:
     """Have the main threads of two processes run apart, on one processor, or anywhere.
 
-    Their other threads stay free. With one processor there is no choice.
+    Threads that they have already stay free. With one processor there is no choice.
     """
-    every = sorted(os.sched_getaffinity(0))
-    if place == "anywhere" or len(every) < 2:
+    if place == "anywhere":
         yield
         return
-    os.sched_setaffinity(server, {every[0]})
-    os.sched_setaffinity(producer, {every[0 if place == "together" else 1]})
+    before = {process: os.sched_getaffinity(process) for process in (server, producer)}
+    every = sorted(before[server] & before[producer])
+    if len(every) > 1:
+        os.sched_setaffinity(server, {every[0]})
+        os.sched_setaffinity(producer, {every[0 if place == "together" else 1]})
     try:
         yield
     finally:
-        os.sched_setaffinity(server, every)
-        os.sched_setaffinity(producer, every)
+        for process, there in before.items():
+            os.sched_setaffinity(process, there)

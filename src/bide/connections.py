@@ -4,10 +4,10 @@ The client library's pipeline packs in Python, asks the socket first whether it 
 an observer of each command; here the packing is C, and a connection that broke shows itself when it
 is used, at which the call is repeated (`bide.dialogue`).
 
-A server on the same machine often answers sooner than a process can be put to sleep and woken. So
-who is alone with a short call watches for the reply for up to `WATCH` seconds before it sleeps;
-`docs/decisions/0016-watching.md` has the figures. What takes longer is slept through, and so are
-the next `SLEPT` calls after one that did.
+A server on the same machine often answers sooner than a process can be put to sleep and woken. So a
+short call watches for its reply for up to `WATCH` seconds before it sleeps, unless another thread
+waits for one from the same node; `docs/decisions/0016-watching.md` has the figures. What takes
+longer is slept through, and so are the next `SLEPT` calls after one that did.
 """
 
 from __future__ import annotations
@@ -18,15 +18,12 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import hiredis
 import redis
 
 from bide.calls import Call
-
-Meanwhile = Callable[[], object]
-"""What is done while the server works."""
 
 WATCH: Final = 100e-6
 """Seconds to watch for a reply; somewhat more than two processes take to be woken in turn."""
@@ -35,6 +32,22 @@ SLEPT: Final = 100
 costs its callers a hundredth of `WATCH`."""
 SHORT: Final = 4096
 """Bytes of a call that a server may have answered in that time."""
+
+_poll: Final[Callable[[], Any] | None] = getattr(select, "poll", None)
+"""None where something has taken it away, as libraries of green threads do."""
+
+
+class Posted(NamedTuple):
+    """Calls that were sent, over a connection that is theirs until their replies are read."""
+
+    connection: Any
+    calls: Sequence[Call]
+    size: int
+    """Bytes."""
+    is_new: bool
+    """Whether it is the connection's first use."""
+    among: list[Any]
+    """The idle ones, to which it goes back."""
 
 
 class Connections:
@@ -48,23 +61,43 @@ class Connections:
     def _begin(self) -> None:
         self._pid = os.getpid()
         self._idle: list[Any] = []
-        self._busy: set[Any] = set()
+        self._busy: dict[Any, int] = {}
+        """How many posted calls each of them has that are to be collected."""
         self._to_sleep = 0
         """How many of the next calls are slept through."""
 
-    def round_trip(self, calls: Sequence[Call], meanwhile: Meanwhile | None = None) -> list[Any]:
+    def round_trip(self, calls: Sequence[Call]) -> list[Any]:
         """Send calls, and read their replies; an error that one is answered with is among them.
-
-        Between the two, `meanwhile` is called.
 
         Raises:
             RedisError or OSError: the connection broke, or there is none to be had.
         """
+        posted = self.post(calls)
+        if posted.size <= SHORT and len(self._busy) == 1:
+            try:
+                self._watch(posted.connection._sock)
+            except BaseException:
+                self.drop(posted)
+                raise
+        return self.collect(posted)
+
+    def post(self, calls: Sequence[Call], behind: Posted | None = None) -> Posted:
+        """Send calls; their replies are to be collected, or dropped. Raises as `round_trip`.
+
+        What is sent behind what is still to be collected goes over the same connection: the server
+        comes to it later, and where that has broken, nothing is sent.
+        """
         if os.getpid() != self._pid:
             self._begin()
-        idle = self._idle
-        connection = idle.pop() if idle else self._make()
-        self._busy.add(connection)
+        idle, busy = self._idle, self._busy
+        if behind is not None:
+            connection, idle = behind.connection, behind.among
+            if connection not in busy:
+                raise redis.ConnectionError("the connection broke")
+            busy[connection] += 1
+        else:
+            connection = idle.pop() if idle else self._make()
+            busy[connection] = 1
         is_new = False
         try:
             if connection._sock is None:
@@ -72,35 +105,52 @@ class Connections:
                 is_new = True
             packed = b"".join([hiredis.pack_command(call) for call in calls])
             connection.send_packed_command([packed], check_health=False)
-            if meanwhile is not None:
-                meanwhile()
-            elif len(packed) <= SHORT and len(self._busy) == 1:
-                self._watch(connection._sock)
+        except BaseException as error:
+            self._broke(connection, is_new, error)
+            raise
+        return Posted(connection, calls, len(packed), is_new, idle)
+
+    def collect(self, posted: Posted) -> list[Any]:
+        """Read the replies to what was posted, in the order of posting; as `round_trip`."""
+        connection, calls, _, is_new, among = posted
+        try:
             replies = [_read(connection) for _ in calls]
         except BaseException as error:
-            # Wherever it came from: nobody else may read what is still to come.
-            self._busy.discard(connection)
-            connection.disconnect()
-            if is_new and isinstance(error, redis.ConnectionError):
-                self._ask_why()
+            self._broke(connection, is_new, error)
             raise
-        self._busy.discard(connection)
-        if idle is self._idle:
-            idle.append(connection)
+        left = self._busy.pop(connection) - 1
+        if left:
+            self._busy[connection] = left
+        elif among is self._idle:
+            among.append(connection)
         else:  # all were closed meanwhile
             connection.disconnect()
         return replies
 
+    def drop(self, posted: Posted) -> None:
+        """Do without the replies to what was posted over its connection."""
+        self._busy.pop(posted.connection, None)
+        posted.connection.disconnect()
+
+    def _broke(self, connection: Any, is_new: bool, error: BaseException) -> None:
+        # Wherever it came from: nobody else may read what is still to come.
+        self._busy.pop(connection, None)
+        connection.disconnect()
+        if is_new and isinstance(error, redis.ConnectionError):
+            self._ask_why()
+
     def _watch(self, opened: socket.socket) -> None:
         """Wait for a reply without sleeping, for a short time.
 
-        Other threads that call have the interpreter to themselves meanwhile, or it would take them
-        longer; and other processes the processor, if there is but one.
+        Each look lets go of the interpreter, and each yield of the processor, so that other threads
+        and a server on the same processor go on.
         """
+        if _poll is None:
+            return
         if self._to_sleep:
             self._to_sleep -= 1
             return
-        poller = select.poll()
+        poller = _poll()
         poller.register(opened, select.POLLIN)
         until = time.monotonic() + WATCH
         while not poller.poll(0):

@@ -32,15 +32,16 @@ _PAIRS: Final = [a + b for a in _ALPHABET for b in _ALPHABET]
 
 _lock = threading.Lock()
 _last_us = 0
-_drawn: Final[list[int]] = []
+_drawn: list[int] = []
 """Random numbers for the next ids: it takes as long to ask the system for one as for many."""
+_drawn_by = 0
+"""The process that drew them: a child, by whomever it was forked, is to draw others."""
 
 
 def _begin_child() -> None:
-    """Draw others than the parent, and with a lock that no thread of the parent holds."""
+    """Have a lock that no thread of the parent holds."""
     global _lock
     _lock = threading.Lock()
-    _drawn.clear()
 
 
 os.register_at_fork(after_in_child=_begin_child)
@@ -48,14 +49,14 @@ os.register_at_fork(after_in_child=_begin_child)
 
 def new_id() -> str:
     """Make an id that sorts after every id made before it in this process."""
-    global _last_us
+    global _last_us, _drawn, _drawn_by
     with _lock:
         us = time.time_ns() // 1000
         if us <= _last_us:
             us = _last_us + 1
         _last_us = us
-        if not _drawn:
-            _drawn.extend(array("Q", os.urandom(_DRAWN * 8)))
+        if not _drawn or _drawn_by != os.getpid():
+            _drawn, _drawn_by = [*array("Q", os.urandom(_DRAWN * 8))], os.getpid()
         random = _drawn.pop() >> 16
     # In two halves of fifty bits, each of which is a small number to the machine.
     head, tail = us >> 2, (us & 3) << 48 | random

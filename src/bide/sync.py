@@ -17,27 +17,27 @@ from bide.calls import Answer, Late, is_late
 from bide.command import Command
 from bide.connection import (
     GOODBYE,
-    HINT_WAIT,
-    LONGEST_RECONNECT_PAUSE,
-    RECONNECT_PAUSE,
     REPLY_TIMEOUT,
     check_master,
     hide_password,
     options,
     resolve_url,
 )
-from bide.connections import Connections, Meanwhile, shut
+from bide.connections import Connections, Posted
 from bide.dialogue import (
     PATIENCE,
+    Dialogue,
     Entries,
     Send,
     Situation,
+    Sleep,
     check_patience,
     dialogue,
     read_entries,
     reading,
 )
 from bide.errors import BideError
+from bide.hearing import Hints, Waiter
 from bide.refusals import unwrapped
 from bide.routes import Delivery, Finding, Surveying, Trip, routes_for
 from bide.script import SERVER_CLOCK
@@ -110,34 +110,17 @@ class Client:
 
     def attempt_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
         """Run commands in one round trip; a `BideError` stands in place of each that failed."""
-        return self.attempt_meanwhile(commands, None)
-
-    def attempt_meanwhile(
-        self, commands: Sequence[Command[Any]], meanwhile: Meanwhile | None
-    ) -> list[Any]:
-        """The same, and do something when they have been sent, before their replies are awaited.
-
-        It is done each time that they are sent, if to one node. What it raises breaks off.
-        """
         if not commands:
             return []
-        situation = Situation(self.where, self._clock, self._patience, self._reached)
-        steps = dialogue(commands, situation)
-        only = self._routes.only
-        step = next(steps)
-        try:
-            while True:
-                if isinstance(step, Send):
-                    if only is None:
-                        delivery = self._routes.deliver(step.calls, step.routes)
-                        step = steps.send(self._drive(delivery, step.until, meanwhile))
-                    else:
-                        step = steps.send(self._talk(Trip(only, step.calls), step.until, meanwhile))
-                else:
-                    time.sleep(step.seconds)
-                    step = next(steps)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+        steps = self._begin(commands)
+        return self._go_on(steps, next(steps))
+
+    def begin(self, commands: Sequence[Command[Any]], behind: Begun | None = None) -> Begun:
+        """Send commands, and read their replies when that is told to end: as `attempt_many`.
+
+        What is `behind` what was begun has to end behind it, too.
+        """
+        return Begun(self, commands, behind)
 
     def say_goodbye(self, command: Command[Any]) -> None:
         """Run a command that costs nothing if it is lost: within about a second, or not at all."""
@@ -161,11 +144,11 @@ class Client:
 
     def waiting_for(self, channel: str, text: str) -> Waiter:
         """Hear when a script says `text` over a channel, for as long as the context lasts."""
-        return Waiter(self, channel, text)
+        return Waiter(lambda: node_of(self, channel), self._routes.doubt, channel, text)
 
     def hints(self, key: str) -> Hints:
         """Hear the wake hints on a list, over a connection of its own; close it at the end."""
-        return Hints(self, key)
+        return Hints(lambda: node_of(self, key), self._routes.doubt, key)
 
     def close(self) -> None:
         """Close all connections; the next command opens new ones."""
@@ -181,49 +164,131 @@ class Client:
             found = self._nodes.setdefault(node, made)
         return found
 
-    def _drive(
-        self,
-        steps: Delivery | Finding | Surveying,
-        until: float | None = None,
-        meanwhile: Meanwhile | None = None,
-    ) -> Any:
+    def _begin(self, commands: Sequence[Command[Any]]) -> Dialogue:
+        situation = Situation(self.where, self._clock, self._patience, self._reached)
+        return dialogue(commands, situation)
+
+    def _go_on(self, steps: Dialogue, step: Send | Sleep) -> list[Any]:
+        """Take this step of a dialogue and all that follow; what it comes to."""
+        only = self._routes.only
+        try:
+            while True:
+                if not isinstance(step, Send):
+                    time.sleep(step.seconds)
+                    step = next(steps)
+                elif only is None:
+                    delivery = self._routes.deliver(step.calls, step.routes)
+                    step = steps.send(self._drive(delivery, step.until))
+                else:
+                    step = steps.send(self._talk(Trip(only, step.calls), step.until))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+    def _drive(self, steps: Delivery | Finding | Surveying, until: float | None = None) -> Any:
         """Make the round trips that the routes ask for, up to a time; what they come to."""
         try:
             trips = next(steps)
             while True:
-                trips = steps.send(self._make(trips, until, meanwhile))
+                trips = steps.send(self._make(trips, until))
         except StopIteration as end:
             return end.value
 
-    def _make(
-        self, trips: list[Trip], until: float | None, meanwhile: Meanwhile | None
-    ) -> list[Answer]:
+    def _make(self, trips: list[Trip], until: float | None) -> list[Answer]:
         """Make round trips, all at the same time: a node that hangs delays no other's calls."""
         if len(trips) > 1:
             with suppress(RuntimeError), ThreadPoolExecutor(len(trips)) as pool:
                 return [*pool.map(self._talk, trips, repeat(until))]
         # Also where the interpreter ends, and begins no thread any more: once more does no harm.
-        return [self._talk(trip, until, meanwhile) for trip in trips]
+        return [self._talk(trip, until) for trip in trips]
 
-    def _talk(self, trip: Trip, until: float | None, meanwhile: Meanwhile | None = None) -> Answer:
+    def _talk(self, trip: Trip, until: float | None) -> Answer:
         if is_late(until):
             return Late()
-        connections = self._connections.get(trip.node)
         try:
-            if connections is None:
-                made = Connections(self._at(trip.node).connection_pool.make_connection)
-                connections = self._connections.setdefault(trip.node, made)
-            replies = connections.round_trip(trip.calls, meanwhile)
+            replies = self._to(trip.node).round_trip(trip.calls)
         except (redis.RedisError, OSError) as error:
-            if not trip.is_question:
-                self.answers = False
-            if connections and trip.node != self.url and not isinstance(error, redis.TimeoutError):
-                # It may be gone for good, and what is open to it would never be looked at again.
-                connections.close()
-            return error
+            return self._broken(trip, error)
+        return self._answered(trip, replies)
+
+    def _post(self, trip: Trip, behind: Posted | None) -> Posted | Exception:
+        try:
+            return self._to(trip.node).post(trip.calls, behind)
+        except (redis.RedisError, OSError) as error:
+            return self._broken(trip, error)
+
+    def _collect(self, trip: Trip, posted: Posted | Exception) -> Answer:
+        if isinstance(posted, Exception):
+            return posted
+        try:
+            replies = self._to(trip.node).collect(posted)
+        except (redis.RedisError, OSError) as error:
+            return self._broken(trip, error)
+        return self._answered(trip, replies)
+
+    def _to(self, node: str) -> Connections:
+        connections = self._connections.get(node)
+        if connections is None:
+            made = Connections(self._at(node).connection_pool.make_connection)
+            connections = self._connections.setdefault(node, made)
+        return connections
+
+    def _broken(self, trip: Trip, error: Exception) -> Exception:
+        if not trip.is_question:
+            self.answers = False
+        connections = self._connections.get(trip.node)
+        if connections and trip.node != self.url and not isinstance(error, redis.TimeoutError):
+            # It may be gone for good, and what is open to it would never be looked at again.
+            connections.close()
+        return error
+
+    def _answered(self, trip: Trip, replies: list[Any]) -> Answer:
         if not trip.is_question:
             self._reached = self.answers = True
         return [unwrapped(r) if isinstance(r, redis.ResponseError) else r for r in replies]
+
+
+class Begun:
+    """Commands that have been sent, whose replies are still to be read.
+
+    Where there may be several servers they are sent only then: to find the way may take long.
+    """
+
+    def __init__(
+        self, client: Client, commands: Sequence[Command[Any]], behind: Begun | None
+    ) -> None:
+        self._client = client
+        self._steps = client._begin(commands)
+        self._step = next(self._steps)
+        self._trip: Trip | None = None
+        self._posted: Posted | Exception | None = None
+        only = client._routes.only
+        if only is not None and isinstance(self._step, Send):
+            self._trip = Trip(only, self._step.calls)
+            before = behind._posted if behind is not None and behind._client is client else None
+            if isinstance(before, Exception):
+                self._posted = before  # what this is behind will be sent again first
+            else:
+                self._posted = client._post(self._trip, before)
+
+    def end(self) -> list[Any]:
+        """Read the replies, and send again what has to be; returns as `Client.attempt_many`.
+
+        Raises:
+            BideError: as there.
+        """
+        step, posted, self._posted = self._step, self._posted, None
+        if self._trip is not None and posted is not None:
+            try:
+                step = self._steps.send(self._client._collect(self._trip, posted))
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+        return self._client._go_on(self._steps, step)
+
+    def drop(self) -> None:
+        """Do without the replies, unless they were read: what came of it, nobody knows."""
+        posted, self._posted = self._posted, None
+        if self._trip is not None and isinstance(posted, Posted):
+            self._client._to(self._trip.node).drop(posted)
 
 
 def _close(connections: dict[str, Connections], nodes: dict[str, redis.Redis]) -> None:
@@ -268,133 +333,3 @@ def cut(client: Client) -> None:
     """Have what other threads wait for break off now."""
     for connections in [*client._connections.values()]:
         connections.cut()
-
-
-class Hints:
-    """Wake hints, as they come.
-
-    A blocking call's own time-out is no clock: it fires up to a tenth of a second late. So the call
-    stays outstanding for long, and who waits for its reply has a timer besides.
-    """
-
-    def __init__(self, client: Client, key: str) -> None:
-        self._client = client
-        self._key = key
-        self._connection: Any = None
-        self._asks = False
-        """Whether a call is outstanding."""
-        self._answer_by = 0.0
-        """When that has an answer at the latest, unless the server hangs (`time.monotonic()`)."""
-        self._is_cut = False
-
-    def hear(self, until: float) -> str | None:
-        """Who pushed the next hint; None at `until` (`time.monotonic()`), or when some were lost.
-
-        What came since the last time counts.
-        """
-        while True:
-            try:
-                if not self._asks:
-                    self._ask()
-                if self._is_cut:
-                    return None
-                by = min(until, self._answer_by)
-                if not self._connection.can_read(timeout=max(0.0, by - time.monotonic())):
-                    if by == until:
-                        return None
-                    raise redis.TimeoutError("no answer to BLPOP")
-                hint = self._read()
-            except (redis.RedisError, OSError):
-                self._client._routes.doubt()
-                self._drop()
-                if not self._is_cut:
-                    time.sleep(max(0.0, min(RECONNECT_PAUSE, until - time.monotonic())))
-                return None
-            if hint is not None:
-                return hint
-
-    def close(self) -> bool:
-        """Hear no more; whether a hint had come that nobody was told of."""
-        came = False
-        with suppress(redis.RedisError, OSError):
-            came = self._asks and self._connection.can_read(timeout=0) and self._read() is not None
-        self._drop()
-        return came
-
-    def cut(self) -> None:
-        """Have `hear`, which waits in another thread, come back at once and for good."""
-        self._is_cut = True
-        shut(self._connection)
-
-    def _ask(self) -> None:
-        if self._connection is None:
-            pool = node_of(self._client, self._key).connection_pool
-            self._connection = pool.connection_class(**pool.connection_kwargs)
-            self._connection.connect()
-        self._connection.send_command("BLPOP", self._key, HINT_WAIT)
-        self._answer_by = time.monotonic() + HINT_WAIT + REPLY_TIMEOUT
-        self._asks = True
-
-    def _read(self) -> str | None:
-        """Who pushed the hint that the reply has, if it has one."""
-        self._asks = False
-        reply = self._connection.read_response()
-        return reply[1].decode("utf-8", "replace") if reply else None
-
-    def _drop(self) -> None:
-        self._asks = False
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with suppress(redis.RedisError, OSError):
-                connection.disconnect()
-
-
-class Waiter:
-    """One who waits for a word; a connection that breaks is replaced, and costs words."""
-
-    def __init__(self, client: Client, channel: str, text: str) -> None:
-        self._client = client
-        self._channel = channel
-        self._text = text
-        self._pubsub: Any = None
-        self._pause = RECONNECT_PAUSE
-
-    def __enter__(self) -> Waiter:
-        self._connect()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._drop()
-
-    def hear(self, until: float) -> None:
-        """Return when the word is said, at `until` (`time.monotonic()`), or when some were lost."""
-        while (left := until - time.monotonic()) > 0:
-            if self._pubsub is None:
-                time.sleep(min(left, self._pause))
-                self._connect()
-                return
-            try:
-                message = self._pubsub.get_message(timeout=left)
-            except (redis.RedisError, OSError):
-                self._drop()
-                continue
-            if message and message["type"] == "message" and message["data"] == self._text.encode():
-                return
-
-    def _connect(self) -> None:
-        try:
-            self._pubsub = node_of(self._client, self._channel).pubsub()  # type: ignore[no-untyped-call]
-            self._pubsub.subscribe(self._channel)
-            if self._pubsub.get_message(timeout=REPLY_TIMEOUT) is None:
-                raise redis.TimeoutError("no answer to SUBSCRIBE")
-            self._pause = RECONNECT_PAUSE
-        except (redis.RedisError, OSError):
-            self._client._routes.doubt()
-            self._pause = min(2 * self._pause, LONGEST_RECONNECT_PAUSE)
-            self._drop()
-
-    def _drop(self) -> None:
-        pubsub, self._pubsub = self._pubsub, None
-        if pubsub is not None:
-            with suppress(redis.RedisError, OSError):
-                pubsub.close()

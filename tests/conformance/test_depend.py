@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bide.ops import consume, edges, inspect, manage, produce
+from bide.ops import adding, consume, edges, inspect, manage
 from bide.ops.produce import Prepared, Receipt
 from bide.states import State
 from tests.conformance.probe import BODY, SECOND, Probe
@@ -18,7 +18,7 @@ def job(
 
 
 def add(q: Probe, *jobs: Prepared) -> list[Receipt]:
-    trips = produce.enqueue_many(q.keys, jobs)
+    trips = adding.enqueue_many(q.keys, jobs)
     return [receipt for trip in trips for page in q.executor.run_many(trip) for receipt in page]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from bide.keys import keys_of
-from bide.ops import consume, edges, manage, produce
+from bide.ops import adding, consume, edges, manage, produce
 from bide.ops.produce import CHUNK
 from tests.conformance.probe import SECOND, Probe
 from tests.conformance.test_depend import add, end, job, state
@@ -185,7 +185,7 @@ def test_a_namesake_of_a_parent_is_another_job_to_other_queues_too(q: Probe) -> 
     add(q, job("a"), *(job(f"c{i:03}", "a") for i in range(450)))
     q.run(manage.delete(q.keys, ["a"]))
     add(q, job("a"))
-    q.run(produce.Placing(keys_of("other"), job("b", "{mail}a"), ()).begin())
+    q.run(adding.Placing(keys_of("other"), job("b", "{mail}a"), ()).begin())
     assert q.zset("blocked") == {}
     end(q, "a")
     assert {member for member in q.holding().edges if "other" in member} == {"@{other}b a C"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bide.errors import ScriptBug
-from bide.ops import produce
+from bide.ops import adding, produce
 from bide.ops.produce import Prepared, Receipt
 from tests.conformance.probe import BODY, SECOND, Probe
 
@@ -64,7 +64,7 @@ def test_many_jobs_in_one_call_each_with_its_own_time_and_body(q: Probe) -> None
 def test_any_number_is_sent_in_calls_and_round_trips_of_bounded_size(q: Probe) -> None:
     count = produce.CHUNK * produce.TRIP + produce.CHUNK + 1
     jobs = [Prepared(f"j{i:05}", "+0", 5, BODY) for i in range(count)]
-    trips = list(produce.enqueue_many(q.keys, jobs))
+    trips = list(adding.enqueue_many(q.keys, jobs))
     assert [len(trip) for trip in trips] == [produce.TRIP, 2]
     sizes = [len(command.args) // 4 for trip in trips for command in trip]
     assert sizes == [produce.CHUNK] * (produce.TRIP + 1) + [1]
@@ -76,7 +76,7 @@ def test_any_number_is_sent_in_calls_and_round_trips_of_bounded_size(q: Probe) -
 def test_large_bodies_make_smaller_calls(q: Probe) -> None:
     large = BODY + b" " * 900_000
     jobs = [Prepared(f"j{i}", "+0", 5, large) for i in range(5)]
-    trips = list(produce.enqueue_many(q.keys, jobs))
+    trips = list(adding.enqueue_many(q.keys, jobs))
     sizes = [[len(command.args) // 4 for command in trip] for trip in trips]
     assert sizes == [[2], [2], [1]]
     for trip in trips:
@@ -85,7 +85,7 @@ def test_large_bodies_make_smaller_calls(q: Probe) -> None:
 
 
 def test_no_jobs_are_no_call(q: Probe) -> None:
-    assert list(produce.enqueue_many(q.keys, [])) == []
+    assert list(adding.enqueue_many(q.keys, [])) == []
 
 
 def test_a_body_is_stored_byte_for_byte(q: Probe) -> None:

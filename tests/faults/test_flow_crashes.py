@@ -16,7 +16,7 @@ from bide import Queue, aio, sync
 from bide.command import Command
 from bide.errors import BideError, ServerUnavailable
 from bide.keys import Keys, keys_of
-from bide.ops import consume, inspect, produce
+from bide.ops import adding, consume, inspect, produce
 from bide.ops.consume import Settle
 from bide.ops.produce import Prepared
 from bide.payload.codec import Body, encode_body
@@ -142,7 +142,7 @@ def test_a_producer_that_dies_leaves_nothing_that_waits(stage: Stage, parents_en
         local = [f"p{i:03}" for i in range(produce.CHUNK + 5)]
         enqueue_all(stage.client, MAIL, [job(id) for id in local])
         enqueue_all(stage.client, OTHER, [job("far")])
-        placing = produce.Placing(MAIL, job("z", *local, "{other}far"), ())
+        placing = adding.Placing(MAIL, job("z", *local, "{other}far"), ())
         if (begun := cut(placing.begin(), steps)) is not None:
             stage.client.run(begun._replace(parse=lambda reply: None))
         if not parents_end:

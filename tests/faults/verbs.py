@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from bide.command import Command
 from bide.ids import new_id
 from bide.keys import Keys
-from bide.ops import consume, manage, produce
+from bide.ops import adding, consume, manage
 from bide.ops.consume import Settle
 from bide.ops.produce import Prepared, Receipt
 
@@ -22,7 +22,7 @@ class Runs(Protocol):
 
 def enqueue_all(client: Runs, keys: Keys, jobs: Sequence[Prepared]) -> list[Receipt]:
     """Add any number of jobs."""
-    trips = produce.enqueue_many(keys, jobs)
+    trips = adding.enqueue_many(keys, jobs)
     return [receipt for trip in trips for reply in client.run_many(trip) for receipt in reply]
 
 

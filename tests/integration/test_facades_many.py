@@ -22,6 +22,8 @@ from bide import (
     use,
 )
 from bide.connections import Connections
+from bide.keys import keys_of
+from bide.ops import inspect
 from bide.ops.produce import Prepared
 from bide.queue import batches
 from bide.queue.batches import BATCH
@@ -156,12 +158,109 @@ def test_an_iterator_may_use_the_queue_itself(url: str, queue: Queue) -> None:
     assert waiting(queue) == list(range(2 * BATCH))
 
 
-def test_what_is_done_meanwhile_is_done_before_a_reply_is_read(url: str) -> None:
-    client = sync.Client(url)
-    connections = Connections(client._redis.connection_pool.make_connection)
-    call = ("BLPOP", "meanwhile", 2)  # answered when something is pushed
-    with redis.Redis.from_url(url) as other:
-        replies = connections.round_trip([call], lambda: other.lpush("meanwhile", "done"))
-    connections.close()
-    client.close()
-    assert replies == [[b"meanwhile", b"done"]]
+def test_what_was_begun_is_under_way_before_its_end_is_asked_for(url: str) -> None:
+    with closing(sync.Client(url)) as client, redis.Redis.from_url(url) as other:
+        keys = keys_of("work")
+        client.run(inspect.counts(keys))  # so that the server knows the script
+        begun = client.begin([inspect.counts(keys)])
+        other.ping()  # the server comes to what it is sent in turn
+        other.zadd(keys["completed"], {"a": 1})
+        (counts,) = begun.end()
+        assert counts.completed == 0
+        begun.drop()  # it has ended
+        assert client.run(inspect.counts(keys)).completed == 1
+
+
+@pytest.fixture
+def trips(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Queue, list[str]]]:
+    """A queue that is known to the server, and what it sends and reads from then on."""
+    told: list[str] = []
+
+    class Told(Connections):
+        def post(self, calls: Any, behind: Any = None) -> Any:
+            told.append("sends")
+            return super().post(calls, behind)
+
+        def collect(self, posted: Any) -> Any:
+            told.append("reads")
+            return super().collect(posted)
+
+    monkeypatch.setattr(sync, "Connections", Told)
+    with closing(Queue("work", url=queue.url)) as another:
+        another.enqueue(jobs.add, 0)
+        told.clear()
+        yield another, told
+
+
+def test_two_batches_are_under_way_at_a_time(trips: tuple[Queue, list[str]]) -> None:
+    queue, told = trips
+    queue.enqueue_many(prepared(queue, 3 * BATCH + 1))
+    assert told == ["sends", *["sends", "reads"] * 3, "reads"]
+
+
+def test_two_batches_go_over_one_connection(trips: tuple[Queue, list[str]]) -> None:
+    queue, _ = trips
+    queue.enqueue_many(prepared(queue, 3 * BATCH))
+    (connections,) = queue._client._connections.values()
+    assert len(connections._idle) == 1
+
+
+@pytest.mark.parametrize(
+    "options", [{"group": "g"}, {"unique": Unique(key="k")}, {"depends_on": "a"}]
+)
+def test_one_that_hangs_on_others_is_sent_behind_the_answer_to_them(
+    trips: tuple[Queue, list[str]], options: Any
+) -> None:
+    queue, told = trips
+    queue.enqueue(jobs.add, 0, job_id="a", delay=60)
+    queue.enqueue(jobs.add, 0, delay=60, **options)  # so that the server knows the script
+    told.clear()
+
+    def giving() -> Iterator[Prepared]:
+        yield from prepared(queue, 2 * BATCH - 1)
+        yield queue.prepare(jobs.add, (1,), **options)
+
+    queue.enqueue_many(giving())
+    assert told == ["sends", "reads"] * 2
+
+
+def test_with_a_middleware_one_sending_has_ended_before_the_next_begins(
+    trips: tuple[Queue, list[str]],
+) -> None:
+    queue, told = trips
+    with isolated_registry():
+        use(Middleware())
+        queue.enqueue_many(prepared(queue, 2 * BATCH))
+    assert told == ["sends", "reads"] * 2
+
+
+@pytest.mark.parametrize("number", [0, BATCH, 2 * BATCH])
+def test_whoever_is_interrupted_leaves_no_reply_to_others(
+    trips: tuple[Queue, list[str]], number: int
+) -> None:
+    queue, _ = trips
+
+    def giving() -> Iterator[Prepared]:
+        yield from prepared(queue, number)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        queue.enqueue_many(giving())
+    assert queue.counts().waiting >= 1
+    (client,) = queue._client._connections.values()
+    assert not client._busy
+
+
+def test_connections_that_break_under_two_batches_lose_none_of_them(
+    raw: redis.Redis, queue: Queue
+) -> None:
+    def giving() -> Iterator[Prepared]:
+        for i, job in enumerate(prepared(queue, 5 * BATCH)):
+            if i % BATCH == BATCH - 1:
+                raw.client_kill_filter(_type="normal", skipme=True)
+            yield job
+
+    queue.enqueue(jobs.add, -1)
+    added = queue.enqueue_many(giving())
+    assert len(added) == 5 * BATCH
+    assert waiting(queue) == list(range(-1, 5 * BATCH))

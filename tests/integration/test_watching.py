@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import threading
+import os
+import socket
 from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 import redis
 
+import bide.connections
 from bide.connections import SHORT, SLEPT, Connections
 
 QUICK = ("PING",)
@@ -49,21 +51,47 @@ def test_a_long_call_is_not_watched(connections: Connections) -> None:
     assert connections._to_sleep == 0
 
 
-def test_nor_is_one_that_something_is_done_behind(connections: Connections) -> None:
-    assert connections.round_trip([SLOW], lambda: None) == [None]
+def test_nor_is_one_that_is_collected_later(connections: Connections) -> None:
+    assert connections.collect(connections.post([SLOW])) == [None]
     assert connections._to_sleep == 0
+
+
+def test_a_reply_that_is_there_is_not_waited_for(
+    connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    yields: list[None] = []
+    monkeypatch.setattr(os, "sched_yield", lambda: yields.append(None))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.send(b"+PONG")
+        connections._watch(ours)
+        assert (connections._to_sleep, yields) == (0, [])
+
+
+def test_who_watches_yields_to_a_server_on_the_same_processor(
+    connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        monkeypatch.setattr(os, "sched_yield", lambda: theirs.send(b"+PONG"))
+        connections._watch(ours)
+        assert connections._to_sleep == 0
+
+
+def test_without_a_call_that_looks_it_sleeps(
+    connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bide.connections, "_poll", None)
+    assert connections.round_trip([SLOW, QUICK]) == [None, b"PONG"]
 
 
 def test_threads_that_call_at_once_leave_each_other_the_interpreter(
     connections: Connections, direct: redis.Redis
 ) -> None:
-    waiting = threading.Thread(target=connections.round_trip, args=([("BLPOP", "it", 20)],))
     connections._to_sleep = SLEPT
-    waiting.start()
-    while not direct.info("clients")["blocked_clients"]:
-        pass
+    posted = connections.post([("BLPOP", "it", 20)])  # as a thread does that waits for it
     connections._to_sleep = 0
     assert connections.round_trip([SLOW]) == [None]
     assert connections._to_sleep == 0
     direct.rpush("it", 1)
-    waiting.join()
+    assert connections.collect(posted) == [[b"it", b"1"]]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from bide import sync
 from bide.job import Claimed
 from bide.keys import keys_of
-from bide.ops import consume, inspect, manage, produce
+from bide.ops import adding, consume, inspect, manage
 from bide.ops.consume import Outcome, Settle
 from bide.ops.produce import Prepared
 from bide.payload.codec import Body, encode_body
@@ -135,7 +135,7 @@ class Play:
             terms = " ".join([f"g={group}"] * bool(group) + [f"d={flags}"] * bool(alive))
             names = tuple(f"j{p}" for p in alive)
             jobs.append(Prepared(f"j{i}", "+0", 5, BODY, terms=terms, parents=names))
-        for trip in produce.enqueue_many(KEYS, jobs):
+        for trip in adding.enqueue_many(KEYS, jobs):
             self.client.run_many(trip)
 
     def _exists(self, i: int) -> bool:

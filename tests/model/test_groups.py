@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from bide import sync
 from bide.job import Claimed
 from bide.keys import keys_of
-from bide.ops import consume, groups, manage, produce
+from bide.ops import adding, consume, groups, manage
 from bide.ops.consume import Settle
 from bide.ops.produce import Prepared
 from bide.script import SHARED_CLOCK
@@ -50,7 +50,7 @@ class Real:
         self.client.run_many(
             [
                 command
-                for trip in produce.enqueue_many(self.keys, [_prepared(job, now) for job in jobs])
+                for trip in adding.enqueue_many(self.keys, [_prepared(job, now) for job in jobs])
                 for command in trip
             ]
         )

@@ -214,8 +214,8 @@ def test_who_does_nothing_but_listen_finds_the_new_master(
 
 def test_hints_leave_a_server_that_hangs(trio: Sentinels, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its connections stay open: that the call has no answer, though long over, is all there is."""
-    monkeypatch.setattr(sync, "HINT_WAIT", 1)
-    monkeypatch.setattr(sync, "REPLY_TIMEOUT", 1)
+    monkeypatch.setattr("bide.hearing.HINT_WAIT", 1)
+    monkeypatch.setattr("bide.hearing.REPLY_TIMEOUT", 1)
     client = sync.Client(trio.url)
     hints = client.hints(PILE["wake"])
     master = trio.master

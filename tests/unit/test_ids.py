@@ -52,21 +52,38 @@ def test_ids_grow_even_when_the_clock_is_set_back(monkeypatch: pytest.MonkeyPatc
     assert first < second < third
 
 
-FORKS = """
-import os
-from bide.ids import new_id
-new_id()  # some numbers are drawn ahead
-if child := os.fork():
+FORK = """
+import ctypes, os
+from bide import ids
+ids.new_id()  # some numbers are drawn ahead
+{held}
+child = {fork}
+if child:
     os.waitpid(child, 0)
-print(new_id())
+{released}
+print(ids.new_id())
 """
 
 
-def test_a_child_does_not_draw_what_its_parent_draws() -> None:
-    done = subprocess.run([sys.executable, "-c", FORKS], check=True, capture_output=True, text=True)
+def made_in_both(fork: str, held: str = "", released: str = "") -> list[str]:
+    """What a child and its parent make."""
+    program = FORK.format(fork=fork, held=held, released=released)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=20)
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("fork", ["os.fork()", "ctypes.CDLL(None).fork()"])
+def test_a_child_does_not_draw_what_its_parent_draws(fork: str) -> None:
+    """However it was forked: servers that are written in C may not tell the interpreter."""
     random = slice(-9, None)  # what stands before is the time
-    one, other = (id[random] for id in done.stdout.split())
+    one, other = (id[random] for id in made_in_both(fork))
     assert one != other
+
+
+def test_a_child_waits_for_no_thread_of_its_parent() -> None:
+    held = "ids._lock.acquire()"  # as by another thread at this moment
+    assert len(made_in_both("os.fork()", held, "child and ids._lock.release()")) == 2
 
 
 def test_threads_never_make_the_same_id() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from bide.errors import UsageError
 from bide.keys import keys_of
-from bide.ops.produce import CHUNK, TERMS_CHUNK, Prepared, check_when, enqueue_many, jobs_in
+from bide.ops.adding import enqueue_many
+from bide.ops.produce import CHUNK, TERMS_CHUNK, Prepared, check_when, enqueue, jobs_in
 
 
 @pytest.mark.parametrize("text", ["+0", "+1000000", "=1700000000000000"])
@@ -41,3 +42,22 @@ def test_what_waits_comes_with_what_it_waits_for_or_in_a_later_trip() -> None:
     assert trips([*map(job, parents), job("b", *parents), job("c", "b")]) == [[most] * 5, [1], [1]]
     assert trips([job("a"), job("b", "{other}x"), job("c", "a")]) == [[1, 1], [1]]
     assert trips([job("b", "{other}x"), job("c", "{other}x")]) == [[1, 1]]
+
+
+def test_calls_of_one_trip_go_with_the_same_keys() -> None:
+    """What goes without some may have to be sent again, behind the others."""
+
+    def keys(*priorities: int) -> list[int]:
+        jobs = [job(f"j{n}")._replace(priority=p) for p in priorities for n in range(CHUNK)]
+        return [
+            len(command.keys) for trip in enqueue_many(keys_of("mail"), jobs) for command in trip
+        ]
+
+    one, another = keys(5, 5)
+    assert one == another < min(keys(5, 4))
+
+
+@pytest.mark.parametrize("priority", [11, -1, 5.5, "5", None])
+def test_whether_a_priority_can_be_meant_is_for_the_script_to_say(priority: Any) -> None:
+    command = enqueue(keys_of("mail"), [job("a")._replace(priority=priority)])
+    assert command.args[2] is priority

@@ -32,7 +32,7 @@ from bide import (
 from bide.options import Options
 from bide.queue.awaited_events import AsyncEvents, AsyncListening
 from bide.queue.blocking_events import Events, Listening
-from bide.queue.given import ENQUEUE_OPTIONS
+from bide.queue.given import ENQUEUE_OPTIONS, options_only
 from bide.queue.tasks import AwaitedCall, BlockingCall
 
 PAIRS = [
@@ -59,7 +59,7 @@ ONLY_AWAITED = {
 """What a worker's start, ear, clock and cancels, many who wait at once, and a queue whose event
 loop has ended, need of the asyncio side, and nobody of the other."""
 
-ONLY_BLOCKING = {"attempt_meanwhile"}
+ONLY_BLOCKING = {"begin"}
 """On an event loop others do something meanwhile anyway."""
 
 ASKS_NOBODY = {
@@ -173,3 +173,13 @@ def test_the_options_of_enqueue_are_listed_in_its_order(kind: Any) -> None:
     options = tuple(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
     assert options == ENQUEUE_OPTIONS
     assert set(options) == set(Options.__annotations__)
+
+
+def test_whether_an_option_was_given_its_value_is_not_asked() -> None:
+    class Vague(list[str]):
+        def __eq__(self, other: object) -> bool:
+            raise ValueError("the truth of this is ambiguous")
+
+    parents = Vague(["a"])
+    values = [parents if name == "depends_on" else None for name in ENQUEUE_OPTIONS]
+    assert options_only("app:task", tuple(values))["depends_on"] is parents

@@ -18,6 +18,7 @@ from bide.delay_queue.steps import CLOSED, Ask, Hear, Steps
 from bide.dialogue import PATIENCE
 from bide.durability import Durability
 from bide.errors import BideError, UsageError
+from bide.hearing import Hints
 from bide.ops.consume import Outcome
 from bide.queue import Queue
 from bide.queue.place import Place
@@ -50,7 +51,7 @@ class DelayQueue:
         """What holds the items: its `counts()`, `pause()`, `resume()`, `configure()`."""
         self._core = Core()
         self._lock = threading.Lock()
-        self._hearing: list[sync.Hints] = []
+        self._hearing: list[Hints] = []
         """What waits for news, to be cut off by `close`."""
         self._closes = 0
         """How often this was closed."""
@@ -311,13 +312,13 @@ class DelayQueue:
             if hints is not None:
                 self._hush(hints)
 
-    def _hear(self, client: sync.Client) -> sync.Hints:
+    def _hear(self, client: sync.Client) -> Hints:
         hints = client.hints(self.queue.keys["wake"])
         with self._lock:
             self._hearing.append(hints)
         return hints
 
-    def _hush(self, hints: sync.Hints) -> bool:
+    def _hush(self, hints: Hints) -> bool:
         with self._lock:
             self._hearing.remove(hints)
         return hints.close()

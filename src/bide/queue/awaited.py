@@ -227,7 +227,7 @@ class AsyncQueue(AsyncGathering, AsyncManaging, AsyncScheduling, AsyncGrouping, 
         place = self._here
         jobs = self._signed(jobs, place)
         if (stand_in := place.stand_in) is not None:
-            taken = await stand_in.enqueue_async(self.keys, jobs)
+            taken = await stand_in.enqueue_async(place.keys, jobs)
             return [AsyncJob(self, r.id, receipt=r, snapshot=s) for r, s in taken]
         # With those who wait for the same: nobody else is to wait for it.
         here, kinds = self._together.here, produce.wanted(jobs)

@@ -10,7 +10,6 @@ from bide.clock import Duration, to_us
 from bide.job import Snapshot
 from bide.ops import inspect, manage, produce
 from bide.ops.produce import Receipt
-from bide.payload.signing import Seal
 from bide.queue.reasons import told, why_calls
 from bide.queue.view import ANNOUNCE_US, LOOK_EVERY, PENDING, JobView, not_found
 from bide.why import Reason, why
@@ -31,12 +30,8 @@ class AsyncJob(JobView[R]):
         receipt: Receipt | None = None,
         snapshot: Snapshot | None = None,
     ) -> None:
-        super().__init__(id, receipt, snapshot)
+        super().__init__(id, receipt, snapshot, queue._pickle_seal)
         self.queue: Final = queue
-
-    @property
-    def _seal(self) -> Seal | None:
-        return self.queue._pickle_seal
 
     async def refresh(self) -> AsyncJob[R]:
         """Read the job again; jobs that are read at once share round trips.

@@ -99,6 +99,11 @@ class Batches:
             raise
         self._given += len(batch)
 
+    @property
+    def ready(self) -> Sequence[Prepared]:
+        """What is known of the next batch."""
+        return self._ready
+
     def look_ahead(self) -> None:
         """Have the next batch ready, if it takes no time: for whoever waits for the server."""
         if self._quick and not self._ready:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
@@ -14,10 +14,10 @@ from bide.durability import Durability
 from bide.errors import BideError
 from bide.events import Event
 from bide.folding import Folding
-from bide.middleware import around_sending
+from bide.middleware import around_sending, used
 from bide.ops import inspect
 from bide.ops.inspect import Counts
-from bide.ops.produce import Prepared, Receipt
+from bide.ops.produce import Prepared, Receipt, is_special
 from bide.options import OnCrash, Options, Parents, QueueSettings, TaskOptions
 from bide.payload.serializers import Codec
 from bide.queue.batches import Batches
@@ -27,16 +27,13 @@ from bide.queue.blocking_job import Job
 from bide.queue.blocking_managing import Managing
 from bide.queue.blocking_reading import Reading
 from bide.queue.blocking_schedules import Scheduling
-from bide.queue.core import (
-    checked_callback,
-    checked_ids,
-    first_error,
-)
+from bide.queue.core import Trip, checked_callback, checked_ids, first_error
 from bide.queue.gathering import Gathering, none_rejected
 from bide.queue.given import options_only
 from bide.queue.place import StandIn
 from bide.queue.settings import settings_calls
 from bide.queue.tasks import Task, TaskDecorator
+from bide.queue.trips import Trips
 from bide.queue.view import not_found
 from bide.retry import Retry
 from bide.task import Function
@@ -209,32 +206,62 @@ class Queue(Gathering, Managing, Scheduling, Grouping, Reading):
         them asks for.
 
         What an iterator gives is added in batches of a hundred, and while the server adds one the
-        next is prepared. What it gave before it raised is added; of an error of ours, `left` are
-        those that it gave and of which it is not known: enqueueing them again is safe.
+        next is prepared and sent. What it gave before it raised is added; of an error of ours,
+        `left` are those that it gave and of which it is not known: enqueueing them again is safe.
         """
         batches = Batches(jobs, durability)
         added: list[Job[Any]] = []
-        for batch in batches:
-            # Who was answered before needs no second look at an answer, as for a missing script.
-            meanwhile = batches.look_ahead if self._here.known else None
-            with batches.sending(batch), around_sending(self.name, batch):
-                added += self._send(batch, meanwhile)
+        begun: Trips | None = None
+        ahead: Trips | None = None
+        try:
+            for batch in batches:
+                with batches.sending(batch), around_sending(self.name, batch):
+                    begun, ahead = ahead or self._begin(batch), None
+                    # Who was answered before needs no answer first: it might be a missing script.
+                    if self._here.known:
+                        batches.look_ahead()
+                        ahead = self._begin_ahead(batches.ready, begun)
+                    added += self._send(batch, begun)
+        finally:
+            for left in (begun, ahead):
+                if left is not None:
+                    left.drop()
         return added
 
-    def _send(
-        self, jobs: Sequence[Prepared], meanwhile: Callable[[], None] | None = None
-    ) -> list[Job[Any]]:
-        """Add jobs, or items of data; nothing surrounds it."""
+    def _begin(self, jobs: Sequence[Prepared], behind: Trips | None = None) -> Trips | None:
+        """Send what the first round trip takes of jobs, and read nothing yet."""
         place = self._here
-        jobs = self._signed(jobs, place)
-        if (stand_in := place.stand_in) is not None:
-            taken = stand_in.enqueue(self.keys, jobs)
-            return [Job(self, r.id, receipt=r, snapshot=s) for r, s in taken]
+        if place.stand_in is not None:
+            return None
+        return Trips(self._trips(self._signed(jobs, place), place), behind)
+
+    def _begin_ahead(self, jobs: Sequence[Prepared], behind: Trips | None) -> Trips | None:
+        """Do so before others have been answered, where no answer to them could matter.
+
+        One that waits for another, folds into another, or is confirmed is sent behind that answer.
+        """
+        if not jobs or used() or any(map(is_special, jobs)):
+            return None
+        return self._begin(jobs, behind)
+
+    def _send(self, jobs: Sequence[Prepared], begun: Trips | None = None) -> list[Job[Any]]:
+        """Add jobs, or items of data; nothing surrounds it. Some may be on their way already."""
+        place = self._here
+        trips: Iterator[Trip] | None = begun
+        if trips is None:
+            jobs = self._signed(jobs, place)
+            if (stand_in := place.stand_in) is not None:
+                taken = stand_in.enqueue(place.keys, jobs)
+                return [Job(self, r.id, receipt=r, snapshot=s) for r, s in taken]
+            trips = self._trips(jobs, place)
         receipts: list[Receipt] = []
-        for trip in self._trips(jobs, place):
+        for trip in trips:
             came: list[Receipt | BideError]
             try:
-                came = trip.read(place.client.attempt_meanwhile(trip.commands, meanwhile))
+                if trip.begun is None:
+                    came = trip.read(place.client.attempt_many(trip.commands))
+                else:
+                    came = trip.read(trip.begun.end())
             except BideError as failed:
                 came = [failed]
             if error := first_error(came, jobs):

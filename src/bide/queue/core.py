@@ -20,7 +20,7 @@ from bide.folding import write_folding
 from bide.ids import check_name
 from bide.keys import Keys
 from bide.middleware import Middleware, used
-from bide.ops import produce, registry
+from bide.ops import adding, produce, registry
 from bide.ops.manage import CHUNK
 from bide.ops.produce import Prepared, Receipt
 from bide.options import TERMS, Options
@@ -151,7 +151,8 @@ class QueueCore(Generic[C]):
         if parents:
             held["parents"] = parents
         body = self._passed(Body(name, args, kwargs, **self._codec, **held))
-        durability = durability or defaults.get("durability")
+        if durability is None:
+            durability = defaults.get("durability")
         if delay is None and at is None:
             delay = defaults.get("delay")
         if priority is None:
@@ -210,7 +211,7 @@ class QueueCore(Generic[C]):
         kinds = place.kinds(jobs)
         if not place.confirms.issuperset(kinds):
             yield Trip(place, [produce.enqueue(place.keys, [], kinds)])
-        for calls in produce.enqueue_many(place.keys, jobs, kinds):
+        for calls in adding.enqueue_many(place.keys, jobs, kinds):
             trip: list[Command[Any]] = [*calls]
             if place.makes_known:
                 known = registry.register(place.everywhere, [self.name])
@@ -228,6 +229,8 @@ class Trip(NamedTuple):
 
     place: Place[Any]
     commands: list[Command[Any]]
+    begun: Any = None
+    """What has been sent of it already, by code that blocks (`bide.sync.Begun`)."""
 
     def read(self, replies: Sequence[Any]) -> list[Receipt | BideError]:
         """What came of each job: a receipt, or the error that met it.

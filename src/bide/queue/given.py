@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import repeat
+from operator import is_not
 from typing import Any, Final, cast
 
 from bide.errors import UsageError
@@ -33,7 +35,6 @@ ENQUEUE_OPTIONS: Final = (
     "on_failure",
 )
 """The options of `enqueue`, in the order of its parameters."""
-_NONE_GIVEN: Final = (None,) * len(ENQUEUE_OPTIONS)
 
 
 def options_only(task: Function | str, values: tuple[Any, ...]) -> Options:
@@ -46,14 +47,14 @@ def options_only(task: Function | str, values: tuple[Any, ...]) -> Options:
     Raises:
         UsageError: the function has a parameter of such a name: which one was meant?
     """
-    if values == _NONE_GIVEN:
+    if not any(map(is_not, values, repeat(None))):
         return {}
     given = {
         name: value
         for name, value in zip(ENQUEUE_OPTIONS, values, strict=True)
         if value is not None
     }
-    signature = known(task).signature if given else None
+    signature = known(task).signature
     if signature is not None and not signature.names.isdisjoint(given):
         name = next(name for name in given if name in signature.names)
         raise UsageError(

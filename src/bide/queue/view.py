@@ -42,6 +42,7 @@ class JobView(Generic[R]):
         id: str,
         receipt: Receipt | None = None,
         snapshot: Snapshot | None = None,
+        seal: Seal | None = None,
     ) -> None:
         """Note what is known.
 
@@ -49,16 +50,13 @@ class JobView(Generic[R]):
             id: the job's.
             receipt: of the enqueue that this comes of.
             snapshot: the job as it was last read.
+            seal: what checks its signatures, where pickles may be read; None to read none.
         """
         self.id: Final = id
         self._receipt = receipt
         self._due_us = receipt.due_us if receipt else 0
         self._snapshot = snapshot
-
-    @property
-    def _seal(self) -> Seal | None:
-        """What checks its signatures, where pickles may be read; None to read none."""
-        return None
+        self._seal = seal
 
     def __repr__(self) -> str:
         state = f" {self._snapshot.state}" if self._snapshot else ""

@@ -17,16 +17,11 @@ class JobSeen(JobView[Any]):
     def __init__(
         self, seal: Seal, snapshot: Snapshot, exception: BaseException | None = None
     ) -> None:
-        super().__init__(snapshot.id, snapshot=snapshot)
-        self._of_queue = seal
+        super().__init__(snapshot.id, snapshot=snapshot, seal=seal)
         self.queue: Final = seal.keys.queue or ""
         """The queue's name."""
         self.exception: Final = exception
         """What the run that this tells of raised; None where it returned, or has not been."""
-
-    @property
-    def _seal(self) -> Seal:
-        return self._of_queue
 
     def __repr__(self) -> str:
         return f"<JobSeen {self.call} {self.status} on {self.queue}>"
