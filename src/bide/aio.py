@@ -8,13 +8,12 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
-import hiredis
 import redis
 import redis.asyncio
 from redis import exceptions as lib
 from redis.asyncio.retry import Retry
 
-from bide.calls import Answer, Call, Late, Route, is_late
+from bide.calls import Answer, Call, Late, Route, is_late, pack
 from bide.command import Command
 from bide.connection import (
     GOODBYE,
@@ -296,8 +295,7 @@ class Client:
                 if not connection.is_connected:
                     await connection.connect()
                     is_new = True
-                packed = [hiredis.pack_command(call) for call in trip.calls]
-                await connection.send_packed_command(b"".join(packed), check_health=False)
+                await connection.send_packed_command(pack(trip.calls), check_health=False)
                 for _ in trip.calls:
                     limit.reschedule(loop.time() + patience)
                     try:

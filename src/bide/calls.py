@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import hiredis
 from redis import exceptions as lib
 
 Call = tuple[Any, ...]
@@ -37,6 +39,20 @@ class NoScript(lib.NoScriptError):
     def __init__(self, text: str, node: str) -> None:
         super().__init__(text)
         self.node = node
+
+
+def pack(calls: Sequence[Call]) -> bytes:
+    """The bytes of calls.
+
+    Numbers go as text: hiredis (3.5) asks them for theirs, at which a signal's handler may run, and
+    where that raises, as at Ctrl-C, it goes on with nothing, and the process dies.
+    """
+    return b"".join(
+        [
+            hiredis.pack_command(tuple([str(w) if type(w) is int else w for w in call]))  # type: ignore[arg-type]
+            for call in calls
+        ]
+    )
 
 
 class Late(lib.TimeoutError):

@@ -20,10 +20,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-import hiredis
 import redis
 
-from bide.calls import Call
+from bide.calls import Call, pack
 
 WATCH: Final = 100e-6
 """Seconds to watch for a reply; somewhat more than two processes take to be woken in turn."""
@@ -72,14 +71,16 @@ class Connections:
         Raises:
             RedisError or OSError: the connection broke, or there is none to be had.
         """
-        posted = self.post(calls)
-        if posted.size <= SHORT and len(self._busy) == 1:
-            try:
+        posted: Posted | None = None
+        try:
+            posted = self.post(calls)
+            if posted.size <= SHORT and len(self._busy) == 1:
                 self._watch(posted.connection._sock)
-            except BaseException:
+            return self.collect(posted)
+        except BaseException:
+            if posted is not None:
                 self.drop(posted)
-                raise
-        return self.collect(posted)
+            raise
 
     def post(self, calls: Sequence[Call], behind: Posted | None = None) -> Posted:
         """Send calls; their replies are to be collected, or dropped. Raises as `round_trip`.
@@ -92,18 +93,17 @@ class Connections:
         idle, busy = self._idle, self._busy
         if behind is not None:
             connection, idle = behind.connection, behind.among
-            if connection not in busy:
+            if connection not in busy:  # as in `collect`
                 raise redis.ConnectionError("the connection broke")
-            busy[connection] += 1
         else:
             connection = idle.pop() if idle else self._make()
-            busy[connection] = 1
         is_new = False
         try:
+            busy[connection] = busy.get(connection, 0) + 1
             if connection._sock is None:
                 connection.connect()
                 is_new = True
-            packed = b"".join([hiredis.pack_command(call) for call in calls])
+            packed = pack(calls)
             connection.send_packed_command([packed], check_health=False)
         except BaseException as error:
             self._broke(connection, is_new, error)
@@ -113,6 +113,10 @@ class Connections:
     def collect(self, posted: Posted) -> list[Any]:
         """Read the replies to what was posted, in the order of posting; as `round_trip`."""
         connection, calls, _, is_new, among = posted
+        if os.getpid() != self._pid:
+            self._begin()
+        if connection not in self._busy:  # it broke, or is that of a parent
+            raise redis.ConnectionError("the connection broke")
         try:
             replies = [_read(connection) for _ in calls]
         except BaseException as error:

@@ -156,6 +156,8 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
                 else:
                     results[i] = _parse(commands[i], reply, situation.where)
                     if isinstance(results[i], Command):
+                        if results[i].args != commands[i].args:  # else the same, in another way
+                            in_doubt.discard(i)
                         commands[i] = results[i]
                         onward.append(i)
                     elif isinstance(results[i], CannotConfirm) and i in in_doubt:
@@ -179,8 +181,10 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
             return results
         pending = sorted([*again, *onward])
         if not again:
-            # Only the rest of what was read: no trouble, and patience begins anew.
-            started, pause = time.monotonic(), _FIRST_PAUSE
+            # Only the rest of what was read: no trouble. Patience begins anew, but not for what may
+            # have taken effect before.
+            if in_doubt.isdisjoint(pending):
+                started, pause = time.monotonic(), _FIRST_PAUSE
             continue
         is_over = time.monotonic() - started + pause > situation.patience
         if is_over or all(commands[i].aside for i in pending):

@@ -30,7 +30,7 @@ _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32
 _DRAWN: Final = 128
 _PAIRS: Final = [a + b for a in _ALPHABET for b in _ALPHABET]
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal's handler may make an id, too
 _last_us = 0
 _drawn: list[int] = []
 """Random numbers for the next ids: it takes as long to ask the system for one as for many."""
@@ -41,7 +41,7 @@ _drawn_by = 0
 def _begin_child() -> None:
     """Have a lock that no thread of the parent holds."""
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_begin_child)
@@ -55,9 +55,14 @@ def new_id() -> str:
         if us <= _last_us:
             us = _last_us + 1
         _last_us = us
-        if not _drawn or _drawn_by != os.getpid():
-            _drawn, _drawn_by = [*array("Q", os.urandom(_DRAWN * 8))], os.getpid()
-        random = _drawn.pop() >> 16
+        if _drawn_by != os.getpid():
+            _drawn, _drawn_by = [], os.getpid()
+        try:
+            random = _drawn.pop() >> 16
+        except IndexError:  # maybe a handler took the last
+            fresh = [*array("Q", os.urandom(_DRAWN * 8))]
+            random = fresh.pop() >> 16
+            _drawn = fresh
     # In two halves of fifty bits, each of which is a small number to the machine.
     head, tail = us >> 2, (us & 3) << 48 | random
     p = _PAIRS

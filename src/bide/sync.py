@@ -115,12 +115,16 @@ class Client:
         steps = self._begin(commands)
         return self._go_on(steps, next(steps))
 
-    def begin(self, commands: Sequence[Command[Any]], behind: Begun | None = None) -> Begun:
-        """Send commands, and read their replies when that is told to end: as `attempt_many`.
+    def begin(self, commands: Sequence[Command[Any]], behind: Begun | None = None) -> Begun | None:
+        """Send commands, whose replies are read when that is told to end.
 
-        What is `behind` what was begun has to end behind it, too.
+        What is sent `behind` others has to end behind them, too. None where nothing was sent:
+        where there may be several servers, to find the way may take long; and where the connection
+        of what it was to be behind has broken, that is sent again first.
         """
-        return Begun(self, commands, behind)
+        if self._routes.only is None or not (behind is None or behind.is_well):
+            return None
+        return Begun(self, self._routes.only, commands, behind)
 
     def say_goodbye(self, command: Command[Any]) -> None:
         """Run a command that costs nothing if it is lost: within about a second, or not at all."""
@@ -228,7 +232,9 @@ class Client:
     def _to(self, node: str) -> Connections:
         connections = self._connections.get(node)
         if connections is None:
-            made = Connections(self._at(node).connection_pool.make_connection)
+            pool = self._at(node).connection_pool
+            # The pool itself would count them, and make no more after some hundred.
+            made = Connections(lambda: pool.connection_class(**pool.connection_kwargs))
             connections = self._connections.setdefault(node, made)
         return connections
 
@@ -248,27 +254,27 @@ class Client:
 
 
 class Begun:
-    """Commands that have been sent, whose replies are still to be read.
-
-    Where there may be several servers they are sent only then: to find the way may take long.
-    """
+    """Commands that have been sent, whose replies are still to be read."""
 
     def __init__(
-        self, client: Client, commands: Sequence[Command[Any]], behind: Begun | None
+        self, client: Client, node: str, commands: Sequence[Command[Any]], behind: Begun | None
     ) -> None:
         self._client = client
         self._steps = client._begin(commands)
-        self._step = next(self._steps)
-        self._trip: Trip | None = None
+        self.is_smooth = False
+        """Whether it has ended, and nothing had to be sent again or besides."""
+        first = next(self._steps)
+        assert isinstance(first, Send)
+        self._trip = Trip(node, first.calls)
+        before = behind._posted if behind is not None and behind._client is client else None
+        assert not isinstance(before, Exception)
         self._posted: Posted | Exception | None = None
-        only = client._routes.only
-        if only is not None and isinstance(self._step, Send):
-            self._trip = Trip(only, self._step.calls)
-            before = behind._posted if behind is not None and behind._client is client else None
-            if isinstance(before, Exception):
-                self._posted = before  # what this is behind will be sent again first
-            else:
-                self._posted = client._post(self._trip, before)
+        self._posted = client._post(self._trip, before)
+
+    @property
+    def is_well(self) -> bool:
+        """Whether, as far as is known, its replies will come."""
+        return not isinstance(self._posted, Exception)
 
     def end(self) -> list[Any]:
         """Read the replies, and send again what has to be; returns as `Client.attempt_many`.
@@ -276,18 +282,19 @@ class Begun:
         Raises:
             BideError: as there.
         """
-        step, posted, self._posted = self._step, self._posted, None
-        if self._trip is not None and posted is not None:
-            try:
-                step = self._steps.send(self._client._collect(self._trip, posted))
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
+        posted, self._posted = self._posted, None
+        assert posted is not None, "it ends once"
+        try:
+            step = self._steps.send(self._client._collect(self._trip, posted))
+        except StopIteration as end:
+            self.is_smooth = True
+            return end.value  # type: ignore[no-any-return]
         return self._client._go_on(self._steps, step)
 
     def drop(self) -> None:
         """Do without the replies, unless they were read: what came of it, nobody knows."""
         posted, self._posted = self._posted, None
-        if self._trip is not None and isinstance(posted, Posted):
+        if isinstance(posted, Posted):
             self._client._to(self._trip.node).drop(posted)
 
 

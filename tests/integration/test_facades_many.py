@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -163,6 +164,7 @@ def test_what_was_begun_is_under_way_before_its_end_is_asked_for(url: str) -> No
         keys = keys_of("work")
         client.run(inspect.counts(keys))  # so that the server knows the script
         begun = client.begin([inspect.counts(keys)])
+        assert begun
         other.ping()  # the server comes to what it is sent in turn
         other.zadd(keys["completed"], {"a": 1})
         (counts,) = begun.end()
@@ -194,7 +196,7 @@ def trips(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Queue
 
 def test_two_batches_are_under_way_at_a_time(trips: tuple[Queue, list[str]]) -> None:
     queue, told = trips
-    queue.enqueue_many(prepared(queue, 3 * BATCH + 1))
+    queue.enqueue_many(prepared(queue, 3 * BATCH + 2))
     assert told == ["sends", *["sends", "reads"] * 3, "reads"]
 
 
@@ -224,6 +226,14 @@ def test_one_that_hangs_on_others_is_sent_behind_the_answer_to_them(
     assert told == ["sends", "reads"] * 2
 
 
+def test_so_are_those_that_all_hang_on_others(trips: tuple[Queue, list[str]]) -> None:
+    queue, told = trips
+    queue.enqueue(jobs.add, 0, group="g")  # so that the server knows the script
+    told.clear()
+    queue.enqueue_many(queue.prepare(jobs.add, (i,), group="g") for i in range(2 * BATCH))
+    assert told == ["sends", "reads"] * 2
+
+
 def test_with_a_middleware_one_sending_has_ended_before_the_next_begins(
     trips: tuple[Queue, list[str]],
 ) -> None:
@@ -249,6 +259,45 @@ def test_whoever_is_interrupted_leaves_no_reply_to_others(
     assert queue.counts().waiting >= 1
     (client,) = queue._client._connections.values()
     assert not client._busy
+
+
+def test_what_does_not_go_in_one_round_trip_is_not_overtaken(url: str, queue: Queue) -> None:
+    large = "x" * 40_000
+    queue.enqueue(jobs.add, -1)
+    queue.enqueue_many(queue.prepare(jobs.add, (i, large)) for i in range(3 * BATCH))
+    assert waiting(queue) == list(range(-1, 3 * BATCH))
+
+
+@pytest.mark.parametrize("at", [0, BATCH, 2 * BATCH])
+def test_what_has_to_be_sent_again_is_not_overtaken(
+    raw: redis.Redis, queue: Queue, at: int
+) -> None:
+    def giving() -> Iterator[Prepared]:
+        for i, job in enumerate(prepared(queue, 6 * BATCH)):
+            if i == at:
+                raw.script_flush()
+            yield job
+
+    queue.enqueue(jobs.add, -1)
+    queue.enqueue_many(giving())
+    assert waiting(queue) == list(range(-1, 6 * BATCH))
+
+
+def test_a_connection_that_breaks_once_is_trouble_once(
+    raw: redis.Redis, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    def giving() -> Iterator[Prepared]:
+        for i, job in enumerate(prepared(queue, 20 * BATCH)):
+            if i == 2 * BATCH:
+                raw.client_kill_filter(_type="normal", skipme=True)
+            yield job
+
+    queue.enqueue(jobs.add, -1)
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    assert len(queue.enqueue_many(giving())) == 20 * BATCH
+    assert len(pauses) <= 2, "of each of two that were under way"
 
 
 def test_connections_that_break_under_two_batches_lose_none_of_them(

@@ -290,6 +290,22 @@ def test_a_repeat_is_not_to_be_sent_after_the_patience(time_passes: list[float])
     assert again.until == 17.0
 
 
+@pytest.mark.parametrize(("args", "until"), [(("job",), 10.0), (("next",), None)])
+def test_what_is_asked_in_another_way_gets_no_new_patience_if_it_may_have_been_done(
+    time_passes: list[float], args: Any, until: float | None
+) -> None:
+    """What is new is another thing."""
+    other = command("resume")._replace(args=args)
+    steps = talk(command()._replace(args=("job",), rest=lambda reply: other), patience=10)
+    next(steps)
+    steps.send(GONE)
+    assert isinstance(next(steps), Send)
+    time_passes.append(8.0)
+    step = steps.send([[b"another way"]])
+    assert isinstance(step, Send)
+    assert step.until == until
+
+
 def test_of_one_that_was_not_sent_what_came_before_is_told(time_passes: list[float]) -> None:
     def late(step: Send) -> Any:
         if step.until is None:

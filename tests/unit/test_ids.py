@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bide import ids
 from bide.errors import UsageError
 from bide.ids import ID_LENGTH, LONGEST, check_name, new_id
 
@@ -52,22 +53,30 @@ def test_ids_grow_even_when_the_clock_is_set_back(monkeypatch: pytest.MonkeyPatc
     assert first < second < third
 
 
-FORK = """
+FORKS = """
 import ctypes, os
 from bide import ids
 ids.new_id()  # some numbers are drawn ahead
-{held}
 child = {fork}
 if child:
     os.waitpid(child, 0)
-{released}
 print(ids.new_id())
 """
 
+FORKS_WITH_A_THREAD = """
+import os, threading
+from bide import ids
+holds = threading.Thread(target=ids._lock.acquire)
+holds.start()
+holds.join()
+if child := os.fork():
+    os.waitpid(child, 0)
+else:
+    print(ids.new_id())
+"""
 
-def made_in_both(fork: str, held: str = "", released: str = "") -> list[str]:
-    """What a child and its parent make."""
-    program = FORK.format(fork=fork, held=held, released=released)
+
+def printed(program: str) -> list[str]:
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=20)
     return done.stdout.split()
@@ -77,13 +86,17 @@ def made_in_both(fork: str, held: str = "", released: str = "") -> list[str]:
 def test_a_child_does_not_draw_what_its_parent_draws(fork: str) -> None:
     """However it was forked: servers that are written in C may not tell the interpreter."""
     random = slice(-9, None)  # what stands before is the time
-    one, other = (id[random] for id in made_in_both(fork))
+    one, other = (id[random] for id in printed(FORKS.format(fork=fork)))
     assert one != other
 
 
 def test_a_child_waits_for_no_thread_of_its_parent() -> None:
-    held = "ids._lock.acquire()"  # as by another thread at this moment
-    assert len(made_in_both("os.fork()", held, "child and ids._lock.release()")) == 2
+    assert len(printed(FORKS_WITH_A_THREAD)) == 1
+
+
+def test_a_signals_handler_may_make_an_id_while_one_is_made() -> None:
+    with ids._lock:
+        new_id()
 
 
 def test_threads_never_make_the_same_id() -> None:

@@ -44,17 +44,17 @@ def test_what_waits_comes_with_what_it_waits_for_or_in_a_later_trip() -> None:
     assert trips([job("b", "{other}x"), job("c", "{other}x")]) == [[1, 1]]
 
 
-def test_calls_of_one_trip_go_with_the_same_keys() -> None:
-    """What goes without some may have to be sent again, behind the others."""
+def test_only_a_job_alone_goes_without_some_keys() -> None:
+    """What does may have to be sent again, and would come behind others then."""
 
-    def keys(*priorities: int) -> list[int]:
-        jobs = [job(f"j{n}")._replace(priority=p) for p in priorities for n in range(CHUNK)]
-        return [
-            len(command.keys) for trip in enqueue_many(keys_of("mail"), jobs) for command in trip
-        ]
+    def keys(*jobs: Prepared) -> list[int]:
+        (trip,) = enqueue_many(keys_of("mail"), jobs)
+        return [len(command.keys) for command in trip]
 
-    one, another = keys(5, 5)
-    assert one == another < min(keys(5, 4))
+    (few,) = keys(job("a"))
+    (two,) = keys(job("a"), job("b"))
+    assert few < two
+    assert keys(job("a"), *[job(f"b{n}") for n in range(CHUNK)]) == [two, two]
 
 
 @pytest.mark.parametrize("priority", [11, -1, 5.5, "5", None])

@@ -45,15 +45,13 @@ def enqueue_many(
     size, first, kind, awaited = 0, 0, 0, 0
     # All by one script, so that what waits may share a call with what it waits for.
     is_flow = any(map(parents_of, jobs))
-    # All with the same keys: what lacks some may have to be sent again, behind the others.
-    is_mixed = len({job.priority for job in jobs}) > 1
     for i, job in enumerate(jobs):
         full = size + len(job.body) > CHUNK_BYTES
         new_kind = _kind(job) if job.terms or is_flow else 0
         most = CHUNK if not new_kind else CHUNK_FOLDED if folds(job.terms) else TERMS_CHUNK
         many = i - first >= most or (is_flow and awaited + len(job.parents) > CHUNK)
         if i > first and (full or many or new_kind != kind or kind == _IN_STEPS):
-            trip.append(_adding(keys, jobs[first:i], kinds, kind, is_mixed))
+            trip.append(_adding(keys, jobs[first:i], kinds, kind))
             if is_flow:
                 sent.update(earlier.id for earlier in jobs[first:i])
             first, size, awaited = i, 0, 0
@@ -67,7 +65,7 @@ def enqueue_many(
         kind = new_kind
         awaited += len(job.parents)
     if first < len(jobs):
-        trip.append(_adding(keys, jobs[first:], kinds, kind, is_mixed))
+        trip.append(_adding(keys, jobs[first:], kinds, kind))
     if trip:
         yield trip
 
@@ -82,11 +80,12 @@ def _kind(job: Prepared) -> int:
 
 
 def _adding(
-    keys: Keys, jobs: Sequence[Prepared], kinds: Kinds, kind: int, is_mixed: bool
+    keys: Keys, jobs: Sequence[Prepared], kinds: Kinds, kind: int
 ) -> Command[list[Receipt]]:
     if kind == _IN_STEPS:
         return Placing(keys, jobs[0], kinds).begin()
-    return enqueue(keys, jobs, kinds, place=kind > 0, with_all_keys=is_mixed)
+    # What went without some keys might have to be sent again, behind the others.
+    return enqueue(keys, jobs, kinds, place=kind > 0, with_all_keys=True)
 
 
 class Placing:

@@ -73,11 +73,6 @@ parents_of: Final[Callable[[Prepared], tuple[str, ...]]] = attrgetter("parents")
 _durability_of: Final[Callable[[Prepared], Durability]] = attrgetter("durability")
 
 
-def is_special(job: Prepared) -> bool:
-    """Whether what comes of it hangs on what came of others, or has to be waited for."""
-    return bool(job.terms or job.parents) or job.durability != "local"
-
-
 class Receipt(msgspec.Struct, frozen=True, gc=False):
     """What an enqueue did."""
 
@@ -198,19 +193,18 @@ def enqueue(
     confirm = kinds if jobs else ()
     if have_terms:
         return command("place", keys, args, parse, confirm, _again_if_busy(keys, jobs, kinds))
-    priorities = {job.priority for job in jobs}
-    if with_all_keys or len(priorities) != 1:
+    if with_all_keys or len(jobs) != 1:
         return command("enqueue", keys, args, parse, confirm)
 
     def with_all(reply: list[Any]) -> Command[list[Receipt]] | None:
         return enqueue(keys, jobs, kinds, with_all_keys=True) if reply[0] == b"keys" else None
 
-    return Command("enqueue", _few_keys(keys, *priorities), args, parse, confirm, with_all)
+    return Command("enqueue", _few_keys(keys, jobs[0].priority), args, parse, confirm, with_all)
 
 
 @lru_cache(maxsize=8192, typed=True)
 def _few_keys(keys: Keys, priority: int) -> tuple[str, ...]:
-    """Those of `enqueue` for jobs of one priority; to send and read all 33 takes some µs."""
+    """Those of `enqueue` for a job alone; to send and read all 33 takes some µs."""
     header = load("enqueue").keys
     if str(priority) not in DUE_SETS[:PRIORITIES]:  # the script refuses it
         return keys.of(header)

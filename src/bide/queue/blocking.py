@@ -17,7 +17,7 @@ from bide.folding import Folding
 from bide.middleware import around_sending, used
 from bide.ops import inspect
 from bide.ops.inspect import Counts
-from bide.ops.produce import Prepared, Receipt, is_special
+from bide.ops.produce import Prepared, Receipt
 from bide.options import OnCrash, Options, Parents, QueueSettings, TaskOptions
 from bide.payload.serializers import Codec
 from bide.queue.batches import Batches
@@ -213,15 +213,17 @@ class Queue(Gathering, Managing, Scheduling, Grouping, Reading):
         added: list[Job[Any]] = []
         begun: Trips | None = None
         ahead: Trips | None = None
+        is_smooth = self._here.known  # or the answer might be that a script is missing
         try:
             for batch in batches:
                 with batches.sending(batch), around_sending(self.name, batch):
                     begun, ahead = ahead or self._begin(batch), None
-                    # Who was answered before needs no answer first: it might be a missing script.
                     if self._here.known:
                         batches.look_ahead()
-                        ahead = self._begin_ahead(batches.ready, begun)
+                    if is_smooth and batches.ready and not used():
+                        ahead = self._begin(batches.ready, begun)
                     added += self._send(batch, begun)
+                    is_smooth = begun is not None and begun.is_smooth
         finally:
             for left in (begun, ahead):
                 if left is not None:
@@ -234,15 +236,6 @@ class Queue(Gathering, Managing, Scheduling, Grouping, Reading):
         if place.stand_in is not None:
             return None
         return Trips(self._trips(self._signed(jobs, place), place), behind)
-
-    def _begin_ahead(self, jobs: Sequence[Prepared], behind: Trips | None) -> Trips | None:
-        """Do so before others have been answered, where no answer to them could matter.
-
-        One that waits for another, folds into another, or is confirmed is sent behind that answer.
-        """
-        if not jobs or used() or any(map(is_special, jobs)):
-            return None
-        return self._begin(jobs, behind)
 
     def _send(self, jobs: Sequence[Prepared], begun: Trips | None = None) -> list[Job[Any]]:
         """Add jobs, or items of data; nothing surrounds it. Some may be on their way already."""
@@ -259,7 +252,7 @@ class Queue(Gathering, Managing, Scheduling, Grouping, Reading):
             came: list[Receipt | BideError]
             try:
                 if trip.begun is None:
-                    came = trip.read(place.client.attempt_many(trip.commands))
+                    came = trip.read(trip.place.client.attempt_many(trip.commands))
                 else:
                     came = trip.read(trip.begun.end())
             except BideError as failed:

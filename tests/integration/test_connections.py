@@ -1,4 +1,4 @@
-"""Who is alone with a short call watches for the reply before it sleeps."""
+"""Connections of code that blocks: how they are shared and lost, and how replies are waited for."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 import redis
 
 import bide.connections
+from bide import sync
 from bide.connections import SHORT, SLEPT, Connections
 
 QUICK = ("PING",)
@@ -19,13 +20,29 @@ SLOW = ("BLPOP", "nothing", 0.01)
 
 @pytest.fixture
 def connections(one_url: str) -> Iterator[Connections]:
-    with (
-        redis.Redis.from_url(one_url) as client,
-        closing(Connections(client.connection_pool.make_connection)) as opened,
-    ):
+    with closing(sync.Client(one_url)) as client:
+        opened = client._to(client.url)
         opened.round_trip([QUICK])
         opened._to_sleep = 0  # however long the first took
         yield opened
+
+
+def test_any_number_of_them_may_be_lost(connections: Connections) -> None:
+    for _ in range(150):  # the client library's pool gives no more than a hundred
+        connections.drop(connections.post([QUICK]))
+    assert connections.round_trip([QUICK]) == [b"PONG"]
+
+
+def test_a_child_does_not_read_what_its_parent_has_asked(connections: Connections) -> None:
+    posted = connections.post([QUICK])
+    connections._pid = 0  # as after a fork
+    with pytest.raises(redis.ConnectionError):
+        connections.collect(posted)
+    assert connections.round_trip([SLOW]) == [None]
+    assert posted.connection not in connections._idle
+
+
+# -- watching
 
 
 def test_a_reply_that_takes_longer_is_slept_through_and_so_are_the_next(
