@@ -19,7 +19,7 @@ import hiredis
 from benchmarks import tasks
 from benchmarks.lab import QUEUE
 from bide import Queue, Worker, aio, sync
-from bide.connections import Posted
+from bide.connections import Connections, Posted
 from bide.ids import new_id
 from bide.keys import keys_of
 from bide.ops import consume, produce
@@ -74,8 +74,11 @@ def add(url: str, jobs: str) -> None:
         return [[b"ok", 0, *[1] * count] for count in counts]
 
     def posted(self: sync.Client, trip: Trip, behind: Posted | None) -> Posted:
-        return Posted(None, trip.calls, 0, False, [])
+        made = Posted(nowhere, None, trip.calls, [])
+        made.owner = None  # so that it is not dropped
+        return made
 
+    nowhere = Connections(lambda: None)
     queue = Queue(QUEUE, url=url)
     queue.enqueue(tasks.nothing, delay=3600)  # makes the queue known
     sync.Client._talk = answered  # type: ignore[method-assign, assignment]

@@ -18,7 +18,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import redis
 
@@ -36,17 +36,38 @@ _poll: Final[Callable[[], Any] | None] = getattr(select, "poll", None)
 """None where something has taken it away, as libraries of green threads do."""
 
 
-class Posted(NamedTuple):
-    """Calls that were sent, over a connection that is theirs until their replies are read."""
+class Posted:
+    """Calls that were sent, over a connection that is theirs until their replies are read.
 
-    connection: Any
-    calls: Sequence[Call]
-    size: int
-    """Bytes."""
-    is_new: bool
-    """Whether it is the connection's first use."""
-    among: list[Any]
-    """The idle ones, to which it goes back."""
+    One that is lost, as where a signal's handler raises before its caller has hold of it, is
+    dropped: so the connection is neither used by others nor left open.
+    """
+
+    __slots__ = ("among", "calls", "connection", "is_new", "owner", "size")
+
+    def __init__(
+        self, owner: Connections, connection: Any, calls: Sequence[Call], among: list[Any]
+    ) -> None:
+        self.owner: Connections | None = owner
+        """None once its replies are read, or it was dropped."""
+        self.connection = connection
+        self.calls = calls
+        self.among = among
+        """The idle ones, to which the connection goes back."""
+        self.size = 0
+        """Bytes."""
+        self.is_new = False
+        """Whether it is the connection's first use."""
+
+    def __del__(self) -> None:
+        self.drop()
+
+    def drop(self) -> None:
+        """Do without the replies."""
+        owner, self.owner = self.owner, None
+        if owner is not None:
+            owner._busy.pop(self.connection, None)
+            self.connection.disconnect()
 
 
 class Connections:
@@ -71,16 +92,10 @@ class Connections:
         Raises:
             RedisError or OSError: the connection broke, or there is none to be had.
         """
-        posted: Posted | None = None
-        try:
-            posted = self.post(calls)
-            if posted.size <= SHORT and len(self._busy) == 1:
-                self._watch(posted.connection._sock)
-            return self.collect(posted)
-        except BaseException:
-            if posted is not None:
-                self.drop(posted)
-            raise
+        posted = self.post(calls)
+        if posted.size <= SHORT and len(self._busy) == 1:
+            self._watch(posted.connection._sock)
+        return self.collect(posted)
 
     def post(self, calls: Sequence[Call], behind: Posted | None = None) -> Posted:
         """Send calls; their replies are to be collected, or dropped. Raises as `round_trip`.
@@ -97,50 +112,46 @@ class Connections:
                 raise redis.ConnectionError("the connection broke")
         else:
             connection = idle.pop() if idle else self._make()
-        is_new = False
+        posted = Posted(self, connection, calls, idle)
         try:
             busy[connection] = busy.get(connection, 0) + 1
             if connection._sock is None:
                 connection.connect()
-                is_new = True
+                posted.is_new = True
             packed = pack(calls)
+            posted.size = len(packed)
             connection.send_packed_command([packed], check_health=False)
         except BaseException as error:
-            self._broke(connection, is_new, error)
+            self._broke(posted, error)
             raise
-        return Posted(connection, calls, len(packed), is_new, idle)
+        return posted
 
     def collect(self, posted: Posted) -> list[Any]:
         """Read the replies to what was posted, in the order of posting; as `round_trip`."""
-        connection, calls, _, is_new, among = posted
+        connection = posted.connection
         if os.getpid() != self._pid:
             self._begin()
         if connection not in self._busy:  # it broke, or is that of a parent
             raise redis.ConnectionError("the connection broke")
         try:
-            replies = [_read(connection) for _ in calls]
+            replies = [_read(connection) for _ in posted.calls]
         except BaseException as error:
-            self._broke(connection, is_new, error)
+            self._broke(posted, error)
             raise
+        posted.owner = None
         left = self._busy.pop(connection) - 1
         if left:
             self._busy[connection] = left
-        elif among is self._idle:
-            among.append(connection)
+        elif posted.among is self._idle:
+            posted.among.append(connection)
         else:  # all were closed meanwhile
             connection.disconnect()
         return replies
 
-    def drop(self, posted: Posted) -> None:
-        """Do without the replies to what was posted over its connection."""
-        self._busy.pop(posted.connection, None)
-        posted.connection.disconnect()
-
-    def _broke(self, connection: Any, is_new: bool, error: BaseException) -> None:
+    def _broke(self, posted: Posted, error: BaseException) -> None:
         # Wherever it came from: nobody else may read what is still to come.
-        self._busy.pop(connection, None)
-        connection.disconnect()
-        if is_new and isinstance(error, redis.ConnectionError):
+        posted.drop()
+        if posted.is_new and isinstance(error, redis.ConnectionError):
             self._ask_why()
 
     def _watch(self, opened: socket.socket) -> None:

@@ -295,7 +295,7 @@ class Begun:
         """Do without the replies, unless they were read: what came of it, nobody knows."""
         posted, self._posted = self._posted, None
         if isinstance(posted, Posted):
-            self._client._to(self._trip.node).drop(posted)
+            posted.drop()
 
 
 def _close(connections: dict[str, Connections], nodes: dict[str, redis.Redis]) -> None:
