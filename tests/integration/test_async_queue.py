@@ -12,7 +12,7 @@ import redis
 
 from bide import AsyncQueue, JobCancelled, ServerFull, ServerUnavailable
 from bide.connection import hide_password
-from bide.ops import produce
+from bide.ops import adding
 from tests.faults.proxy import Proxy
 from tests.integration import jobs
 from tests.integration.workers import Later
@@ -120,8 +120,8 @@ async def test_one_that_fails_midway_ends_there_and_ends_no_other(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A round trip of several; in its first, the server has no room for one caller's jobs."""
-    monkeypatch.setattr(produce, "CHUNK", 2)
-    monkeypatch.setattr(produce, "TRIP", 2)
+    monkeypatch.setattr(adding, "CHUNK", 2)
+    monkeypatch.setattr(adding, "TRIP", 2)
     queue = AsyncQueue("work", url=url)
     attempt, sent = queue._client.attempt_many, list[int]()
 
