@@ -100,6 +100,11 @@ class Batches:
         self._given += len(batch)
 
     @property
+    def are_several(self) -> bool:
+        """Whether more than one may come."""
+        return self._rest is not None
+
+    @property
     def ready(self) -> Sequence[Prepared]:
         """What is known of the next batch."""
         return self._ready

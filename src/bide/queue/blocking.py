@@ -217,7 +217,9 @@ class Queue(Gathering, Managing, Scheduling, Grouping, Reading):
         try:
             for batch in batches:
                 with batches.sending(batch), around_sending(self.name, batch):
-                    begun, ahead = ahead or self._begin(batch), None
+                    begun, ahead = ahead, None
+                    if begun is None and batches.are_several:
+                        begun = self._begin(batch)
                     if self._here.known:
                         batches.look_ahead()
                     if is_smooth and batches.ready and not used():
