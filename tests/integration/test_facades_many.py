@@ -254,8 +254,9 @@ def test_whoever_is_interrupted_leaves_no_reply_to_others(
         yield from prepared(queue, number)
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as caught:
         queue.enqueue_many(giving())
+    assert caught.tb, "which keeps what was under way"
     assert queue.counts().waiting >= 1
     (client,) = queue._client._connections.values()
     assert not client._busy
