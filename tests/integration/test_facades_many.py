@@ -256,7 +256,7 @@ def test_whoever_is_interrupted_leaves_no_reply_to_others(
 
     with pytest.raises(KeyboardInterrupt) as caught:
         queue.enqueue_many(giving())
-    assert caught.tb, "which keeps what was under way"
+    assert caught.value.__traceback__, "which keeps what was under way"
     assert queue.counts().waiting >= 1
     (client,) = queue._client._connections.values()
     assert not client._busy
