@@ -103,10 +103,12 @@ def error_of(done: subprocess.CompletedProcess[str], code: int = 1) -> str:
     return lines[0]
 
 
-# So that Ctrl-C reaches it as a signal.
+# So that Ctrl-C reaches it as a signal, though the tests may run in the background, where shells
+# have it ignored.
 AT_A_TERMINAL = """
-import fcntl, runpy, termios
+import fcntl, runpy, signal, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 runpy.run_module("bide", run_name="__main__")
 """
 
