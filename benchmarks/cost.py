@@ -32,6 +32,7 @@ def run(lab: Lab) -> list[Report]:
             here.marks,
             lab.client,
             bulk=False,
+            place="together",
         )
         for peer in here.peers.values()
     }

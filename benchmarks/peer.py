@@ -25,6 +25,7 @@ from typing import Any
 
 from benchmarks.install import install
 from benchmarks.lab import ROOT
+from benchmarks.places import Place, placed
 from benchmarks.processes import Processes
 from benchmarks.report import Row
 
@@ -224,15 +225,34 @@ def open_peer(name: str, url: str, marks: Marks, ledger: Path | None = None) -> 
 
 
 def measure(
-    peer: Peer, worker: str, jobs: int, marks: Marks, client: Any, *, bulk: bool = True
+    peer: Peer,
+    worker: str,
+    jobs: int,
+    marks: Marks,
+    client: Any,
+    *,
+    bulk: bool = True,
+    place: Place = "anywhere",
 ) -> Row:
-    """Have a worker run jobs that do nothing; what that took. The server is emptied first."""
+    """Have a worker run jobs that do nothing; what that took. The server is emptied first.
+
+    Args:
+        peer: whose worker it is.
+        worker: its name.
+        jobs: how many.
+        marks: where they leave their times.
+        client: of the server.
+        bulk: enqueue many at once.
+        place: where the server and the producer are while the producer enqueues.
+    """
+    server = int(client.info("server")["process_id"])
     client.flushall()
     marks.clear()
     with peer.warm(worker, marks) as processes:
         processes.stop()
         empty_s, no_scripts_s = server_s(client), scripts_s(client)
-        peer.put(worker, 0, jobs, bulk=bulk)
+        with placed(place, server, peer.pid):
+            peer.put(worker, 0, jobs, bulk=bulk)
         cpu_s, full_s = processes.cpu_s(), server_s(client)
         processes.go_on()
         marks.wait(0, jobs)

@@ -74,12 +74,13 @@ def at_to_us(at: datetime, name: str = "at") -> int:
     """
     if not isinstance(at, datetime):
         raise UsageError(f"{name} must be an aware datetime, not {type(at).__name__}.")
-    if at.utcoffset() is None:
+    try:
+        us = _whole_us(at - _EPOCH)
+    except TypeError:
         raise UsageError(
             f"{name}={at.isoformat()} has no time zone, so it names no one moment; "
             "give it one, for example at.replace(tzinfo=timezone.utc) or at.astimezone()."
-        )
-    us = _whole_us(at - _EPOCH)
+        ) from None
     if not 0 <= us < _YEAR_2200_US:
         raise UsageError(f"at={at.isoformat()} lies outside the years 1970 to 2199.")
     return us

@@ -46,6 +46,17 @@ def test_an_id_tells_when_it_was_made() -> None:
     assert before <= at <= time.time_ns() // 1000 + 30_000_000, "a crowd of ids runs ahead a little"
 
 
+@given(st.integers(125, 2 * 10**18))
+def test_the_time_in_an_id_is_written_whole(later_ns: int) -> None:
+    """Also where its upper letters are as they were for the id before, or all new."""
+    began_ns = time.time_ns() + 10**9 * 60
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ids, "_last", 0)
+        for now_ns in (began_ns, began_ns + later_ns):
+            patch.setattr(time, "time_ns", lambda now=now_ns: now)
+            assert made_at(new_id()) == now_ns // 1000
+
+
 def test_ids_grow_even_when_the_clock_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
     first = new_id()
     monkeypatch.setattr(time, "time_ns", lambda: 1_000_000_000)
@@ -113,7 +124,7 @@ def test_threads_never_make_the_same_id() -> None:
     for thread in threads:
         thread.join()
     together = [id for ids in made for id in ids]
-    assert len({made_at(id) for id in together}) == len(together), "and not by chance"
+    assert len({id[:11] for id in together}) == len(together), "by their times, and not by chance"
     assert all(ids == sorted(ids) for ids in made)
 
 
