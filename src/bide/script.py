@@ -139,9 +139,10 @@ def _key_locals(keys: tuple[str, ...]) -> str:
     locals_, values, position = [], [], 1
     for name in keys:
         width = len(layout[name].fan) or 1
-        slots = ", ".join(f"KEYS[{i}]" for i in range(position, position + width))
         locals_.append(name)
-        values.append(f"{{{slots}}}" if layout[name].fan else slots)
+        is_fan = bool(layout[name].fan)
+        last = position + width - 1
+        values.append(f"{{unpack(KEYS, {position}, {last})}}" if is_fan else f"KEYS[{position}]")
         position += width
     return f"local {', '.join(locals_)} = {', '.join(values)}"
 

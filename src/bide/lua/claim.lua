@@ -172,13 +172,15 @@ local function take(level, picked, at_level)
   local lines = redis.call('HMGET', run, unpack(ids))
   local asked_of = has_terms and redis.call('HMGET', terms, unpack(ids))
   local leases, records = {}, {}
+  local held_until = string.format('%.0f', lease_end) -- once, as `when.us` says
   local fresh_head = record.fresh(now)
   local priority = math.max(LEVELS - (at_level or level), 0)
   local fresh_tail = record.tail(priority, 1, 0, 0, alone, now, worker)
   for i, id in ipairs(ids) do
     local body, line, at = bodies[i], lines[i], picked[2 * i]
     local f = line and record.parse(line)
-    local begins_by = asked_of and term.begins_by(asked_of[i], tonumber(at))
+    local due_at = tonumber(at)
+    local begins_by = asked_of and term.begins_by(asked_of[i], due_at)
     if begins_by and begins_by <= now and expire.is_unbegun(f) then
       expire.one(sets, record, event, book, now, id, at_level or level, f)
       expired[#expired + 1] = id
@@ -187,7 +189,7 @@ local function take(level, picked, at_level)
       if f then
         token = math.max(now, tonumber(record.token(line)) + 1)
         f.attempt, f.started, f.worker, f.alone = f.attempt + 1, now, worker, alone
-        f.due = tonumber(at)
+        f.due = due_at
         tries = record.tries(f)
         line = record.format(record.head(token, record.stamp(line)), f)
       else
@@ -195,16 +197,16 @@ local function take(level, picked, at_level)
       end
       records[#records + 1] = id
       records[#records + 1] = line
-      leases[#leases + 1] = lease_end
+      leases[#leases + 1] = held_until
       leases[#leases + 1] = id
       taken[#taken + 1] = id
-      minute.count(counted, now - tonumber(at))
+      minute.count(counted, now - due_at)
       if book then
-        event.add(book, 'active', 'claim', id, worker, f and f.attempt or 1, tonumber(at), '')
+        event.add(book, 'active', 'claim', id, worker, f and f.attempt or 1, due_at, '')
       end
       local n = #reply
       reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, body, token, tries
-      reply[n + 5] = tonumber(at)
+      reply[n + 5] = due_at
     end
   end
   if #leases > 0 then

@@ -34,10 +34,17 @@ local book = set[1] and event.open(set[1], now)
 local reply = {'ok', now}
 local earliest
 local adds = {}
+local last, us, score
 for i = rest, #ARGV, 4 do
   local at = 0
   if is_new[i] then
-    at = when.us(ARGV[i + 1], now)
+    if ARGV[i + 1] ~= last then
+      last = ARGV[i + 1]
+      us, score = when.us(last, now)
+    elseif score == us then
+      score = string.format('%.0f', us)
+    end
+    at = us
     local set = one or due[10 - ARGV[i + 2]]
     local add = adds[set]
     if not add then
@@ -45,7 +52,7 @@ for i = rest, #ARGV, 4 do
       adds[set] = add
     end
     local n = #add
-    add[n + 1] = at
+    add[n + 1] = score
     add[n + 2] = ARGV[i]
     if not earliest or at < earliest then earliest = at end
     if book then event.add(book, 'added', 'enqueue', ARGV[i], '-', 0, at, '') end

@@ -158,7 +158,8 @@ end
 local removes, completes, fails, records, notes_add = {}, {}, {}, {}, {}
 local touched = {}
 local taken = {}
-local fresh_head = record.settled(record.fresh(now), 'C')
+-- Once, for all that are alike, as `when.us` says.
+local now_score, fresh = string.format('%.0f', now), {}
 for i, id in ipairs(ids) do
   local level, body = levels[i], bodies[i]
   local remove = removes[level] or {}
@@ -176,13 +177,15 @@ for i, id in ipairs(ids) do
       f.due = tonumber(scores[i])
       line = record.format(record.settled(record.head(token, record.stamp(line)), outcome), f)
     else
-      line = record.settled(fresh_head, outcome)
-        .. record.tail(math.max(LEVELS - level, 0), 1, 0, 0, 0, now, consumer) .. scores[i]
+      local kind = outcome .. level
+      fresh[kind] = fresh[kind] or record.settled(record.fresh(now), outcome)
+        .. record.tail(math.max(LEVELS - level, 0), 1, 0, 0, 0, now, consumer)
+      line = fresh[kind] .. scores[i]
     end
     records[#records + 1] = id
     records[#records + 1] = line
     local add = is_data and completes or fails
-    add[#add + 1] = now
+    add[#add + 1] = now_score
     add[#add + 1] = id
     if book then
       event.add(book, is_data and 'completed' or 'failed', 'pop', id, consumer,

@@ -60,6 +60,7 @@ end
 if n == 0 then return redis.error_reply('BADARG settle rest') end
 
 local now = clock.now(meta)
+local now_score = string.format('%.0f', now) -- once, as `when.us` says
 local lines = redis.call('HMGET', run, unpack(ids))
 local leases = redis.call('ZMSCORE', active, unpack(ids))
 local asks = redis.call('EXISTS', asked) == 1 and redis.call('ZMSCORE', asked, unpack(ids))
@@ -167,7 +168,7 @@ local function apply(k, stamp, outcome, at, data)
     elseif outcome == 'fail' then
       add, age = failed_add, limits[4]
     end
-    local score = now
+    local score = now_score
     if at ~= '' and outcome ~= 'cancel' then
       score = retain.score(now, tonumber(string.sub(at, 2)), age)
       f = f or record.parse(line) or record.unknown(string.sub(line, 1, 34), now)
@@ -191,17 +192,17 @@ for k = 1, n do
   local i = rest + (k - 1) * 5
   local id, token, outcome, line = ids[k], ARGV[i + 1], ARGV[i + 2], lines[k]
   local word = 'lost'
-  if not line then
-    word = 'gone'
-  elseif settled[id] == token .. outcome or record.remembers(line, token, STAMP[outcome]) then
-    word = 'ok'
-  elseif not settled[id] and leases[k] and record.stamp(line) == token .. '-' then
+  if line and leases[k] and not settled[id] and record.stamp(line) == token .. '-' then
     settled[id] = token .. outcome
     local effect = asks and asks[k] and AGAIN[outcome] and 'cancel' or outcome
-    if outcome == 'hold' then held_until = math.max(held_until, when.us(ARGV[i + 3], now)) end
+    if outcome == 'hold' then held_until = math.max(held_until, (when.us(ARGV[i + 3], now))) end
     if effect == 'hold' then effect = 'snooze' end
     apply(k, STAMP[outcome], effect, ARGV[i + 3], ARGV[i + 4])
     if RAN[outcome] then minute.count(counted, math.max(0, now - tonumber(token))) end
+    word = 'ok'
+  elseif not line then
+    word = 'gone'
+  elseif settled[id] == token .. outcome or record.remembers(line, token, STAMP[outcome]) then
     word = 'ok'
   end
   reply[k + 2] = word

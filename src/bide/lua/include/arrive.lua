@@ -3,12 +3,14 @@
 local arrive = {}
 
 local LONGEST = 128 -- bytes of an id
+-- No white space, control characters or braces: that which most ids are made of stands first.
+local NAME = '^[!-z|~\128-\255]+$'
 
 -- Whether all of these arguments can be meant; `width` of them are one job.
 function arrive.valid(when, args, first, width)
   for i = first, #args, width do
     local id, priority = args[i], tonumber(args[i + 2])
-    if #id > LONGEST or not string.find(id, '^[^%s%c{}]+$') or not when.valid(args[i + 1])
+    if #id > LONGEST or not string.find(id, NAME) or not when.valid(args[i + 1])
       or not priority or priority < 0 or priority > 9 or priority % 1 ~= 0 then
       return false
     end

@@ -6,9 +6,17 @@ function when.valid(text)
   return string.find(text, '^[+=]%d+$') ~= nil and #text <= 17
 end
 
+-- Second: what to write as a score, which is text where there is one. A server takes longer to make
+-- text of a number than to add an entry to a set; who writes one often makes text of it once.
 function when.us(text, now)
-  if string.byte(text) == 43 then return now + text end
-  return math.max(tonumber(string.sub(text, 2)), now)
+  if string.byte(text) == 43 then
+    local us = now + text
+    return us, us
+  end
+  local moment = string.sub(text, 2)
+  local us = tonumber(moment)
+  if us > now then return us, moment end
+  return now, now
 end
 
 return when
