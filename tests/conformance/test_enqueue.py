@@ -41,6 +41,21 @@ def test_a_moment_that_has_passed_means_now(q: Probe) -> None:
     assert q.holding().due == {"a": now}
 
 
+@pytest.mark.parametrize("lasts", [1, 2, 3])
+def test_jobs_that_are_due_alike_are_due_together(q: Probe, lasts: int) -> None:
+    """A score may be written as it came, or as the job before had it: see `lua/include/when.lua`."""
+    future, far = q.now + 3600 * SECOND + 1, 7_258_118_399_999_999
+    whens = ["+0", "+1", f"={future}", "=5", "=0", f"={far}", "+0", "=0000000000000009"]
+    whens += ["+3162240000000000"]
+    each = [when for when in whens for _ in range(lasts)]
+    jobs = [Prepared(f"j{i:02}", when, 5, BODY) for i, when in enumerate(each)]
+    word, now, *due = q.reply(produce.enqueue(q.keys, jobs))
+    assert word == b"ok"
+    meant = [now, now + 1, future, now, now, far, now, now, now + 3_162_240_000_000_000]
+    assert due == [at for at in meant for _ in range(lasts)]
+    assert q.holding().due == {job.id: at for job, at in zip(jobs, due, strict=True)}
+
+
 def test_every_priority_has_its_own_set(q: Probe) -> None:
     q.add_many(*(Prepared(f"job-{p}", "+0", p, BODY) for p in range(10)))
     sets = q.holding().sets
