@@ -1,6 +1,8 @@
 """What a job that is enqueued alone costs the server's processor, from its enqueue to its end.
 
-A worker stands still while jobs are enqueued one by one, and then runs them, as for throughput; the
+A worker stands still while jobs are enqueued one by one, and then runs them, as for throughput.
+Server and producer are on one processor then: so the server has no idle moment, from which to be
+woken would cost it more than many a call, and which a server that has much to do does not know. The
 server's CPU time is that of its process (INFO cpu), over both. `in scripts` is the time that its
 scripts took (INFO commandstats): without reading calls from a socket and writing replies, and of
 libraries that send other commands too, without those. What a job costs that is enqueued with many

@@ -2,7 +2,8 @@
 
 Where both may run on any, the kernel decides, and two processes that take short turns may be given
 one processor, or each its own: to be woken on another costs more than many a call takes. So what
-takes short turns is measured with each at its own place, as if the server were on another machine.
+takes short turns is measured with each at its own place, as if the server were on another machine;
+or, where only the server's time is of interest, with both at one, so that it has no idle moment.
 """
 
 from __future__ import annotations

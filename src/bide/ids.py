@@ -1,9 +1,9 @@
 """Job ids: made by the client, sortable by creation.
 
-An id is 100 bits in 20 characters: 55 bits of time since 1970, in eighths of a microsecond, then 45
-random bits, in an alphabet whose letters sort as their values do. Jobs due at one instant run in id
-order, so what one process enqueues first runs first; and an enqueue repeated after a broken
-connection carries the same id, finds itself and changes nothing.
+An id is 100 bits in 20 characters, in an alphabet whose letters sort as their values do: eleven
+letters of time since 1970, in eighths of a microsecond, and nine that are random. Jobs due at one
+instant run in id order, so what one process enqueues first runs first; and an enqueue repeated
+after a broken connection carries the same id, finds itself and changes nothing.
 
 Twenty characters because neither server stores an id of this kind in less; the 36 of a UUID would
 cost 32 to 47 bytes more per job (`docs/decisions/0001-key-layout.md`).
@@ -26,8 +26,14 @@ LONGEST_TASK: Final = 256
 """The longest name of a task, in characters."""
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32
-_UNIT_NS: Final = 125
 _PAIRS: Final = [a + b for a in _ALPHABET for b in _ALPHABET]
+_UNIT_NS: Final = 125
+_UPPER_BITS: Final = range(30, -5, -5)
+"""How far each of a time's upper seven letters stands from the right of these."""
+_RANDOM_LETTERS: Final = 9
+_DRAW_AHEAD: Final = 128
+_LETTERS: Final = (_ALPHABET * 8).encode()
+"""A letter for each byte: as many bytes for each, so that all are as likely."""
 
 _lock = threading.RLock()  # a signal's handler may make an id, too
 _last = 0
@@ -38,12 +44,6 @@ _drawn: list[str] = []
 """The random ends of the next ids: it takes as long to ask the system for one as for many."""
 _drawn_by = 0
 """The process that drew them: a child, by whomever it was forked, is to draw others."""
-
-_DRAWN: Final = 128
-_RANDOM: Final = 9
-"""Letters that are random."""
-_LETTERS: Final = (_ALPHABET * 8).encode()
-"""A letter for each byte: as many bytes for each, so that all are as likely."""
 
 
 def _begin_child() -> None:
@@ -74,14 +74,14 @@ def new_id() -> str:
     upper, beginning = _era
     if upper != at >> 20:
         upper = at >> 20
-        beginning = "".join(_ALPHABET[upper >> bits & 31] for bits in range(30, -5, -5))
+        beginning = "".join(_ALPHABET[upper >> bits & 31] for bits in _UPPER_BITS)
         _era = upper, beginning
     return f"{beginning}{_PAIRS[at >> 10 & 1023]}{_PAIRS[at & 1023]}{end}"
 
 
 def _draw() -> list[str]:
-    text = os.urandom(_DRAWN * _RANDOM).translate(_LETTERS).decode()
-    return [text[i : i + _RANDOM] for i in range(0, len(text), _RANDOM)]
+    text = os.urandom(_DRAW_AHEAD * _RANDOM_LETTERS).translate(_LETTERS).decode()
+    return [text[i : i + _RANDOM_LETTERS] for i in range(0, len(text), _RANDOM_LETTERS)]
 
 
 def is_name(name: str) -> bool:

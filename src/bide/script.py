@@ -138,12 +138,11 @@ def _key_locals(keys: tuple[str, ...]) -> str:
     layout = LAYOUT | GLOBAL
     locals_, values, position = [], [], 1
     for name in keys:
-        width = len(layout[name].fan) or 1
+        fan = len(layout[name].fan)
         locals_.append(name)
-        is_fan = bool(layout[name].fan)
-        last = position + width - 1
-        values.append(f"{{unpack(KEYS, {position}, {last})}}" if is_fan else f"KEYS[{position}]")
-        position += width
+        last = position + fan - 1
+        values.append(f"{{unpack(KEYS, {position}, {last})}}" if fan else f"KEYS[{position}]")
+        position += fan or 1
     return f"local {', '.join(locals_)} = {', '.join(values)}"
 
 

@@ -48,12 +48,16 @@ def test_jobs_that_are_due_alike_are_due_together(q: Probe, lasts: int) -> None:
     whens = ["+0", "+1", f"={future}", "=5", "=0", f"={far}", "+0", "=0000000000000009"]
     whens += ["+3162240000000000"]
     each = [when for when in whens for _ in range(lasts)]
-    jobs = [Prepared(f"j{i:02}", when, 5, BODY) for i, when in enumerate(each)]
+    jobs = [Prepared(f"j{i:02}", when, 5 - i % 2, BODY) for i, when in enumerate(each)]
+    known = jobs[::4]
+    there = q.add_many(*(job._replace(when=f"={future + 7}") for job in known))
     word, now, *due = q.reply(produce.enqueue(q.keys, jobs))
     assert word == b"ok"
     meant = [now, now + 1, future, now, now, far, now, now, now + 3_162_240_000_000_000]
-    assert due == [at for at in meant for _ in range(lasts)]
-    assert q.holding().due == {job.id: at for job, at in zip(jobs, due, strict=True)}
+    added = {job.id: at for job, at in zip(jobs, (at for at in meant for _ in range(lasts)))}
+    added |= {job.id: 0 for job in known}
+    assert due == [added[job.id] for job in jobs]
+    assert q.holding().due == added | {job.id: job.due_us for job in there}
 
 
 def test_every_priority_has_its_own_set(q: Probe) -> None:
@@ -167,6 +171,18 @@ def test_what_no_operation_would_send_is_refused_before_anything_is_written(
     with pytest.raises(ScriptBug, match="BADARG enqueue"):
         q.add_many(Prepared("good", "+0", 5, BODY), bad)
     assert q.raw.keys() == []
+
+
+def test_an_id_is_of_anything_but_white_space_control_characters_and_braces(q: Probe) -> None:
+    command = produce.enqueue(q.keys, [Prepared("a", "+0", 5, BODY)])
+    refused = set()
+    for byte in range(256):
+        try:
+            q.run(command._replace(args=[bytes((byte,)), *command.args[1:]]))
+        except ScriptBug:
+            refused.add(byte)
+    assert refused == {*range(33), *b"{}", 127}
+    q.raw.flushdb()
 
 
 def test_arguments_that_are_cut_short_are_refused(q: Probe) -> None:

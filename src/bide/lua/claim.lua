@@ -172,7 +172,7 @@ local function take(level, picked, at_level)
   local lines = redis.call('HMGET', run, unpack(ids))
   local asked_of = has_terms and redis.call('HMGET', terms, unpack(ids))
   local leases, records = {}, {}
-  local held_until = string.format('%.0f', lease_end) -- once, as `when.us` says
+  local lease_score = string.format('%.0f', lease_end) -- once, as `when.us` says
   local fresh_head = record.fresh(now)
   local priority = math.max(LEVELS - (at_level or level), 0)
   local fresh_tail = record.tail(priority, 1, 0, 0, alone, now, worker)
@@ -197,7 +197,7 @@ local function take(level, picked, at_level)
       end
       records[#records + 1] = id
       records[#records + 1] = line
-      leases[#leases + 1] = held_until
+      leases[#leases + 1] = lease_score
       leases[#leases + 1] = id
       taken[#taken + 1] = id
       minute.count(counted, now - due_at)

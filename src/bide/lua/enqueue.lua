@@ -34,13 +34,13 @@ local book = set[1] and event.open(set[1], now)
 local reply = {'ok', now}
 local earliest
 local adds = {}
-local last, us, score
+local asked, us, score -- of the job before; the score as text, once two are due alike: see `when`
 for i = rest, #ARGV, 4 do
   local at = 0
   if is_new[i] then
-    if ARGV[i + 1] ~= last then
-      last = ARGV[i + 1]
-      us, score = when.us(last, now)
+    if ARGV[i + 1] ~= asked then
+      asked = ARGV[i + 1]
+      us, score = when.us(asked, now)
     elseif score == us then
       score = string.format('%.0f', us)
     end

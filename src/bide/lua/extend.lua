@@ -15,7 +15,7 @@ for i = rest, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
 if #ids == 0 then return redis.error_reply('BADARG extend rest') end
 
 local now = clock.now(meta)
-local held_until = string.format('%.0f', now + lease_us) -- once, as `when.us` says
+local lease_score = string.format('%.0f', now + lease_us) -- once, as `when.us` says
 local lines = redis.call('HMGET', run, unpack(ids))
 local leases = redis.call('ZMSCORE', active, unpack(ids))
 local asks = redis.call('EXISTS', asked) == 1 and redis.call('ZMSCORE', asked, unpack(ids))
@@ -27,7 +27,7 @@ for k, id in ipairs(ids) do
   elseif leases[k] and record.stamp(lines[k]) == ARGV[rest + 2 * k - 1] .. '-' then
     word = asks and asks[k] and 'asked' or 'ok'
     mine[#mine + 1] = id
-    renewed[#renewed + 1] = held_until
+    renewed[#renewed + 1] = lease_score
     renewed[#renewed + 1] = id
   end
   reply[k + 2] = word

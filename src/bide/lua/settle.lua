@@ -192,6 +192,7 @@ for k = 1, n do
   local i = rest + (k - 1) * 5
   local id, token, outcome, line = ids[k], ARGV[i + 1], ARGV[i + 2], lines[k]
   local word = 'lost'
+  -- What nearly all are stands first: a token that is held was never settled, because tokens grow.
   if line and leases[k] and not settled[id] and record.stamp(line) == token .. '-' then
     settled[id] = token .. outcome
     local effect = asks and asks[k] and AGAIN[outcome] and 'cancel' or outcome

@@ -3,7 +3,8 @@
 local arrive = {}
 
 local LONGEST = 128 -- bytes of an id
--- No white space, control characters or braces: that which most ids are made of stands first.
+-- No white space, control characters or braces, as `[^%s%c{}]` says elsewhere. Each job pays for
+-- this here, by the character: so what ids are mostly made of stands first.
 local NAME = '^[!-z|~\128-\255]+$'
 
 -- Whether all of these arguments can be meant; `width` of them are one job.

@@ -19,14 +19,15 @@ function event.open(listened, now)
   if not listened then return nil end
   local until_us, opened = string.match(listened, '^(%d+) (%d+)$')
   if not until_us or tonumber(until_us) <= now then return nil end
-  return {now = now, until_us = tonumber(until_us), opened = opened}
+  return {now = now, at = string.format('%.0f', now), until_us = tonumber(until_us),
+    opened = opened}
 end
 
 -- The same for scripts that read nothing else of `meta`.
 function event.book(meta, now) return event.open(redis.call('HGET', meta, 'listened'), now) end
 
 function event.add(book, kind, verb, id, worker, attempt, due, data)
-  book[#book + 1] = string.format('%s %s %.0f %s %s %d %.0f ', kind, verb, book.now, id, worker,
+  book[#book + 1] = string.format('%s %s %s %s %s %d %.0f ', kind, verb, book.at, id, worker,
     attempt, due) .. string.sub(data, 1, DATA)
 end
 
