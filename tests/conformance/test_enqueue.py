@@ -43,7 +43,7 @@ def test_a_moment_that_has_passed_means_now(q: Probe) -> None:
 
 @pytest.mark.parametrize("lasts", [1, 2, 3])
 def test_jobs_that_are_due_alike_are_due_together(q: Probe, lasts: int) -> None:
-    """A score may be written as it came, or as the job before had it: see `lua/include/when.lua`."""
+    """A score may be written as it came, or as that of the job before was: see `when.lua`."""
     future, far = q.now + 3600 * SECOND + 1, 7_258_118_399_999_999
     whens = ["+0", "+1", f"={future}", "=5", "=0", f"={far}", "+0", "=0000000000000009"]
     whens += ["+3162240000000000"]
@@ -54,7 +54,8 @@ def test_jobs_that_are_due_alike_are_due_together(q: Probe, lasts: int) -> None:
     word, now, *due = q.reply(produce.enqueue(q.keys, jobs))
     assert word == b"ok"
     meant = [now, now + 1, future, now, now, far, now, now, now + 3_162_240_000_000_000]
-    added = {job.id: at for job, at in zip(jobs, (at for at in meant for _ in range(lasts)))}
+    times = [at for at in meant for _ in range(lasts)]
+    added = {job.id: at for job, at in zip(jobs, times, strict=True)}
     added |= {job.id: 0 for job in known}
     assert due == [added[job.id] for job in jobs]
     assert q.holding().due == added | {job.id: job.due_us for job in there}
