@@ -64,12 +64,11 @@ function retain.trim(meta, set, stores, now, limits, kind, limit, held, tidy)
   local spared, aged = now - SPARE, now - math.max(age_us, SPARE)
   local first = tonumber(oldest[2])
   if first > aged and (excess <= 0 or (first > spared and not limits.own)) then return end
-  local head = redis.call('ZRANGE', set, 0, limit - 1, 'WITHSCORES')
-  local found = {}
-  for i = 1, #head, 2 do
-    local finished = tonumber(head[i + 1])
-    if finished > spared or (finished > aged and #found >= excess) then break end
-    found[#found + 1] = head[i]
+  -- Asked for without scores, which a server takes long to print: all that are too old; and where
+  -- these are fewer than are too many, the oldest that are.
+  local found = redis.call('ZRANGEBYSCORE', set, '-inf', aged, 'LIMIT', 0, limit)
+  if #found < math.min(excess, limit) then
+    found = redis.call('ZRANGEBYSCORE', set, '-inf', spared, 'LIMIT', 0, math.min(excess, limit))
   end
   if limits.own and #found < excess then retain.find_long(set, now, excess, limit, found) end
   if #found == 0 then return end
