@@ -33,7 +33,7 @@ def test_all_but_one_run_and_one_fails_with_evidence(stand: Stand) -> None:
         task, args, options = (hostile.segfault, (), {}) if i == bad else KINDS[i % len(KINDS)]
         prepared.append(queue.prepare(task, args, **options))
     jobs = queue.enqueue_many(prepared)
-    assert queue.counts().waiting == count
+    assert queue.counts().waiting == count, "all of it is there before anybody works"
     with stand.at_work(), stand.at_work():
         eventually(lambda: not (c := queue.counts()).waiting and not c.active and not c.delayed, 60)
     poison = jobs[bad].refresh()

@@ -6,8 +6,8 @@ function when.valid(text)
   return string.find(text, '^[+=]%d+$') ~= nil and #text <= 17
 end
 
--- Second: what to write as a score, which is text where there is one. A server takes longer to make
--- text of a number than to add an entry to a set; who writes one often makes text of it once.
+-- Second: what to write as a score, which is text where there is one. A server takes long to make
+-- text of a number: who writes one for many jobs makes text of it once (decision 15).
 function when.us(text, now)
   if string.byte(text) == 43 then
     local us = now + text
