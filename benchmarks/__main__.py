@@ -29,6 +29,7 @@ MORE = (
     "data",
     "scale",
     "limits",
+    "flood",
     "faults",
     "web",
 )

@@ -75,3 +75,8 @@ async def stamp(number: int) -> None:
     at_ns = time.time_ns()
     assert _log is not None
     _log.note(number, at_to_us(current_job().due) * 1000, at_ns)
+
+
+async def fail(number: int = 0) -> None:
+    """Raise at once, as a call to a service that is down does."""
+    raise ConnectionError("the service is down")

@@ -50,6 +50,7 @@ FAULTS: dict[str, type[Fault]] = {
         deploys.Missing,
         crowds.Burst,
         crowds.RetryStorm,
+        crowds.FailureFlood,
         crowds.Keepers,
         crowds.Growth,
         flows.FlowsKilled,
@@ -181,7 +182,11 @@ ROWS = (
         ("wakers-lost",),
         ("tests/faults/test_keepers.py", "tests/faults/test_hints.py"),
     ),
-    Row("Everything fails at once, and is retried", ("retry-storm",)),
+    Row(
+        "Everything fails at once",
+        ("retry-storm", "failure-flood"),
+        ("tests/integration/test_worker_flood.py",),
+    ),
     Row(
         "Awaited calls are cancelled",
         ("cancelled-awaits",),

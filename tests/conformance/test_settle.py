@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from bide.clock import from_us
@@ -332,6 +334,23 @@ def test_as_many_as_a_call_may_hold(q: Probe) -> None:
     assert q.settle_many(*settles) == ["ok"] * len(ids)
     assert len(q.zset("completed")) == len(ids)
     assert q.raw.hlen(q.keys["results"]) == len(ids)
+
+
+def test_errors_of_jobs_with_long_notes_take_more_than_one_call(q: Probe) -> None:
+    """A call reads a megabyte of notes; the client sends what is left again."""
+    ids = [f"j{i:03}" for i in range(60)]
+    q.add_many(*(Prepared(id, "+0", 5, BODY) for id in ids))
+    jobs = q.claim(count=60).jobs
+    long = 'L 1 "' + "x" * 30_000 + '"'
+    q.raw.hset(q.keys["notes"], mapping=dict.fromkeys(ids[:50], long))
+    settles = [Settle(job.id, job.token, "fail", "", ERROR) for job in jobs]
+    one_call = q.run(consume.settle(q.keys, settles)._replace(rest=None))
+    assert Counter(one_call) == {"ok": 34, "later": 26}
+    assert q.settle_many(*settles) == ["ok"] * 60
+    assert len(q.zset("failed")) == 60
+    assert q.settle_many(*settles) == ["ok"] * 60, "a repeat changes nothing"
+    for id in ids:
+        assert bytes(q.raw.hget(q.keys["notes"], id) or b"").count(ERROR) == 1  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

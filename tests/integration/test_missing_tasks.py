@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -132,9 +131,8 @@ def test_a_job_that_has_been_due_for_long_waits_from_its_first_claim_on(
 
 
 def test_it_is_looked_at_again_after_as_long_as_it_has_waited(
-    queue: Queue, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    queue: Queue, raw: redis.Redis
 ) -> None:
-    monkeypatch.setattr(random, "uniform", lambda low, high: (low + high) / 2)
     job = queue.enqueue(jobs.add, 1)
     delays = []
     for aged in (0, 20, 400):
@@ -144,6 +142,27 @@ def test_it_is_looked_at_again_after_as_long_as_it_has_waited(
         job.refresh()
         delays.append(job.due.timestamp() - raw.time()[0])
     assert delays == [pytest.approx(1, abs=5), pytest.approx(20, abs=5), pytest.approx(60, abs=5)]
+
+
+def test_many_that_wait_cost_an_idle_worker_few_calls(queue: Queue, raw: redis.Redis) -> None:
+    """Each is looked at again and again, in full claims."""
+    many = 3_000
+    for _ in range(many // 500):
+        queue.enqueue_many([queue.prepare("os:system", ("true",)) for _ in range(500)])
+
+    def calls() -> tuple[float, int]:
+        """The server's time, and how many scripts it has run."""
+        seconds, micros = raw.time()
+        stats: Any = raw.info("commandstats")
+        return seconds + micros / 1e6, stats["cmdstat_evalsha"]["calls"]
+
+    with at_work(queue):
+        eventually(lambda: queue.counts().delayed == many)  # each has been looked at once
+        since, before = calls()
+        eventually(lambda: calls()[0] - since > 3)
+        until, after = calls()
+    assert after - before > 6, "it looks at some"
+    assert (after - before) / (until - since) <= 20
 
 
 def test_many_of_one_task_are_logged_once(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:

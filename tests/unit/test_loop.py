@@ -87,7 +87,34 @@ async def test_what_is_taken_while_stopping_goes_back(
 async def test_half_the_slots_are_claimed_at_a_time(loop: Loop) -> None:
     """One half runs while the round trip of the other is under way."""
     assert loop._free() == 5
-    assert loop._shares(time.monotonic(), 5) == [3]
+    assert loop._shares(time.monotonic(), 5, [[]]) == [3]
+
+
+@pytest.mark.parametrize(("ended", "claimed"), [(250, 3), (251, 3), (253, 2), (255, 0), (900, 0)])
+async def test_what_has_ended_takes_a_slot_until_it_is_on_its_way(
+    station: Station, ended: int, claimed: int
+) -> None:
+    """A round trip takes 250 outcomes along, and claims behind them."""
+    loop = Loop(Gone(), [station], Strict(), burst=True)  # type: ignore[arg-type]
+    loop._running = Slots()  # type: ignore[assignment]
+    station.settles.extend(Settle(str(n), 1, "complete") for n in range(ended))
+    (leaving,) = loop._take_settles()
+    assert len(leaving) == 250
+    assert loop._shares(time.monotonic(), loop._free(), [leaving]) == [claimed]
+
+
+@pytest.mark.parametrize(("behind", "claimed"), [(0, 3), (4, 1), (5, 0)])
+async def test_what_a_queue_cannot_be_told_takes_slots_of_that_queue_alone(
+    behind: int, claimed: int
+) -> None:
+    """Another, of another node of a Cluster, goes on."""
+    gone, there = (Station(keys_of(name), "w1", 10_000_000) for name in ("mail", "post"))
+    loop = Loop(Gone(), [gone, there], Strict(), burst=True)  # type: ignore[arg-type]
+    loop._running = Slots(busy=1, capacity=6)  # type: ignore[assignment]
+    gone.settles.extend(Settle(str(n), 1, "complete") for n in range(behind))
+    gone.failures = 1
+    assert loop._free() == 5
+    assert loop._shares(time.monotonic(), 5, [[], []]) == [claimed, 0 if claimed else 3]
 
 
 async def test_who_drains_for_a_suspect_claims_nothing_until_it_is_idle(
@@ -102,9 +129,9 @@ async def test_who_drains_for_a_suspect_claims_nothing_until_it_is_idle(
 
 async def test_outcomes_are_kept_until_the_server_has_them(loop: Loop, station: Station) -> None:
     first, second = (Settle(id, 1, "complete") for id in "ab")
-    station.settles = [second]
+    station.settles.append(second)
     await loop._exchange([_Part(0, station, [], [first], None)])
-    assert station.settles == [first, second]
+    assert list(station.settles) == [first, second]
     assert station.resting
 
 

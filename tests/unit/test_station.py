@@ -6,7 +6,7 @@ import pytest
 
 from bide.keys import keys_of
 from bide.notes import MAX_LINES
-from bide.ops.consume import MAX_NOTED, MAX_SETTLES, Claim, Said, Settle
+from bide.ops.consume import MAX_ERRORS, MAX_NOTED, MAX_SETTLES, Claim, Said, Settle
 from bide.worker.saying import MAX_BYTES as MAX_SAID_BYTES
 from bide.worker.station import Station
 
@@ -120,7 +120,7 @@ def test_what_others_say_in_between_starts_that_anew(station: Station, other: st
 
 
 def pile(station: Station, *settles: Settle) -> None:
-    station.settles += settles
+    station.settles.extend(settles)
 
 
 def test_outcomes_gather_until_they_are_sent(station: Station) -> None:
@@ -128,18 +128,16 @@ def test_outcomes_gather_until_they_are_sent(station: Station) -> None:
     pile(station, retry, Settle("b", NOW, "complete"))
     taken = station.take_settles()
     assert [s.id for s in taken] == ["a", "b"]
-    assert station.settles == []
+    assert not station.settles
     command = station.settle(taken)
     assert command.args[:5] == ["a", f"{NOW:016d}", "retry", "+5", b"{}"]
 
 
 def test_what_runs_again_at_once_is_claimed_with_the_call_that_says_so(station: Station) -> None:
     station.check = False
-    pile(station, Settle("a", NOW, "complete"), Settle("b", NOW, "retry", "+5"))
-    assert not station.is_due(0.0)
+    assert not station.is_due(0.0, [Settle("a", NOW, "complete"), Settle("b", NOW, "retry", "+5")])
     for again in (Settle("c", NOW, "release"), Settle("d", NOW, "retry", "+0")):
-        station.settles = [again]
-        assert station.is_due(0.0)
+        assert station.is_due(0.0, [again])
 
 
 def test_as_many_are_sent_as_fit_one_call_by_count(station: Station) -> None:
@@ -158,12 +156,20 @@ def test_and_by_bytes(station: Station) -> None:
     assert [s for some in taken for s in some] == settles
 
 
-def test_and_by_errors_whose_notes_may_be_long(station: Station) -> None:
-    fails = [Settle(str(i), 1, "fail", "", b"{}") for i in range(2 * MAX_NOTED)]
-    completes = [Settle(str(i), 1, "complete", "", b"1") for i in range(2 * MAX_NOTED)]
+def test_and_by_errors(station: Station) -> None:
+    fails = [Settle(str(i), 1, "fail", "", b"{}") for i in range(MAX_ERRORS + 5)]
+    completes = [Settle(str(i), 1, "complete", "", b"1") for i in range(20)]
     pile(station, *completes, *fails)
-    taken = [station.take_settles() for _ in range(3)]
-    assert [len(some) for some in taken] == [3 * MAX_NOTED, MAX_NOTED, 0]
+    assert [len(station.take_settles()) for _ in range(3)] == [20 + MAX_ERRORS, 5, 0]
+
+
+def test_what_is_put_back_is_sent_first_in_its_order(station: Station) -> None:
+    first, second, third = (Settle(id, 1, "complete") for id in "abc")
+    pile(station, first, second)
+    taken = station.take_settles()
+    pile(station, third)
+    station.put_back(taken)
+    assert station.take_settles() == [first, second, third]
 
 
 def test_one_that_is_larger_than_a_call_goes_alone(station: Station) -> None:

@@ -25,10 +25,11 @@
 -- @key   keep       reads the earliest promise
 -- @key   events     tells listeners
 -- @rest  id token outcome when data
--- @reply ok now, then per job: ok | lost | gone
+-- @reply ok now, then per job: ok | lost | gone | later
 -- @include clock record retain ended minute
 -- @later   event when hint noting gate group term depend hold
 
+-- later: not applied, because the notes of the jobs before it were long; send it again
 -- outcome: complete (when: how long to keep it, or nothing; data: result)
 --        | retry (when; data: error) | fail (when: how long to keep it, or nothing; data: error)
 --        | snooze (when; data: why it was not run: no worker serves it, or nothing; uses no
@@ -45,6 +46,9 @@ local KIND = {complete = 'completed', retry = 'retried', fail = 'failed', snooze
   release = 'rescheduled', cancel = 'cancelled', crash = 'reclaimed'}
 local RAN = {complete = true, retry = true, fail = true, cancel = true} -- a token is when it began
 local CRASHES, TELL = 3, 100
+-- An error is added to the job's notes, which may be 90 KB long and are read and written again. So
+-- a call reads this many bytes of them, and leaves further errors to the next call.
+local NOTED_BYTES = 1000000
 
 local ids, n = {}, 0
 for i = rest, #ARGV, 5 do
@@ -78,6 +82,7 @@ local completed_add, failed_add, cancelled_add, due_add = {}, {}, {}, {}
 local settled, finished, counted = {}, {}, {}
 local earliest, owns
 local held_until, unbegun = 0, {}
+local room = NOTED_BYTES
 local counts = {complete = 0, retry = 0, fail = 0, snooze = 0, release = 0, cancel = 0,
   crash = 0}
 
@@ -118,9 +123,10 @@ local function apply(k, stamp, outcome, at, data)
   if data ~= '' and outcome ~= 'complete' then
     f = record.parse(line) or record.unknown(string.sub(line, 1, 34), now)
     if outcome ~= 'snooze' or not f.missing then -- of looks in a row, the first says it
+      local before = redis.call('HGET', notes, id)
+      room = room - #(before or '') - #data
       notes_add[#notes_add + 1] = id
-      notes_add[#notes_add + 1] = noting.add(redis.call('HGET', notes, id),
-        noting.error(f, now, data))
+      notes_add[#notes_add + 1] = noting.add(before, noting.error(f, now, data))
     end
   end
   if outcome == 'crash' then
@@ -194,13 +200,17 @@ for k = 1, n do
   local word = 'lost'
   -- What nearly all are stands first: a token that is held was never settled, because tokens grow.
   if line and leases[k] and not settled[id] and record.stamp(line) == token .. '-' then
-    settled[id] = token .. outcome
-    local effect = asks and asks[k] and AGAIN[outcome] and 'cancel' or outcome
-    if outcome == 'hold' then held_until = math.max(held_until, (when.us(ARGV[i + 3], now))) end
-    if effect == 'hold' then effect = 'snooze' end
-    apply(k, STAMP[outcome], effect, ARGV[i + 3], ARGV[i + 4])
-    if RAN[outcome] then minute.count(counted, math.max(0, now - tonumber(token))) end
-    word = 'ok'
+    if room <= 0 and outcome ~= 'complete' and ARGV[i + 4] ~= '' then
+      word = 'later'
+    else
+      settled[id] = token .. outcome
+      local effect = asks and asks[k] and AGAIN[outcome] and 'cancel' or outcome
+      if outcome == 'hold' then held_until = math.max(held_until, (when.us(ARGV[i + 3], now))) end
+      if effect == 'hold' then effect = 'snooze' end
+      apply(k, STAMP[outcome], effect, ARGV[i + 3], ARGV[i + 4])
+      if RAN[outcome] then minute.count(counted, math.max(0, now - tonumber(token))) end
+      word = 'ok'
+    end
   elseif not line then
     word = 'gone'
   elseif settled[id] == token .. outcome or record.remembers(line, token, STAMP[outcome]) then

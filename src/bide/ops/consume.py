@@ -7,7 +7,8 @@ token, answers `ok` again to a repeat, and `lost` to a worker whose lease has pa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any, Final, Literal, NamedTuple
 
 from bide.command import Arg, Command, command
@@ -22,11 +23,16 @@ MAX_POP: Final = 250
 """The same of a pop."""
 
 MAX_SETTLES: Final = 250
+MAX_ERRORS: Final = 100
 MAX_SETTLE_BYTES: Final = 4_000_000
-"""Bounds of one settle call, by count and by the bytes of results and errors."""
+"""Bounds of one settle call: outcomes, errors (which take the server longer), bytes of both."""
 
 MAX_NOTED: Final = 12
-"""Jobs to whose notes one call adds at most: they may take 90 KB each, and are read and written."""
+"""Jobs to whose notes one `note` or `refuse` adds at most: notes may take 90 KB each, and are read
+and written. (`settle` counts the bytes, and says which outcomes are to be sent again.)"""
+
+_LATER: Final = "later"
+"""How a settle says that an outcome is to be sent again."""
 
 _MORE: Final = 1
 _LIMITED: Final = 2
@@ -147,21 +153,38 @@ def refuse(keys: Keys, refused: Sequence[tuple[str, bytes]]) -> Command[list[str
 
 def settle(keys: Keys, settles: Sequence[Settle]) -> Command[list[Verdict]]:
     """Apply outcomes; one verdict for each."""
+    return _settle(keys, settles, [_LATER] * len(settles))
+
+
+def _settle(keys: Keys, settles: Sequence[Settle], before: Sequence[str]) -> Command[list[Verdict]]:
+    """Apply the outcomes that have no verdict yet, as often as the server leaves some for later."""
     args: list[Arg] = []
-    for id, token, outcome, when, data in settles:
-        args += (raw(id), f"{token:016d}", outcome, when, data)
-    return command("settle", keys, args, _read_verdicts)
+    for settle, verdict in zip(settles, before, strict=True):
+        if verdict == _LATER:
+            id, token, outcome, when, data = settle
+            args += (raw(id), f"{token:016d}", outcome, when, data)
+
+    def parse(reply: list[Any]) -> list[Any]:
+        new = iter(words(reply, 2))
+        return [next(new) if verdict == _LATER else verdict for verdict in before]
+
+    def rest(reply: list[Any]) -> Command[list[Verdict]] | None:
+        verdicts = parse(reply)
+        return _settle(keys, settles, verdicts) if _LATER in verdicts else None
+
+    return command("settle", keys, args, parse, rest=rest)
 
 
-def fitting(settles: Sequence[Settle]) -> int:
+def fitting(settles: Iterable[Settle]) -> int:
     """How many of the first settles fit one call: by count, by errors, by bytes after the first."""
-    size = errors = 0
-    for count, settle in enumerate(settles[:MAX_SETTLES]):
+    size = errors = count = 0
+    for settle in islice(settles, MAX_SETTLES):
         size += len(settle.data)
         errors += settle.outcome != "complete" and settle.data != b""
-        if (size > MAX_SETTLE_BYTES or errors > MAX_NOTED) and count:
-            return count
-    return min(len(settles), MAX_SETTLES)
+        if count and (size > MAX_SETTLE_BYTES or errors > MAX_ERRORS):
+            break
+        count += 1
+    return count
 
 
 def extend(keys: Keys, lease_us: int, held: Sequence[tuple[str, int]]) -> Command[list[Renewal]]:
@@ -212,7 +235,3 @@ def _read_claimed(id: bytes, body: bytes, token: int, tries: int | bytes, due_us
         return Claimed(text(id), body, token, tries, 0, due_us, due_us)
     attempt, reclaims, first_us, *rest = map(int, tries.split())
     return Claimed(text(id), body, token, attempt, reclaims, first_us, due_us, *rest)
-
-
-def _read_verdicts(reply: list[Any]) -> list[Verdict]:
-    return words(reply, 2)  # type: ignore[return-value]

@@ -19,7 +19,6 @@ A script stores a body and hands it out, and never looks inside: `cjson` would t
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
@@ -33,6 +32,7 @@ from bide.payload.items import is_item
 from bide.payload.serializers import Codec, check_finite, pack, reason, simplify, unpack
 from bide.payload.signing import VARIABLE, unsigned
 from bide.retry import Retry
+from bide.tracebacks import format_error
 
 MAX_BODY: Final = 1_000_000
 """The largest body or result in bytes; a job is a message, not a file."""
@@ -331,7 +331,7 @@ def decode_result(data: bytes | None, *, allow_pickle: bool = False) -> Any:
 def encode_error(error: BaseException) -> bytes:
     """Describe an exception: its type, message and the end of its traceback."""
     try:
-        text = "".join(traceback.format_exception(error))
+        text = format_error(error)
     except BaseException as broken:
         text = f"<no traceback: formatting it raised {type(broken).__name__}>"
     if len(text) > _MAX_TRACEBACK:

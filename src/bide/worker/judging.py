@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import random
+import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bide.clock import LONGEST_US, describe, from_us
@@ -50,11 +50,41 @@ ten seconds, however many old workers there are."""
 PATIENCE: Final = 600.0
 """Seconds for which a job waits for a worker that serves its task: time to deploy one."""
 
-_SELDOM: Final = 60.0
-"""Seconds between looks at such a job, once it has waited for longer than that."""
+MOST_LOGGED: Final = 100
+"""Failed attempts of one task that a process logs in a second."""
 
 _ASKED_FOR: Final = Retry()
 """What bounds `RetryLater` in a job that has no policy."""
+
+
+class Floods:
+    """Limits how many failed attempts of a task this process logs in a second.
+
+    To log an error takes longer than to run a job that raises at once. When a service is down, the
+    log would hold up the jobs behind those that fail; and each job keeps its own error.
+    """
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._counts: dict[str, int] = {}
+
+    def may_log(self, task: str) -> bool:
+        """Count a failed attempt; whether it is to be logged. Any thread may call."""
+        second = int(time.monotonic())
+        if second != self._second:
+            self._second, self._counts = second, {}
+        count = self._counts[task] = self._counts.get(task, 0) + 1
+        if count == MOST_LOGGED + 1:
+            log.warning(
+                "%s: more than %d attempts failed within a second; until the next second, their "
+                "errors are kept with their jobs and not logged",
+                task,
+                MOST_LOGGED,
+            )
+        return count <= MOST_LOGGED
+
+
+_floods: Final = Floods()
 
 
 def completed(run: Run, result: object) -> Judged:
@@ -64,7 +94,8 @@ def completed(run: Run, result: object) -> Judged:
         if run.codec == "pickle":
             data = run.station.seal.sign("result", run.claimed.id, data) if data else data
     except PayloadError as error:
-        log.error("%s (job %s) failed: %s", run.task_name, run.claimed.id, error)
+        if _floods.may_log(run.task_name):
+            log.error("%s (job %s) failed: %s", run.task_name, run.claimed.id, error)
         return Judged(("fail", kept(run), encode_error(error)), run.policy.on_failure, error)
     return Judged(("complete", kept(run), data), run.policy.on_success, result)
 
@@ -78,7 +109,7 @@ def raised(run: Run, error: BaseException, served: Served) -> Judged:
     try:
         return _raised(run, error, served)
     except BaseException as broken:
-        _log_failure(f"{run.task_name} (job {run.claimed.id})", broken)
+        _log_failure(run.task_name, f"{run.task_name} (job {run.claimed.id})", broken)
         return Judged(("fail", kept(run), encode_error(broken)), run.policy.on_failure, broken)
 
 
@@ -108,9 +139,9 @@ def _raised(run: Run, error: BaseException, served: Served) -> Judged:
     data = encode_error(error)
     if delay is None:
         if not run.ended:
-            _log_failure(what, error)
+            _log_failure(run.task_name, what, error)
         return Judged(("fail", kept(run), data), run.policy.on_failure, error)
-    if not run.ended:
+    if not run.ended and _floods.may_log(run.task_name):
         log.warning("%s raised %r; again in %.3g s", what, error, delay)
     return Judged(("retry", f"+{round(delay * 1e6)}", data), None, error)
 
@@ -118,14 +149,12 @@ def _raised(run: Run, error: BaseException, served: Served) -> Judged:
 def _waits(run: Run, error: TaskNotFound) -> Judged:
     """Leave a job for a worker that serves its task; a deployment may be about to bring one.
 
-    It is looked at again after as long as it has waited so far, and jittered, so that a crowd
-    spreads. Who is to hear of it, hears of it from `unserved`: not once for each job.
+    `unserved`, which sees all jobs of the worker, says when it is looked at again, and logs it.
     """
     since_us = run.claimed.missing_us or run.claimed.token
     until = from_us(since_us + round(PATIENCE * 1e6))
     why = TaskNotFound(f"{error} It waits for a worker that has it until {until:%F %T} UTC.")
-    delay = min(max(run.waited(), 1.0), _SELDOM) * random.uniform(0.5, 1.5)
-    return Judged(("snooze", f"+{round(delay * 1e6)}", encode_error(why)), None, None)
+    return Judged(("snooze", _LEAVE_FOR, encode_error(why)), None, None)
 
 
 def died(run: Run, how: str) -> Judged:
@@ -160,11 +189,13 @@ def kept(run: Run) -> str:
     return "" if keep is None else f"+{round(min(max(keep, 0), LONGEST_US / 1e6) * 1e6)}"
 
 
-def _log_failure(what: str, error: BaseException) -> None:
+def _log_failure(task: str, what: str, error: BaseException) -> None:
     """Log an error, with its traceback unless its sentence says all there is to say.
 
     Some exceptions make it impossible to show them.
     """
+    if not _floods.may_log(task):
+        return
     try:
         told = None if isinstance(error, BideError) else error
         log.error("%s failed: %r", what, error, exc_info=told)

@@ -138,12 +138,18 @@ class Loop:
             await asyncio.gather(*closing, *(ear.close() for ear in self._ears))
 
     def _free(self) -> int:
-        """Slots that may be filled now."""
+        """Slots that may be filled now.
+
+        An outcome takes the slot of its job until it is on its way to the server: otherwise jobs
+        that end faster than they are settled would be claimed without bound, and all of them run
+        again after a kill. A queue that does not answer does not keep the others waiting.
+        """
         if self.stopping or self._alone:
             return 0
         if self._running.busy and time.monotonic() < self._drain_until:
             return 0
-        return max(0, self._running.capacity - len(self._running))
+        unsettled = sum(len(s.settles) for s in self._stations if not s.failures)
+        return max(0, self._running.capacity - len(self._running) - unsettled)
 
     def _batch(self) -> int:
         """Half the slots a claim: one half runs while the round trip of the other is under way."""
@@ -169,40 +175,57 @@ class Loop:
             self._alone = False
             self._drain_until = 0.0
         self._listen()
+        leaving = self._take_settles()
         now, free = time.monotonic(), self._free()
-        shares = self._shares(now, free)
+        shares = self._shares(now, free, leaving)
         parts: list[_Part] = []
-        size = 0
-        for place, station in enumerate(self._stations):
+        for place, (station, settles) in enumerate(zip(self._stations, leaving, strict=True)):
             if station.resting:
                 continue
-            if size > MAX_SETTLE_BYTES:  # the rest goes with the next round trip
-                break
             share = shares[place]
             claim_for = share if share or self._asks(station, now, free) else None
-            if station.settles or claim_for is not None or station.said.waiting:
-                settles = station.take_settles()
-                size += sum(len(settle.data) for settle in settles)
+            if settles or claim_for is not None or station.said.waiting:
                 parts.append(_Part(place, station, station.take_said(), settles, claim_for))
         return parts
 
-    def _shares(self, now: float, free: int) -> list[int]:
-        """How many jobs to claim from each queue."""
+    def _take_settles(self) -> list[list[Settle]]:
+        """The outcomes of each queue that the next round trip takes along; it claims after them."""
+        leaving: list[list[Settle]] = []
+        size = 0
+        for station in self._stations:
+            waits = station.resting or size > MAX_SETTLE_BYTES
+            settles = [] if waits else station.take_settles()
+            size += sum(len(settle.data) for settle in settles)
+            leaving.append(settles)
+        return leaving
+
+    def _shares(self, now: float, free: int, leaving: Sequence[Sequence[Settle]]) -> list[int]:
+        """How many jobs to claim from each queue, behind the outcomes that are `leaving`."""
         if not free:
             return self._no_shares
         # In a burst an outcome may be what makes the next job due: a retry without delay.
         ready = [
-            not station.resting and (station.is_due(now) or (self._burst and bool(station.settles)))
-            for station in self._stations
+            not station.resting
+            and (station.is_due(now, settles) or (self._burst and bool(settles)))
+            and self._room(station) > 0
+            for station, settles in zip(self._stations, leaving, strict=True)
         ]
         if True not in ready:
             return self._no_shares
         shares = self._order.share(ready, min(free, self._batch()))
+        shares = [
+            min(share, self._room(station))
+            for share, station in zip(shares, self._stations, strict=True)
+        ]
         if not self._running.busy and len(shares) > 1:
             # What an idle worker takes may be a suspect, beside which nothing is to be claimed.
             first = next(place for place, share in enumerate(shares) if share)
             shares = [share if place == first else 0 for place, share in enumerate(shares)]
         return shares
+
+    def _room(self, station: Station) -> int:
+        """How many jobs may be claimed from a queue, whose own outcomes count also if it fails."""
+        return self._running.capacity - len(self._running) - len(station.settles)
 
     def _asks(self, station: Station, now: float, free: int) -> bool:
         """Whether to claim from a queue though it is to have no slot.
@@ -236,7 +259,7 @@ class Loop:
                 replies = await self._client.attempt_many(commands)
         except (BideError, TimeoutError) as error:
             for part in parts:
-                part.station.settles = part.settles + part.station.settles
+                part.station.put_back(part.settles)
                 self._back_off(part.station, error)
             return
         at = 0
@@ -255,7 +278,7 @@ class Loop:
         failed = next((reply for reply in replies if isinstance(reply, BideError)), None)
         if failed is not None:
             # What was refused is sent again with the same ids; what was applied answers as before.
-            station.settles = settles + station.settles
+            station.put_back(settles)
         else:
             station.failures = 0
             if settles:
@@ -282,7 +305,7 @@ class Loop:
             asyncio.get_running_loop().call_later(_DRAIN, self.ring)
         if self.stopping or time.monotonic() - sent > station.lease * 2 / 3:
             # Also when this process was held up for so long that the leases may have passed on.
-            station.settles += [Settle(job.id, job.token, "release") for job in reply.jobs]
+            station.settles.extend(Settle(job.id, job.token, "release") for job in reply.jobs)
         else:
             self._running.accept(station, reply.jobs, sent)
 

@@ -107,7 +107,7 @@ class Running:
         self._collecting = False
         self._callbacks: set[asyncio.Task[None]] = set()
         self.executed = 0
-        self.unserved: Final = Unserved()
+        self.unserved: Final = Unserved(-(-concurrency // 2))
 
     def __len__(self) -> int:
         """How many slots are taken: held jobs, and threads that outlast their time-out."""
@@ -378,8 +378,6 @@ class Running:
             return
         run.ended = True
         del self._held[id(run)]
-        if run.missing:
-            self.unserved.note(run)
         if run.begun_at:
             self._moved_at = time.monotonic()
             self._pace.took(self._moved_at - run.begun_at)
@@ -387,6 +385,10 @@ class Running:
                 run.station.figures.note_run(self._moved_at - run.begun_at)
             self._fill_slots_soon()
         outcome, when, data = ended
+        if run.missing:
+            self.unserved.note(run)
+            if outcome == "snooze":
+                when = self.unserved.look_again(run)
         if outcome not in UNCOUNTED:
             self.executed += 1
             log.debug("%s (job %s): %s", run.task_name, run.claimed.id, outcome)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -38,7 +39,8 @@ class Station:
         self.queue = keys.queue or ""
         self.figures: Final = figures
         """What is counted; None where nobody asks."""
-        self.settles: list[Settle] = []
+        self.settles: deque[Settle] = deque()
+        """Outcomes that the server does not have; each takes a slot until it does."""
         self.said: Final = Sayings()
         """What running jobs have said of themselves; any thread adds."""
         self.check = True
@@ -77,9 +79,9 @@ class Station:
         self._echoed = caller == self._worker
         self.hinted = self._fresh = self.check = True
 
-    def is_due(self, now: float) -> bool:
-        """Whether the queue should be looked at."""
-        return self.check or self.promised(now) or any(map(_is_due_again, self.settles))
+    def is_due(self, now: float, settles: Sequence[Settle] = ()) -> bool:
+        """Whether to look at the queue, in a round trip that takes these outcomes along."""
+        return self.check or self.promised(now) or any(map(_is_due_again, settles))
 
     def promised(self, now: float) -> bool:
         """Whether the time has come at which this worker said that it would look."""
@@ -87,9 +89,11 @@ class Station:
 
     def take_settles(self) -> list[Settle]:
         """As many of the gathered outcomes as fit one call; put them back if it fails."""
-        count = fitting(self.settles)
-        taken, self.settles = self.settles[:count], self.settles[count:]
-        return taken
+        return [self.settles.popleft() for _ in range(fitting(self.settles))]
+
+    def put_back(self, settles: Sequence[Settle]) -> None:
+        """Send these again, ahead of the others."""
+        self.settles.extendleft(reversed(settles))
 
     def take_said(self) -> list[Command[None]]:
         """The calls that add what jobs have said to their notes."""

@@ -1,4 +1,9 @@
-"""The tasks that a worker was lately asked for and does not serve, for its log and `bide info`."""
+"""The tasks that a worker was lately asked for and does not serve.
+
+The log and `bide info` name them. The worker looks at their jobs again a few at a time: each job
+after as long as it has waited so far, and the jobs of one task at moments that are far enough apart
+to cost the server little, however many jobs wait.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +21,48 @@ log = Log("bide.worker")
 LATELY: Final = 120.0
 """Seconds until a task that no job has asked for is forgotten; a job that waits asks earlier."""
 
+SELDOM: Final = 60.0
+"""Seconds between looks at a job that has waited for longer, if few of its task wait."""
+
+GAP_US: Final = 500_000
+"""Microseconds between two moments at which jobs of one task are looked at."""
+
+CLAIMS: Final = 3
+"""Full claims that the jobs of one such moment take: 16 calls a second, with the settles."""
+
+_FURTHEST_US: Final = 3_600_000_000
+"""How far ahead a moment may lie; one that is further was of a clock that has been set back."""
+
+
+class _Task:
+    """One task that is not served, and when its jobs are looked at again."""
+
+    def __init__(self) -> None:
+        self.asked_at = 0.0
+        self.moment = 0
+        """The last one that was given out, in gaps since 1970 on the server's clock."""
+        self.jobs = 0
+        """How many jobs it was given to."""
+
 
 class Unserved:
     """A few names, and when each was last asked for; however many jobs ask, each is logged once."""
 
-    def __init__(self) -> None:
-        self._asked_at: dict[str, float] = {}
+    def __init__(self, batch: int) -> None:
+        """Set up; `batch` is how many jobs one claim takes."""
+        self._most = CLAIMS * batch
+        self._tasks: dict[str, _Task] = {}
+        self._others = _Task()
+        """All that there was no room for among the names."""
 
     def note(self, run: Run) -> None:
         """A job has ended, or waits, whose task is not served here; its `task_name` is known."""
         name, now = run.task_name[:LONGEST_TASK], time.monotonic()
         self._forget(now)
-        if name not in self._asked_at:
-            if len(self._asked_at) == MOST_UNSERVED:
+        if name not in self._tasks:
+            if len(self._tasks) == MOST_UNSERVED:
                 return
+            self._tasks[name] = _Task()
             if run.decided is not None and run.decided[0] == "snooze":
                 why = decode_error(run.decided[2])
                 log.warning(
@@ -37,14 +70,29 @@ class Unserved:
                     run.claimed.id,
                     why.message if why else "",
                 )
-        self._asked_at[name] = now
+        self._tasks[name].asked_at = now
+
+    def look_again(self, run: Run) -> str:
+        """When such a job is to be looked at again, as a settle has it: a moment, on the server."""
+        task = self._tasks.get(run.task_name[:LONGEST_TASK], self._others)
+        delay_us = round(min(max(run.waited(), 1.0), SELDOM) * 1e6)
+        now_us = run.claimed.token + round((time.monotonic() - run.claimed_at) * 1e6)
+        moment = -(-(now_us + delay_us) // GAP_US)
+        if moment <= task.moment < moment + _FURTHEST_US // GAP_US:
+            moment = task.moment
+            if task.jobs >= self._most:
+                moment += max(1, len(self._tasks))  # the looks of all tasks share what may be spent
+        if moment != task.moment:
+            task.moment, task.jobs = moment, 0
+        task.jobs += 1
+        return f"={moment * GAP_US}"
 
     def names(self) -> list[str]:
         """What was lately asked for, sorted."""
         self._forget(time.monotonic())
-        return sorted(self._asked_at)
+        return sorted(self._tasks)
 
     def _forget(self, now: float) -> None:
-        for name, at in list(self._asked_at.items()):
-            if now - at > LATELY:
-                del self._asked_at[name]
+        for name, task in list(self._tasks.items()):
+            if now - task.asked_at > LATELY:
+                del self._tasks[name]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
-from bide import Retry
+from bide import Retention, Retry
 from bide.keys import keys_of
 from tests.chaos.books import Books
 from tests.chaos.fault import AUTO, PROCESS, Fault, Role
@@ -83,6 +83,47 @@ class RetryStorm(Fault):
         scene.count("most retries in a tenth of the time, in percent", 100 * fullest // len(dues))
         if fullest > 0.3 * len(dues):
             yield f"{fullest} of {len(dues)} retries fall into a tenth of the time"
+
+
+class FailureFlood(Fault):
+    """Jobs that raise at once end faster than their outcomes travel; a kill must repeat few."""
+
+    name = "failure-flood"
+    recovers = False
+    title = "A worker is killed while many thousand jobs raise at once"
+    allows = "what the worker held runs once more: its slots, and what it takes ahead"
+    jobs = 16_000
+    rate = 40_000.0
+    injections = 2
+    roles = (Role(("-c", "50")),)
+    MOST: ClassVar[int] = 150
+    """Fifty slots, and quick jobs that are taken ahead."""
+    _most = 0
+
+    def set_up(self, scene: Scene) -> None:
+        scene.queue.configure(retention=Retention(count=100_000))
+
+    def load(self, scene: Scene, count: int) -> Iterator[Given]:
+        at = datetime.fromtimestamp(now_us() // 1_000_000 + 2 + count // 2000, UTC)
+        for i in range(count):
+            job = scene.queue.prepare(f"{MODULE}:fails", at=at, job_id=f"fails-{i:05}")
+            yield Given(job, ends="failed")
+
+    def inject(self, scene: Scene, injection: Injection) -> None:
+        worker = scene.victim(0)
+        for _ in range(20):
+            self._most = max(self._most, size(scene.direct, KEYS["active"]))
+        happened = scene.hit([worker])
+        worker.kill()
+        scene.over(happened)
+
+    def check(self, scene: Scene, books: Books) -> Iterator[str]:
+        if self._most > self.MOST:
+            yield f"{self._most} jobs were held at once"
+        again = sum(len(runs) > 1 for runs in books.begun.values())
+        scene.count("jobs that ran again", again)
+        if again > len(scene.plan) * self.MOST:
+            yield f"{again} jobs ran again after {len(scene.plan)} kills"
 
 
 class Keepers(Fault):

@@ -92,7 +92,7 @@ class Crew:
         self._judging: dict[int, _Death] = {}
         self._astray = Astray()
         self.executed = 0
-        self.unserved: Final = Unserved()
+        self.unserved: Final = Unserved(-(-len(house.slots) // 2))
         self.calls_back = False
         self.has_had_enough = False
         house.hear(self._heard, self._learned, self._able)
@@ -231,9 +231,7 @@ class Crew:
                     run.decide(reply.ended)
                     if run.station.figures is not None:
                         run.station.figures.note_run(reply.took)
-                    if reply.missing:
-                        task_of(run)
-                        self.unserved.note(run)
+                    run.missing = reply.missing
                     self._end(reply.number)
             elif isinstance(reply, Said) and run is not None:
                 run.say(reply.kind, reply.text)
@@ -387,6 +385,11 @@ class Crew:
         assert run.decided is not None
         run.ended = True
         outcome, when, data = run.decided
+        if run.missing:
+            task_of(run)
+            self.unserved.note(run)
+            if outcome == "snooze":
+                when = self.unserved.look_again(run)
         if outcome not in UNCOUNTED:
             self.executed += 1
         settle = Settle(run.claimed.id, run.claimed.token, outcome, when, data)
