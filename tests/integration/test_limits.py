@@ -71,6 +71,16 @@ def test_no_executor_runs_more_in_a_time_or_at_once(
     assert min(gaps(results(made))) >= 0.05 - 1e-6
 
 
+def test_a_burst_waits_for_the_rate_of_a_group(queue: Queue) -> None:
+    """Also where another group has a job that is due much later, for which it does not wait."""
+    queue.group("shop-7").configure(rate="10/s")
+    made = [queue.enqueue(surface.started, group="shop-7") for _ in range(3)]
+    later = queue.enqueue(surface.started, group="shop-8", delay=3600)
+    assert burst(queue) == 3
+    assert [job.refresh().status for job in made] == [State.COMPLETED] * 3
+    assert later.refresh().status is State.DELAYED
+
+
 @pytest.mark.parametrize("executor", ["auto", "process"])
 def test_a_worker_that_gives_running_jobs_back_frees_nothing_of_the_rate(
     queue: Queue, executor: Any

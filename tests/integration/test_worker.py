@@ -9,12 +9,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
+import redis
 
 from bide import JobNotFound, Queue, Retry, State, TaskNotFound, UsageError, Worker
 from tests.integration import jobs
-from tests.integration.workers import eventually
+from tests.integration.workers import Later, eventually
 
 MODULE = "tests.integration.jobs"
 
@@ -53,6 +55,22 @@ def test_both_kinds_run_in_one_worker(queue: Queue) -> None:
     queue.enqueue(jobs.add_async, 2)
     assert worker(queue).work(burst=True) == 2
     assert sorted(jobs.seen) == [("add", 1, 0), ("add_async", 2, 0)]
+
+
+def test_a_burst_hears_of_what_comes_while_a_job_runs(queue: Queue, raw: redis.Redis) -> None:
+    """Otherwise it would look again after five seconds, with its other slots free."""
+    queue.enqueue(jobs.wait_thread)
+    working = Later(lambda: worker(queue, concurrency=2).work(burst=True))
+    jobs.wait_seen(1)
+
+    def listens() -> bool:
+        clients: Any = raw.client_list()
+        return any(client["cmd"] == "blpop" for client in clients)
+
+    eventually(listens)
+    queue.enqueue(jobs.add, 1).wait(10)
+    jobs.gate.set()
+    assert working.result() == 2
 
 
 def test_a_delayed_job_is_not_run_by_a_burst(queue: Queue) -> None:

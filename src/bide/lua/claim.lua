@@ -286,6 +286,12 @@ if not paused then
   if limited then
     overdue, deadline, held_back = gate.close(limited, meta, now, #taken, overdue, deadline)
   end
+  -- Only an idle worker that found nothing asks, and may be about to end (a burst).
+  if has_groups and busy == 0 and #taken == 0 and not overdue then
+    for level = 1, LEVELS do
+      held_back = held_back or rota.holds_back(sets, group, level, now)
+    end
+  end
 end
 
 by(fires_at)

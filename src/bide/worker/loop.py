@@ -240,8 +240,7 @@ class Loop:
     def _listen(self) -> None:
         """Listen for hints of those queues that a claim has shown to be empty."""
         for ear, station in zip(self._ears, self._stations, strict=True):
-            waits = not self._burst or len(self._stations) > 1 or station.limited
-            ear.listen(waits and not self.stopping and not station.check)
+            ear.listen(not self.stopping and not station.check)
 
     async def _exchange(self, parts: Sequence[_Part]) -> None:
         """One round trip: what jobs said, the gathered outcomes, claims."""

@@ -93,6 +93,20 @@ function rota.take(sets, group, gate, record, level, now, wanted, steps, take, t
   until met == 0 or seen < #owners or wanted <= 0
 end
 
+-- Whether the rate of a group holds back a job that is due. Of the turns that are to come at a
+-- level, it looks at the first.
+function rota.holds_back(sets, group, level, now)
+  local letter = group.letter(level)
+  local found = redis.call('ZRANGEBYLEX', sets.turns, string.format('(%s %017.0f', letter, now + 1),
+    '(' .. letter .. '!', 'LIMIT', 0, AHEAD)
+  for _, marker in ipairs(found) do
+    local f = group.read(sets, string.sub(marker, 21))
+    local due_us = f.turn > now and f.turn == f.free and group.head(sets, f.name)
+    if due_us and due_us <= now then return true end
+  end
+  return false
+end
+
 -- The clock was set back: turns that had come are ahead now, and come at once. Goes through the
 -- markers from one on, some at a time; true if there are more.
 function rota.rewind(sets, group, now, from)
