@@ -1,4 +1,4 @@
-"""Durations and points in time: what users write, and the integer microseconds that scripts take.
+"""Durations, points in time, sizes: what users write, and the whole numbers that scripts take.
 
 A relative delay travels to the server as a delta and is added to the server's own clock there, so
 that a client whose clock is wrong delays nothing wrongly. Only an absolute `at=` depends on the
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from bide.errors import UsageError
 
@@ -135,3 +135,21 @@ def _parse(text: str, name: str) -> float:
 _EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _YEAR_9999_US: Final = 253_370_764_800 * SECOND_US
 _YEAR_2200_US: Final = 7_258_118_400 * SECOND_US
+
+
+def to_bytes(size: Any, what: str) -> int:
+    """A size of memory in bytes: a number of them, or text such as `"500MB"`, `"2GB"`.
+
+    Raises:
+        UsageError: it is not one.
+    """
+    found = _SIZE.fullmatch(size) if isinstance(size, str) else None
+    if found is not None:
+        return int(float(found[1]) * _UNITS[found[2].upper()])
+    if isinstance(size, int) and not isinstance(size, bool) and size > 0:
+        return size
+    raise UsageError(f"{what} must be a size such as 500MB or 2GB, not {size!r}.")
+
+
+_UNITS: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+_SIZE: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?((?:[kmg]?b)?)", re.IGNORECASE)

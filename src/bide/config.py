@@ -21,7 +21,6 @@ directory or of the nearest directory above it; it is read once per directory an
 from __future__ import annotations
 
 import os
-import re
 import stat
 import threading
 import tomllib
@@ -32,7 +31,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from bide.clock import to_us
+from bide.clock import to_bytes, to_us
 from bide.errors import UsageError
 from bide.payload.signing import VARIABLE, Keyring
 
@@ -292,26 +291,8 @@ def _number(value: Any, what: str) -> int:
     return value
 
 
-def to_bytes(size: Any, what: str) -> int:
-    """A size of memory in bytes: a number of them, or text such as `"500MB"`, `"2GB"`.
-
-    Raises:
-        UsageError: it is not one.
-    """
-    found = _SIZE.fullmatch(size) if isinstance(size, str) else None
-    if found is not None:
-        return int(float(found[1]) * _UNITS[found[2].upper()])
-    if isinstance(size, int) and not isinstance(size, bool) and size > 0:
-        return size
-    raise UsageError(f"{what} must be a size such as 500MB or 2GB, not {size!r}.")
-
-
 def _bytes(value: Any, what: str) -> int:
     return to_bytes(value, what)
-
-
-_UNITS: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-_SIZE: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?((?:[kmg]?b)?)", re.IGNORECASE)
 
 
 def _order(value: Any, what: str) -> str | dict[str, int]:

@@ -23,6 +23,13 @@ class PayloadError(BideError, TypeError):
     """Arguments or a result that do not fit the queue's encoding, or are too large."""
 
 
+class ResultDropped(PayloadError):
+    """The result of a completed job was dropped, because its queue keeps so many bytes of results.
+
+    `Retention(results=...)` says how many.
+    """
+
+
 class BadSignature(PayloadError):
     """A job, an item or a result that no key of this process's has signed as it is.
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from bide.clock import Duration, to_us
+from bide.clock import Duration, to_bytes, to_us
 from bide.errors import UsageError
 
 MOST: Final = 1_000_000
@@ -29,18 +29,26 @@ class Retention:
     """How long cancelled jobs are kept."""
     count: int = 10_000
     """How many of each are kept at most."""
+    results: int | str = 100_000_000
+    """How many bytes of results the queue keeps: when a new one does not fit, the oldest go.
+
+    The jobs themselves stay, and reading a dropped result raises `ResultDropped`. Results under
+    2,000 bytes are not counted.
+    """
 
     def stored(self) -> str:
-        """As the queue's settings hold it: count and age in µs of each state.
+        """As the queue's settings hold it: count and age in µs of each state, bytes of results.
 
         Raises:
-            UsageError: an age is not a duration, or the count is not from 0 to a million.
+            UsageError: an age is not a duration, the count is not from 0 to a million, or the bytes
+                are no size.
         """
         count = self.count
         if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MOST:
             raise UsageError(f"Retention count must be from 0 to {MOST:,}, not {count!r}.")
         ages = [to_us(getattr(self, state), f"Retention {state}") for state in _STATES]
-        return " ".join(f"{count} {age}" for age in ages)
+        kept = " ".join(f"{count} {age}" for age in ages)
+        return f"{kept} {to_bytes(self.results, 'Retention results')}"
 
     @classmethod
     def read(cls, text: bytes | None) -> Retention:
@@ -48,9 +56,10 @@ class Retention:
         found = _STORED.fullmatch(text or b"")
         if not found:
             return cls()
-        count, completed, _, failed, _, cancelled = map(int, found[0].split())
-        return cls(completed / 1e6, failed / 1e6, cancelled / 1e6, count)
+        count, completed, _, failed, _, cancelled, *results = map(int, found[0].split())
+        kept = results[0] if results else cls.results
+        return cls(completed / 1e6, failed / 1e6, cancelled / 1e6, count, kept)
 
 
-_STORED: Final = re.compile(rb"([0-9]{1,16} ){5}[0-9]{1,16}")
+_STORED: Final = re.compile(rb"([0-9]{1,16} ){5}[0-9]{1,16}( [0-9]{1,16})?")
 _STATES: Final = ("completed", "failed", "cancelled")

@@ -273,7 +273,7 @@ def _notes_can_be_read(id: str, text: bytes) -> None:
     kinds = [line[:2].decode() for line in text.split(b"\n")]
     notes = read_notes(text)
     read = len(notes.attempts) + len(notes.logs) + (notes.progress is not None)
-    read += len(notes.moves)
+    read += len(notes.moves) + (notes.dropped is not None)
     assert read == len(kinds), f"{id} has notes that cannot be read: {text!r}"
     for attempt in notes.attempts:
         assert attempt.error is None or attempt.error.type != "unreadable", f"{id}: {text!r}"

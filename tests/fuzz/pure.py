@@ -16,9 +16,8 @@ from bide.cli.jobs.show import _print
 from bide.cli.options import read_address, read_at, read_value
 from bide.cli.screen import echo_json
 from bide.cli.workers import print_workers, workers_report
-from bide.clock import from_us, to_us
+from bide.clock import from_us, to_bytes, to_us
 from bide.command import Command
-from bide.config import to_bytes
 from bide.connection import hide_password, resolve_url
 from bide.cron import Cron, zone_of
 from bide.delay_queue import ItemSeen

@@ -58,6 +58,10 @@ async def sum_of_parents_async(url: str) -> int:
         await queue.close()
 
 
+def echo(text: str) -> str:
+    return text
+
+
 def fail(message: str) -> None:
     note("fail", bide.current_job().attempt)
     raise ValueError(message)

@@ -16,8 +16,8 @@ from bide.cli.options import (
     read_address,
     server_options,
 )
-from bide.clock import to_us
-from bide.config import settings, to_bytes
+from bide.clock import to_bytes, to_us
+from bide.config import settings
 from bide.errors import UsageError
 from bide.supervisor import Supervisor
 from bide.supervisor.plan import Plan

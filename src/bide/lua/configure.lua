@@ -1,13 +1,13 @@
 -- configure: set what the queue keeps of finished jobs, or that it is a delay queue.
 -- @key   meta       sets
 -- @key   jobs       looks at some
--- @arg   retention  text     count and age in µs of what is kept completed, failed, cancelled
+-- @arg   retention  text     count and age of what is kept completed, failed, cancelled; bytes
 -- @arg   kind       text     of a delay queue: `data` where items are to come, else `maybe`; or `-`
 -- @reply ok kind
 
 local MARK, SAMPLE = 3, 5
 
-if not string.find(retention, '^%d+ %d+ %d+ %d+ %d+ %d+$') then
+if not string.find(retention, '^%d+ %d+ %d+ %d+ %d+ %d+ %d+$') then
   return redis.error_reply('BADARG configure retention')
 end
 local known = redis.call('HMGET', meta, 'kind', 'retention')

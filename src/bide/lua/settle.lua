@@ -3,7 +3,8 @@
 -- @key   due        adds what is to run again
 -- @key   jobs       trims
 -- @key   run        remembers token and outcome
--- @key   results    adds results that are not None, trims
+-- @key   results    adds results that are not None, trims, drops what is over the budget
+-- @key   sizes      adds those of large results, forgets
 -- @key   notes      adds errors, trims
 -- @key   terms      reads whose groups they are, and of what waited for these, trims
 -- @key   expiring   adds what is freed
@@ -25,11 +26,12 @@
 -- @key   keep       reads the earliest promise
 -- @key   events     tells listeners
 -- @rest  id token outcome when data
--- @reply ok now, then per job: ok | lost | gone | later
+-- @reply ok now, then per job: ok | lost | gone | later | full
 -- @include clock record retain ended minute
--- @later   event when hint noting gate group term depend hold
+-- @later   event when hint noting gate group term depend hold budget
 
 -- later: not applied, because the notes of the jobs before it were long; send it again
+-- full: applied, and results that were kept, or its own, had to go
 -- outcome: complete (when: how long to keep it, or nothing; data: result)
 --        | retry (when; data: error) | fail (when: how long to keep it, or nothing; data: error)
 --        | snooze (when; data: why it was not run: no worker serves it, or nothing; uses no
@@ -46,6 +48,7 @@ local KIND = {complete = 'completed', retry = 'retried', fail = 'failed', snooze
   release = 'rescheduled', cancel = 'cancelled', crash = 'reclaimed'}
 local RAN = {complete = true, retry = true, fail = true, cancel = true} -- a token is when it began
 local CRASHES, TELL = 3, 100
+local LARGE = 2000 -- bytes of a result that is counted (`budget`)
 -- An error is added to the job's notes, which may be 90 KB long and are read and written again. So
 -- a call reads this many bytes of them, and leaves further errors to the next call.
 local NOTED_BYTES = 1000000
@@ -78,6 +81,7 @@ local sets = {meta = meta, due = due, jobs = jobs, run = run, active = active,
 local touched, puts, released = {}, {}, {}
 local reply = {'ok', now}
 local gone_active, records, results_add, notes_add = {}, {}, {}, {}
+local large, large_at = {}, nil
 local completed_add, failed_add, cancelled_add, due_add = {}, {}, {}, {}
 local settled, finished, counted = {}, {}, {}
 local earliest, owns
@@ -170,6 +174,10 @@ local function apply(k, stamp, outcome, at, data)
       if data ~= '' then
         results_add[#results_add + 1] = id
         results_add[#results_add + 1] = data
+        if #data >= LARGE then
+          large[#large + 1], large[#large + 2] = id, #data
+          large_at = k + 2
+        end
       end
     elseif outcome == 'fail' then
       add, age = failed_add, limits[4]
@@ -237,6 +245,11 @@ if turn and (not earliest or turn < earliest) then earliest = turn end
 redis.call('HSET', run, unpack(records))
 if #results_add > 0 then redis.call('HSET', results, unpack(results_add)) end
 if #notes_add > 0 then redis.call('HSET', notes, unpack(notes_add)) end
+if large_at then
+  local dropped = budget.add(meta, {results = results, sizes = sizes, notes = notes}, noting, now,
+    limits[7], large)
+  if dropped > 0 then reply[large_at] = 'full' end
+end
 if owns and not limits.own then
   redis.call('HSET', meta, 'own', 1)
   limits.own = true

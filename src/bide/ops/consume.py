@@ -39,7 +39,8 @@ _LIMITED: Final = 2
 """How a claim says what is left."""
 
 Outcome = Literal["complete", "retry", "fail", "snooze", "hold", "release", "cancel", "crash"]
-Verdict = Literal["ok", "lost", "gone"]
+Verdict = Literal["ok", "full", "lost", "gone"]
+"""`full`: applied, and results that the queue kept had to be dropped to make room."""
 Renewal = Literal["ok", "asked", "lost", "gone"]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
 
-from bide.clock import from_us
+from bide.clock import at_to_us, from_us
 from bide.durability import Durability
 from bide.errors import (
     JobCancelled,
@@ -16,6 +16,7 @@ from bide.errors import (
     JobNotFound,
     JobStateError,
     PayloadError,
+    ResultDropped,
     UsageError,
 )
 from bide.folding import Outcome
@@ -174,9 +175,17 @@ class JobView(Generic[R]):
 
         Raises:
             PayloadError: what is stored cannot be read.
+            ResultDropped: the results of its queue were over their budget of bytes.
         """
         seen = self._seen()
         seal, raw = self._seal, seen.raw_result or b""
+        dropped = seen.notes.dropped
+        if not raw and dropped is not None and seen.finished_us <= at_to_us(dropped.at):
+            raise ResultDropped(
+                f"The result of job {self.id} ({dropped.bytes:,} bytes) was dropped, because the "
+                "queue keeps only so many bytes of results; store large results elsewhere and "
+                "return their id, or raise Retention(results=...) with queue.configure()."
+            )
         is_allowed = seal is not None and is_pickled(raw) and seal.check("result", self.id, raw)
         value = seen.result(is_allowed)
         signature = None if value is None else signature_of(seen.task, seen.task)

@@ -42,6 +42,7 @@ log = Log("bide.worker")
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 _SAY_EVERY: Final = 30
+_WARN_EVERY: Final = 60.0
 _LAST_ROUND_TRIP: Final = 1.0
 _DRAIN: Final = 10.0
 """Seconds for which a busy worker stops claiming, to become idle for a suspect."""
@@ -87,6 +88,7 @@ class Loop:
         self._alone = False
         self._drain_until = 0.0
         self._cold = False
+        self._quiet_until = 0.0
         self._bell = asyncio.Event()
         self._limit = asyncio.timeout(None)
         self.polled = 0.0
@@ -316,6 +318,8 @@ class Loop:
         self._running.confirmed(settles)
         if verdicts.count("ok") == len(settles):
             return
+        if "full" in verdicts:
+            self._warn_of_results(station)
         for settle, verdict in zip(settles, verdicts, strict=True):
             if verdict == "lost":
                 log.warning(
@@ -324,6 +328,18 @@ class Loop:
                     settle.id,
                     settle.outcome,
                 )
+
+    def _warn_of_results(self, station: Station) -> None:
+        """Say that results are dropped; seldom, because each further large one drops another."""
+        now = time.monotonic()
+        if now < self._quiet_until:
+            return
+        self._quiet_until = now + _WARN_EVERY
+        log.warning(
+            "queue %s: the oldest results are dropped, because results over 2,000 bytes take more "
+            "than the queue keeps; return less, or raise Retention(results=...)",
+            station.queue,
+        )
 
     def _back_off(self, station: Station, error: BideError | TimeoutError) -> None:
         """Leave a queue alone for a little while, jittered; then the same is sent again."""

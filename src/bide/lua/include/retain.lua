@@ -7,10 +7,11 @@
 local retain = {}
 
 local SPARE = 15000000
-local SIX = '^%d+ %d+ %d+ %d+ %d+ %d+$'
+local FORM = '^%d+ %d+ %d+ %d+ %d+ %d+ ?%d*$'
 local DEFAULT = '10000 86400000000 10000 2592000000000 10000 86400000000'
 
--- Count and age of completed, failed and cancelled jobs: six numbers; whether any job of the queue
+-- Count and age of completed, failed and cancelled jobs, and, where that was said, the bytes of
+-- results: numbers; whether any job of the queue
 -- was ever kept for a time of its own; and, because who asks needs it too, who listens (`event`),
 -- and whether a job ever had terms, or a group, or waited for others, and whether it has limits
 -- (`gate`).
@@ -20,7 +21,7 @@ function retain.limits(meta)
   local limits = {own = set[2], listened = set[3], terms = set[4], limited = set[5],
     groups = set[6], edges = set[7]}
   local stored = set[1]
-  if not stored or not string.find(stored, SIX) then stored = DEFAULT end
+  if not stored or not string.find(stored, FORM) then stored = DEFAULT end
   for number in string.gmatch(stored, '%d+') do limits[#limits + 1] = tonumber(number) end
   return limits
 end

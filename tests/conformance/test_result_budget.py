@@ -1,0 +1,103 @@
+"""The results of a queue stay within its budget of bytes; the jobs stay, and say what happened."""
+
+from __future__ import annotations
+
+import pytest
+
+from bide.errors import UsageError
+from bide.ops import consume, manage
+from bide.ops.consume import Settle, Verdict
+from bide.ops.produce import Prepared
+from bide.retention import Retention
+from tests.conformance.probe import BODY, Probe
+
+KB = 1_000
+
+
+def complete(q: Probe, *sizes: int, prefix: str = "j") -> list[Verdict]:
+    """Run jobs whose results have these sizes; the verdicts."""
+    ids = [f"{prefix}{n:02}" for n in range(len(sizes))]
+    q.add_many(*(Prepared(id, "+0", 5, BODY) for id in ids))
+    jobs = {job.id: job for job in q.claim(count=len(ids)).jobs}
+    results = [b'"' + b"x" * (size - 2) + b'"' for size in sizes]
+    return q.settle_many(
+        *(
+            Settle(id, jobs[id].token, "complete", "", result)
+            for id, result in zip(ids, results, strict=True)
+        )
+    )
+
+
+def kept(q: Probe) -> list[str]:
+    return sorted(bytes(name).decode() for name in q.raw.hkeys(q.keys["results"]))  # type: ignore[arg-type]
+
+
+def bytes_of(q: Probe) -> int:
+    return int(q.raw.hget(q.keys["meta"], "result_bytes") or 0)
+
+
+def test_the_oldest_results_go_when_a_new_one_does_not_fit(q: Probe) -> None:
+    q.configure(results="10KB")
+    assert complete(q, 4 * KB, 4 * KB, prefix="a") == ["ok", "ok"]
+    assert complete(q, 4 * KB, prefix="b") == ["full"]
+    assert kept(q) == ["a01", "b00"]
+    assert bytes_of(q) == 8 * KB
+    assert len(q.zset("completed")) == 3
+    old = q.fetch("a00")
+    assert old is not None
+    assert old.raw_result is None
+    assert old.notes.dropped is not None
+    assert old.notes.dropped.bytes == 4 * KB
+
+
+def test_one_that_is_larger_than_the_budget_is_dropped_itself(q: Probe) -> None:
+    q.configure(results="10KB")
+    assert complete(q, 11 * KB) == ["full"]
+    assert kept(q) == []
+    assert bytes_of(q) == 0
+    assert len(q.zset("completed")) == 1
+
+
+def test_small_results_are_not_counted(q: Probe) -> None:
+    q.configure(results="3KB")
+    assert complete(q, *[1_999] * 10) == ["ok"] * 10
+    assert len(kept(q)) == 10
+    assert q.raw.exists(q.keys["sizes"]) == 0
+
+
+def test_what_was_removed_with_its_job_goes_before_any_other(q: Probe) -> None:
+    q.configure(results="10KB")
+    complete(q, 4 * KB, 4 * KB, prefix="a")
+    assert q.run(manage.delete(q.keys, ["a00"])) == ["ok"]
+    assert complete(q, 4 * KB, prefix="b") == ["ok"]
+    assert kept(q) == ["a01", "b00"]
+
+
+def test_a_call_drops_a_bounded_number(q: Probe) -> None:
+    """The next goes on."""
+    q.configure(results="10MB")
+    for prefix in "abc":
+        complete(q, *[2 * KB] * 100, prefix=prefix)
+    q.configure(results="2KB")
+    complete(q, 2 * KB, prefix="d")
+    assert len(kept(q)) == 101
+    complete(q, 2 * KB, prefix="e")
+    assert kept(q) == ["e00"]
+
+
+def test_by_default_a_queue_keeps_a_hundred_megabytes(q: Probe) -> None:
+    complete(q, *[1_000 * KB] * 4)
+    q.raw.hset(q.keys["meta"], "result_bytes", 100_000 * KB - 500)  # as after many others
+    assert complete(q, 1_000 * KB, prefix="b") == ["full"]
+    assert kept(q) == ["b00", "j01", "j02", "j03"]
+
+
+@pytest.mark.parametrize("bad", ["much", -1, 1.5, None, "10 TB"])
+def test_a_budget_that_is_no_size_is_refused(bad: object) -> None:
+    with pytest.raises(UsageError, match="Retention results must be a size such as 500MB or 2GB"):
+        Retention(results=bad).stored()  # type: ignore[arg-type]
+
+
+def test_settles_of_large_results_carry_few(q: Probe) -> None:
+    settles = [Settle(str(n), 1, "complete", "", b"x" * 1_000 * KB) for n in range(9)]
+    assert consume.fitting(settles) == consume.MAX_SETTLE_BYTES // (1_000 * KB)
