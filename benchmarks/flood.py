@@ -12,6 +12,9 @@ in another way:
 **active** is the most jobs that the server held for the worker at once, as a poll sees it: so many
 would run again if the worker was killed. **wait** is the time from the first claim to the start of
 the good job behind, on the server's clock. **settle** is the time of the script on the server.
+
+The second table is of 1,000 jobs whose results have 999 KB each, on a queue that keeps 100 MB of
+results: what the server's memory grows by, and how long the settles take.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from bide.script import load
 
 CHUNK = 500
 CONCURRENCY = 100
+LARGE = 1_000
 KINDS = ("good", "raise", "retry", "arguments", "malformed")
 LATER = Retry(backoff=["1h"])
 LONGEST_S = 120.0
@@ -55,7 +59,13 @@ def run(lab: Lab) -> list[Report]:
             medians,
             "flood",
             "active: the most jobs held at once; settle ms: of the script, on the server",
-        )
+        ),
+        Report(
+            "Jobs with results of 999 KB",
+            {"async": median([large_results(lab) for _ in range(rounds)])},
+            "executor",
+            "grown by: used_memory, the most that a poll saw beyond what the jobs took",
+        ),
     ]
 
 
@@ -75,6 +85,25 @@ def fill(queue: Queue, kind: str, size: int) -> None:
     queue.enqueue(tasks.nothing, job_id="behind")
 
 
+def large_results(lab: Lab) -> Row:
+    """Run jobs whose results are as large as may be, and watch the server's memory."""
+    lab.empty()
+    queue = lab.queue()
+    queue.enqueue_many([queue.prepare(tasks.large, (n,)) for n in range(LARGE)])
+    queue.close()
+    before = most = int(lab.client.info("memory")["used_memory"])
+    _watch_scripts(lab)
+    options = ("-u", lab.server.url, "-q", QUEUE, "-c", CONCURRENCY)
+    end = time.monotonic() + LONGEST_S
+    with child("bide", "worker", "benchmarks.tasks", *options):
+        while lab.client.zcard(lab.keys["completed"]) < LARGE:
+            most = max(most, int(lab.client.info("memory")["used_memory"]))
+            if time.monotonic() > end:
+                raise TimeoutError(f"the jobs did not run within {LONGEST_S:g} s")
+            time.sleep(0.002)
+    return {"grown by MB": (most - before) / 1e6, **_settles(lab)}
+
+
 def flood(lab: Lab, executor: str, kind: str, size: int) -> Row:
     """Fill the queue, have one worker empty it, and watch what the server holds for it."""
     lab.empty()
@@ -84,9 +113,7 @@ def flood(lab: Lab, executor: str, kind: str, size: int) -> Row:
     if kind == "malformed":
         _spoil(lab)
     client: Any = lab.client
-    client.config_set("slowlog-log-slower-than", 0)
-    client.config_set("slowlog-max-len", 1_000_000)
-    client.slowlog_reset()
+    _watch_scripts(lab)
     slots = 8 if executor == "process" else CONCURRENCY
     options = ("-u", lab.server.url, "-q", QUEUE, "-c", slots, "--executor", executor)
     active = 0
@@ -97,21 +124,36 @@ def flood(lab: Lab, executor: str, kind: str, size: int) -> Row:
             if time.monotonic() > end:
                 raise TimeoutError(f"the job behind {kind} did not run within {LONGEST_S:g} s")
             time.sleep(0.002)
-    shas = {load(verb).sha for verb in ("settle",)}
-    slow = sorted(
-        entry["duration"] / 1000
-        for entry in client.slowlog_get(1_000_000)
-        if any(sha in str(entry["command"]) for sha in shas)
-    )
-    client.config_set("slowlog-log-slower-than", -1)
-    client.slowlog_reset()
+    settles = _settles(lab)
     began = {id: _token(client, lab, id) for id in ("first", "behind")}
     return {
         "active": active,
         "wait s": (began["behind"] - began["first"]) / 1e6,
-        "settles": len(slow),
-        "settle ms, p50": slow[len(slow) // 2],
-        "settle ms, p99.9": slow[min(len(slow) - 1, len(slow) * 999 // 1000)],
+        **settles,
+    }
+
+
+def _watch_scripts(lab: Lab) -> None:
+    """Have the server note how long each call takes."""
+    lab.client.config_set("slowlog-log-slower-than", 0)
+    lab.client.config_set("slowlog-max-len", 1_000_000)
+    lab.client.slowlog_reset()
+
+
+def _settles(lab: Lab) -> Row:
+    """How many settles there were since then, and how long they took."""
+    sha = load("settle").sha
+    took = sorted(
+        entry["duration"] / 1000
+        for entry in lab.client.slowlog_get(1_000_000)
+        if sha in str(entry["command"])
+    )
+    lab.client.config_set("slowlog-log-slower-than", -1)
+    lab.client.slowlog_reset()
+    return {
+        "settles": len(took),
+        "settle ms, p50": took[len(took) // 2],
+        "settle ms, p99.9": took[min(len(took) - 1, len(took) * 999 // 1000)],
     }
 
 

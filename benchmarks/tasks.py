@@ -80,3 +80,8 @@ async def stamp(number: int) -> None:
 async def fail(number: int = 0) -> None:
     """Raise at once, as a call to a service that is down does."""
     raise ConnectionError("the service is down")
+
+
+async def large(number: int = 0) -> str:
+    """Return as much as a result may have, but for a little."""
+    return "x" * 999_000
