@@ -73,6 +73,8 @@ class Client:
         self.answers = True
         """Whether the last round trip came to its end, if there was one."""
         self._reply_timeout = reply_timeout
+        self.loads = 0
+        """How often the server lacked scripts that were called: it may have restarted since."""
         self._routes = routes_for(self.url)
         self._makers: dict[str, Callable[[], Any]] = {}
         """By a node's URL, what makes a connection to it."""
@@ -110,6 +112,7 @@ class Client:
         try:
             while True:
                 if isinstance(step, Send):
+                    self.loads += step.calls[0][0] == "SCRIPT"
                     if only is None:
                         delivery = self._routes.deliver(step.calls, step.routes)
                         step = steps.send(await self._drive(delivery, until=step.until))

@@ -170,7 +170,8 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
                 loaded = yield Send(loads, [node for _, node in scripts])
                 refusal = _refusal(loaded)
                 if refusal is not None and not is_transient(refusal):
-                    raise translate(refusal, situation.where)
+                    lacking = commands[next(iter(missing))]
+                    raise translate(refusal, situation.where, lacking, situation.clock)
                 again += missing
                 if refusal is None and not loaded_once:
                     loaded_once = True

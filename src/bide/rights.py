@@ -3,7 +3,9 @@
 Inside of a script each command is checked against its caller's rights. So a user is given the
 commands that the scripts of its role call, read from their text, and no others; keys are given by
 name. A viewer is kept from writing by having no command that writes: rights to keys that part
-reading from writing (`%R~`) came with version 7, and calling a script asks for both.
+reading from writing (`%R~`) came with version 7, and calling a script asks for both. It cannot load
+scripts either: those that it loads stay in the server's memory, and one may run for ever. Workers
+load the scripts that viewers call.
 """
 
 from __future__ import annotations
@@ -70,7 +72,8 @@ _CLUSTER_INFO: Final = "cluster|info"
 _FSYNC: Final = "waitaof"
 """What `durability="fsync"` calls. A server before Redis 7.2 refuses a rule that names it."""
 
-_EACH: Final = ("evalsha", "ping", "script|load", "select")
+_EACH: Final = ("evalsha", "ping", "select")
+_LOAD: Final = "script|load"
 
 _READ: Final = frozenset(
     [
@@ -132,6 +135,8 @@ def rules(
         called.add(_FSYNC)
     if role == "operator" and kind == "cluster":
         called.add(_CLUSTER_INFO)
+    if role != "viewer":
+        called.add(_LOAD)
     commands = sorted({*called, *_CALLS[role], *_KINDS[kind], *_EACH})
     return [
         *("on", "resetkeys", "resetchannels", "-@all"),
@@ -179,6 +184,12 @@ def missing(said: str, command: Command[Any] | None, clock: str) -> str:
         clock: which clock the script was built for.
     """
     named = _NAMED.search(said)
+    is_load = named is not None and named[1].lower() in ("script", _LOAD)
+    if is_load and (command is None or command.script in SCRIPTS["viewer"]):
+        return (
+            "its user may not load scripts, and the server does not hold one that this call needs; "
+            "start a worker, which loads them, within ten seconds also after the server restarts"
+        )
     if named:
         lacks = f"the right +{named[1].lower()}"
     elif command is None:

@@ -48,7 +48,12 @@ def test_a_server_that_is_well() -> None:
 @pytest.mark.parametrize(
     ("check", "verdict", "says", "info"),
     [
-        ("server", "ok", "Redis 6.2.0", {"redis_version": "6.2.0", "valkey_version": None}),
+        ("server", "ok", "Redis 6.2.20", {"redis_version": "6.2.20", "valkey_version": None}),
+        ("server", "ok", "Redis 8.4.0", {"redis_version": "8.4.0", "valkey_version": None}),
+        ("server", "warn", "CVE-2025-49844", {"redis_version": "6.2.19", "valkey_version": None}),
+        ("server", "warn", "CVE-2025-49844", {"redis_version": "7.0.15", "valkey_version": None}),
+        ("server", "warn", "Valkey 8.1.3: ", {"valkey_version": "8.1.3"}),
+        ("server", "ok", "Valkey 9.0.0", {"valkey_version": "9.0.0"}),
         ("server", "fail", "6.0.16", {"redis_version": "6.0.16", "valkey_version": None}),
         ("cluster", "fail", "a node of a Cluster", {"cluster_enabled": 1}),
         ("cluster", "ok", "3 masters, 3 more nodes; every slot", {

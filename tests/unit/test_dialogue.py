@@ -184,10 +184,16 @@ def test_a_server_that_forgets_what_it_is_given_is_not_asked_for_ever(
     assert len(time_passes) > 5
 
 
-def test_a_user_who_may_not_load_scripts_is_told_so() -> None:
-    steps = talk(command())
-    with pytest.raises(AccessDenied, match="no permissions"):
-        answer(steps, [NO_SCRIPT], [lib.NoPermissionError("this user has no permissions")])
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [("counts", "start a worker, which loads them"), ("pause", "`bide acl .*operator")],
+)
+def test_a_user_who_may_not_load_scripts_is_told_so(script: str, says: str) -> None:
+    """A viewer's come with a worker; others need another role."""
+    steps = talk(command(script))
+    refused = "this user has no permissions to run the 'script|load' command"
+    with pytest.raises(AccessDenied, match=says):
+        answer(steps, [NO_SCRIPT], [lib.NoPermissionError(refused)])
 
 
 def test_a_connection_that_breaks_while_loading_is_tried_again() -> None:

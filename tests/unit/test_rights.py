@@ -108,6 +108,12 @@ def test_keys_are_named_with_who_may_reach_them(
     )
 
 
+def test_a_viewer_may_not_load_scripts() -> None:
+    """What it loads stays in the server's memory, and may run for ever."""
+    loads = {role: "+script|load" in rules(role, ["mail"], "bide") for role in ROLES}
+    assert loads == {"worker": True, "producer": True, "operator": True, "viewer": False}
+
+
 def test_what_is_no_scripts_is_said_as_the_server_says_it() -> None:
     said = "User v has no permissions to run the 'xread' command"
     end = "`bide acl` prints what each role needs"

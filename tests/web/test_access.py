@@ -17,7 +17,8 @@ from bide.errors import UsageError
 from bide.keys import keys_of
 from bide.ops import registry
 from bide.ops.registry import About, Doing
-from bide.rights import rules
+from bide.rights import SCRIPTS, rules
+from bide.script import load
 from bide.web import app
 from bide.web.access import HEADERS
 from tests.web.serving import Page, serve
@@ -271,6 +272,8 @@ def test_a_user_who_may_only_look_on_the_server_is_enough_to_look(
     direct.execute_command(  # type: ignore[no-untyped-call]
         *("ACL", "SETUSER", "onlooker", *rules("viewer", [], "bide"), ">look-look")
     )
+    for script in SCRIPTS["viewer"]:  # as each worker does
+        direct.script_load(load(script).text)
     mark = "&" if "?" in one_url else "?"
     seeing = f"{one_url}{mark}username=onlooker&password=look-look"
     try:

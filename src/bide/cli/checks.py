@@ -77,11 +77,32 @@ def _server(readings: Readings) -> Iterator[Finding]:
     name, said = "Redis", str(info.get("redis_version", "?"))
     if "valkey_version" in info:
         name, said = "Valkey", str(info["valkey_version"])
+    fixed = _without_holes(name, _version(said))
     if _version(str(info.get("redis_version", "0"))) < OLDEST:
         yield Finding("server", "fail", f"{name} {said}", "Upgrade to Redis 6.2 or Valkey.")
+    elif fixed is not None:
+        says = f"{name} {said}: whoever may run a script can run any code (CVE-2025-49844)"
+        yield Finding("server", "warn", says, f"Upgrade to {name} {fixed}, or later.")
     else:
         yield Finding("server", "ok", f"{name} {said}")
     yield from _place(readings)
+
+
+_FIXED: Final[dict[str, tuple[tuple[int, int, int], ...]]] = {
+    "Redis": ((6, 2, 20), (7, 2, 11), (7, 4, 6), (8, 0, 4), (8, 2, 2)),
+    "Valkey": ((7, 2, 11), (8, 0, 6), (8, 1, 4)),
+}
+"""The first release of each series whose Lua has no known holes: CVE-2025-46817, -46818, -46819 and
+-49844, as the projects' release notes of October 2025 say."""
+
+
+def _without_holes(name: str, version: tuple[int, ...]) -> str | None:
+    """The release to upgrade to; None where this one is good."""
+    releases = _FIXED[name]
+    later = next((fixed for fixed in releases if fixed[:2] >= version[:2]), None)
+    if later is None or version >= later:
+        return None
+    return ".".join(map(str, later))
 
 
 def _place(readings: Readings) -> Iterator[Finding]:

@@ -248,6 +248,7 @@ class Worker:
             beat(
                 client,
                 self._global_keys,
+                self._keys,
                 self.name,
                 partial(self._about, running, time.time_ns() // 1000),
                 self._note_beat,
