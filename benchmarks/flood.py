@@ -15,6 +15,9 @@ the good job behind, on the server's clock. **settle** is the time of the script
 
 The second table is of 1,000 jobs whose results have 999 KB each, on a queue that keeps 100 MB of
 results: what the server's memory grows by, and how long the settles take.
+
+The third is of a flood of jobs whose task the worker does not serve: how many scripts the server
+runs in a second, from when the worker has looked at each job once.
 """
 
 from __future__ import annotations
@@ -66,6 +69,12 @@ def run(lab: Lab) -> list[Report]:
             "executor",
             "grown by: used_memory, the most that a poll saw beyond what the jobs took",
         ),
+        Report(
+            f"{size:,} jobs of a task that nobody serves",
+            {"async": median([unserved(lab, size) for _ in range(rounds)])},
+            "executor",
+            "scripts that the server runs in a second, over ten seconds",
+        ),
     ]
 
 
@@ -102,6 +111,27 @@ def large_results(lab: Lab) -> Row:
                 raise TimeoutError(f"the jobs did not run within {LONGEST_S:g} s")
             time.sleep(0.002)
     return {"grown by MB": (most - before) / 1e6, **_settles(lab)}
+
+
+def unserved(lab: Lab, size: int) -> Row:
+    """Have a worker look at jobs that it cannot run, and count what that costs the server."""
+    lab.empty()
+    queue = lab.queue()
+    for start in range(0, size, CHUNK):
+        numbers = range(start, start + CHUNK)
+        queue.enqueue_many([queue.prepare("another.module:task", (n,)) for n in numbers])
+    end = time.monotonic() + LONGEST_S
+    options = ("-u", lab.server.url, "-q", QUEUE, "-c", CONCURRENCY)
+    with child("bide", "worker", "benchmarks.tasks", *options):
+        while queue.counts().waiting:
+            if time.monotonic() > end:
+                raise TimeoutError(f"not all jobs were looked at within {LONGEST_S:g} s")
+            time.sleep(0.1)
+        since, before = time.monotonic(), lab.scripts()[0]
+        time.sleep(10)
+        calls, seconds = lab.scripts()[0] - before, time.monotonic() - since
+    queue.close()
+    return {"scripts a second": calls / seconds}
 
 
 def flood(lab: Lab, executor: str, kind: str, size: int) -> Row:
