@@ -142,9 +142,10 @@ def test_a_hold_is_shown_and_ended(home: Path, one_url: str) -> None:
 
 
 def test_emptying_says_first_what_it_would_remove(home: Path, one_url: str, mail: Queue) -> None:
+    mail.enqueue("shop:greet", depends_on=mail.jobs("delayed", count=1))
     done = bide(home, "queues", "empty", "mail", "--dry-run", url=one_url)
-    assert said(done) == "Would remove 3 delayed or waiting jobs of mail.\n"
-    assert "Remove 3 delayed" in error_of(bide(home, "queues", "empty", "mail", url=one_url), 2)
+    assert said(done) == "Would remove 4 delayed, waiting or blocked jobs of mail.\n"
+    assert "Remove 4 delayed" in error_of(bide(home, "queues", "empty", "mail", url=one_url), 2)
     refused = at_terminal(home, "queues", "empty", "mail", url=one_url, types={"[y/N]": "n\n"})
     assert (refused.code, "Nothing was changed." in refused.text) == (0, True)
     closed = at_terminal(home, "queues", "empty", "mail", url=one_url, types={"[y/N]": "\x04"})

@@ -114,14 +114,15 @@ queues.add_command(groups)
 def empty(
     names: tuple[str, ...], dry_run: bool, yes: bool, url: str | None, prefix: str | None
 ) -> None:
-    """Remove all delayed and waiting jobs of a queue, for good.
+    """Remove delayed, waiting and blocked jobs, for good.
 
     Jobs that run, and those that have finished, stay; so do schedules (`bide cron rm`).
     """
     site = Site(url, prefix)
     known = site.known(names)
-    pending = sum(each.delayed + each.waiting for each in site.counts(known).values())
-    what = f"{count(pending, 'delayed or waiting job')} of {', '.join(known)}"
+    counts = site.counts(known).values()
+    pending = sum(each.delayed + each.waiting + each.blocked for each in counts)
+    what = f"{count(pending, 'delayed, waiting or blocked job')} of {', '.join(known)}"
     if dry_run:
         echo(f"Would remove {what}.")
     elif confirmed(f"Remove {what}, for good?", yes):
