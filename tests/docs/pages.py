@@ -126,6 +126,13 @@ def steps(text: str) -> list[Step]:
     return found
 
 
+def code_of(step: Step) -> str:
+    """The Python code of a step; empty where it has none."""
+    if isinstance(step, File):
+        return step.text if step.name.endswith(".py") else ""
+    return step.code if isinstance(step, Python) else ""
+
+
 @dataclass
 class _Mark:
     """What a comment says of the block after it."""

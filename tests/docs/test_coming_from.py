@@ -54,6 +54,38 @@ def test_every_name_of_rq_has_its_place() -> None:
     assert missing - IN_SIGNATURES_ALONE == set()
 
 
+OF_THE_OTHERS = {
+    "delay-rq": (
+        *("DelayQueue", "enqueue", "enqueue_call", "delay", "delay_key", "enqueue_delay_job"),
+        *("Timer", "rq info", "rq:delay_queue:", "ZADD", "ZREM"),
+    ),
+    "redis-lists": (
+        *("RPUSH", "BLPOP", "send_sold_email_via_queue", "seller_id", "item_id", "price"),
+        *("buyer_id", "time", "worker_watch_queue", "worker_watch_queues", "callbacks"),
+        *("execute_later", "delayed:", "poll_queue"),
+    ),
+    "data-queue": (
+        *("DelayQueue", "push", "pop", "num", "previous", "uuid4", "ZREM", "MGET", "DEL"),
+        *("host", "port", "db"),
+    ),
+    "bull": (
+        *("new Queue", "prefix", "redis", "defaultJobOptions", "delay", "queue.add", "process"),
+        *("wait", "active", "delayed", "completed", "failed", "timestamp", "attempts", "backoff"),
+        *("priority", "lifo", "repeat", "limiter", "sandboxed processor", "concurrency"),
+        *("stalled", "global:", "paused", "resumed", "progress", "noeviction", "guardInterval"),
+    ),
+}
+"""What the other four systems had, by their own names."""
+
+
+@pytest.mark.parametrize("page", OF_THE_OTHERS)
+def test_every_name_of_the_others_has_its_place(page: str) -> None:
+    text = (FOLDER / f"{page}.md").read_text("utf-8")
+    code = " ".join([*re.findall(r"`([^`]+)`", text), *re.findall(r"```.*?```", text, re.DOTALL)])
+    names = OF_THE_OTHERS[page]
+    assert [n for n in names if not re.search(rf"(?<!\w){re.escape(n)}", code + text)] == []
+
+
 def test_the_index_has_every_feature_of_every_page() -> None:
     features = runpy.run_path(str(ROOT / "docs" / "make_features.py"))
     assert set(features["PAGES"]) == {page.stem for page in FOLDER.glob("*.md")} - {"index"}
