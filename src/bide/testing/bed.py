@@ -7,22 +7,16 @@ import threading
 import time
 from contextlib import ExitStack
 from datetime import datetime
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from bide import config, sync
 from bide.clock import Duration, at_to_us, from_us, to_us
 from bide.errors import UsageError
-from bide.keys import Keys, keys_of
-from bide.naming import task_name
-from bide.ops import inspect, registry
-from bide.payload.signing import Seal
-from bide.queue import AsyncQueue, Queue
 from bide.queue.core import leave_overridden
 from bide.script import SHARED_CLOCK
 from bide.states import State
-from bide.task import Function
 from bide.testing import server
-from bide.testing.expect import Due, Expected, listing, words_for
+from bide.testing.looking import Looking
 from bide.testing.perform import Everything, perform
 from bide.testing.seen import JobSeen
 from bide.testing.stage import AsyncStage, Stage, is_in_loop
@@ -36,7 +30,7 @@ _lock = threading.Lock()
 _opened: TestBed | None = None
 
 
-class TestBed:
+class TestBed(Looking):
     """While it is open, every queue of the process is on a server of the tests' own.
 
     That holds for queues made before, also for those with a URL and a prefix of their own. The bed
@@ -47,14 +41,11 @@ class TestBed:
     __test__ = False  # pytest takes classes named Test... for tests
 
     def __init__(self, url: str) -> None:
+        prefix = f"test-{secrets.token_hex(6)}"
+        super().__init__(prefix, sync.Client(url, clock=SHARED_CLOCK), Store(url, prefix))
         self.url: Final = url
         """The server."""
-        self.prefix: Final = f"test-{secrets.token_hex(6)}"
-        """What all keys begin with."""
-        self._store = Store(url, self.prefix)
-        self._client = sync.Client(url, clock=SHARED_CLOCK)
         self._exit = ExitStack()
-        self._opened_at = 0.0
         self._is_open = False
         self._runs = False
 
@@ -91,7 +82,10 @@ class TestBed:
         return from_us(self._store.now_us())
 
     def advance(self, by: Duration) -> None:
-        """Move the clock of all queues forward; it runs nothing, but workers that wait notice.
+        """Move the clock of all queues forward.
+
+        No job runs, but workers that wait notice. Schedules whose time has come make their jobs,
+        and jobs that have expired are cancelled, as when a worker claims.
 
         Args:
             by: `"30m"`, seconds, or a `timedelta`.
@@ -101,6 +95,10 @@ class TestBed:
         """
         self._check()
         self._store.advance(to_us(by, "by"))
+        if not self._runs:
+            work = Work(self._client, self._store, self.prefix, None, 0)
+            work.look()
+            work.leave()
 
     # -- running
 
@@ -116,7 +114,7 @@ class TestBed:
         Jobs run one at a time, in the order in which they are due; plain functions in the calling
         thread, coroutines in an event loop that lasts as long as this call. Resources are open
         that long, too. Meanwhile the bed's clock stands still, so that a job takes no time: an
-        hour after an hour is two hours.
+        hour after an hour is two hours. Jobs that a limit or a pause holds back are not due.
 
         Args:
             until: move the clock on as well, from one due time to the next, for this long or until
@@ -197,141 +195,6 @@ class TestBed:
         self._runs = False
         self._store.release()
         work.leave()
-
-    # -- looking
-
-    def enqueued(self, task: Function | str | None = None) -> list[JobSeen]:
-        """The jobs that are delayed or waiting, in the order in which they are due.
-
-        Args:
-            task: only those of this task, given as to `enqueue`.
-        """
-        self._check()
-        name = None if task is None else task_name(task)
-        found: list[JobSeen] = []
-        for queue in self._client.run(registry.queues(keys_of(None, self.prefix))):
-            keys = keys_of(queue, self.prefix)
-            seal = Seal(config.signing_keys(), keys)
-            # In this order, one that becomes due meanwhile is seen twice rather than never.
-            ids = [*self._ids(keys, State.DELAYED), *self._ids(keys, State.WAITING)]
-            ids = list(dict.fromkeys(ids))
-            for snapshots in self._client.run_many(inspect.fetch_many(keys, ids)):
-                found += [JobSeen(seal, snapshot) for snapshot in snapshots if snapshot]
-        jobs = [job for job in found if name is None or job.task == name]
-        return sorted(jobs, key=lambda job: (job.due_us, job.id))
-
-    def _ids(self, keys: Keys, state: State) -> list[str]:
-        ids: list[str] = []
-        while len(ids) % inspect.MAX_PAGE == 0:
-            page = self._client.run(inspect.listing(keys, state, len(ids), inspect.MAX_PAGE))
-            if not page:
-                break
-            ids += page
-        return ids
-
-    def assert_enqueued(
-        self,
-        task: Function | str,
-        /,
-        *args: Any,
-        delay: Duration | None = None,
-        at: datetime | None = None,
-        within: Duration = 1,
-        queue: Queue | AsyncQueue | str | None = None,
-        count: int | None = None,
-        **kwargs: Any,
-    ) -> JobSeen:
-        """See that a job is delayed or waiting.
-
-        Args:
-            task: the task, given as to `enqueue`.
-            args: its arguments; with none at all, whatever they are.
-            delay: how long from now it is due, on the bed's clock.
-            at: when it is due.
-            within: how far off the due time may be. The time that the test has taken so far is
-                made allowance for.
-            queue: the queue, or its name.
-            count: how many such jobs there must be; without it, at least one.
-            kwargs: its arguments by name.
-
-        Returns:
-            The job; of several, the one that is due first.
-
-        Raises:
-            AssertionError: there is none, or not so many; the message shows what there is.
-            UsageError: there can be no such job.
-        """
-        __tracebackhide__ = True
-        if count is not None and (isinstance(count, bool) or count < 1):
-            raise UsageError(
-                f"count must be 1 or more, not {count!r}; none is asserted by assert_not_enqueued."
-            )
-        expected, found = self._find(task, args, kwargs, delay, at, within, queue)
-        if not found or count not in (None, len(found)):
-            what = f"No job {expected} is enqueued"
-            if found:
-                are = "job is" if len(found) == 1 else "jobs are"
-                what = f"{len(found)} {are} {expected} where there should be {count}"
-            raise AssertionError(f"{what}.\n{self._listing()}")
-        return found[0]
-
-    def assert_not_enqueued(
-        self,
-        task: Function | str,
-        /,
-        *args: Any,
-        delay: Duration | None = None,
-        at: datetime | None = None,
-        within: Duration = 1,
-        queue: Queue | AsyncQueue | str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """See that no such job is delayed or waiting; arguments as for `assert_enqueued`.
-
-        Raises:
-            AssertionError: there is one; the message shows what there is.
-            UsageError: there can be no such job.
-        """
-        __tracebackhide__ = True
-        expected, found = self._find(task, args, kwargs, delay, at, within, queue)
-        if found:
-            raise AssertionError(f"{expected} is enqueued.\n{self._listing()}")
-
-    def _find(
-        self,
-        task: Function | str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        delay: Duration | None,
-        at: datetime | None,
-        within: Duration,
-        queue: Queue | AsyncQueue | str | None,
-    ) -> tuple[Expected, list[JobSeen]]:
-        name = queue.name if isinstance(queue, Queue | AsyncQueue) else queue
-        jobs = self.enqueued(task)
-        expected = Expected(task, args, kwargs, self._due(delay, at, within), name)
-        return expected, [job for job in jobs if expected.fits(job)]
-
-    def _due(self, delay: Duration | None, at: datetime | None, within: Duration) -> Due | None:
-        within_us = to_us(within, "within")
-        if delay is not None and at is not None:
-            raise UsageError("Give either delay= or at=, not both.")
-        if at is not None:
-            at_us = at_to_us(at)
-            return Due(at_us - within_us, at_us + within_us, f"due at {at.isoformat()}")
-        if delay is None:
-            return None
-        delay_us = to_us(delay)
-        due_us = self._store.now_us() + delay_us
-        first_us = due_us - within_us - self._taken_us()
-        return Due(first_us, due_us + within_us, words_for(delay_us))
-
-    def _taken_us(self) -> int:
-        """How long this test has taken so far, as other clocks have it."""
-        return round((time.monotonic() - self._opened_at) * 1e6)
-
-    def _listing(self) -> str:
-        return listing(self.enqueued(), self._store.now_us())
 
     def _check(self) -> None:
         if not self._is_open:

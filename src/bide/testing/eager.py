@@ -10,10 +10,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import ExitStack
-from contextvars import copy_context
 from typing import Final, Self, TypeVar, cast
 
 from bide import aio, config, sync
@@ -30,7 +28,7 @@ from bide.terms import Terms
 from bide.testing import answers
 from bide.testing.perform import WORKER, Everything, Performed, perform
 from bide.testing.seen import JobSeen
-from bide.testing.stage import AsyncStage, Stage, is_in_loop
+from bide.testing.stage import AsyncStage, Stage, is_in_loop, outside_of_loops
 from bide.worker.run import Run
 from bide.worker.station import Station
 
@@ -103,7 +101,7 @@ class Eager:
     def _close(self) -> None:
         self._exit.close()
         leave_overridden()
-        _outside_of_loops(self._stage.close)
+        outside_of_loops(self._stage.close)
 
     # -- what queues ask of their stand-in (`bide.queue.place`)
 
@@ -118,7 +116,7 @@ class Eager:
     def enqueue(self, keys: Keys, jobs: Sequence[Prepared]) -> Taken:
         """Run jobs, one after another; raises what the first that fails raises."""
         if is_in_loop():
-            return _outside_of_loops(lambda: self._enqueue_apart(keys, jobs))
+            return outside_of_loops(lambda: self._enqueue_apart(keys, jobs))
         return self._enqueue(keys, jobs, self._stage)
 
     async def enqueue_async(self, keys: Keys, jobs: Sequence[Prepared]) -> Taken:
@@ -296,11 +294,3 @@ def _notes(run: Run, now_us: int, error: bytes) -> bytes:
     if error:
         lines.append(f"E 1 {run.claimed.token} {now_us} {WORKER} ".encode() + error)
     return b"\n".join(lines)
-
-
-def _outside_of_loops(function: Callable[[], T]) -> T:
-    """Call a function that may run an event loop: in another thread, if one runs in this."""
-    if not is_in_loop():
-        return function()
-    with ThreadPoolExecutor(1) as threads:
-        return threads.submit(copy_context().run, function).result()

@@ -6,6 +6,7 @@ was enqueued as, and one given by name equals the same given by position.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -14,6 +15,7 @@ from bide.errors import PayloadError
 from bide.naming import task_name
 from bide.payload.codec import Body, decode_body, encode_body
 from bide.payload.serializers import Codec
+from bide.states import FINISHED, LISTABLE, State
 from bide.task import Function, signature_of, with_owner
 from bide.testing.seen import JobSeen, write_call
 
@@ -93,15 +95,37 @@ class Expected:
 
 
 def listing(jobs: Sequence[JobSeen], now_us: int) -> str:
-    """What is enqueued, for people."""
-    if not jobs:
-        return "Nothing is enqueued."
-    lines = [
-        f"  {job.call}, {words_for(job.due_us - now_us)}, on {job.queue}" for job in jobs[:_SHOWN]
-    ]
+    """All jobs and the state of each, for people."""
+    finished = [job for job in jobs if job.status in FINISHED]
+    enqueued = [job for job in jobs if job.status not in FINISHED]
+    lines = ["Enqueued:", *_lines(enqueued, now_us)] if enqueued else ["Nothing is enqueued."]
+    if finished:
+        lines += ["Finished:", *_lines(finished, now_us)]
+    return "\n".join(lines)
+
+
+def in_words(jobs: Sequence[JobSeen]) -> str:
+    """How many of some jobs are in which state."""
+    counts = Counter(job.status for job in jobs)
+    return ", ".join(f"{counts[state]} {state}" for state in LISTABLE if state in counts)
+
+
+def _lines(jobs: Sequence[JobSeen], now_us: int) -> list[str]:
+    lines = [f"  {job.call}, {_state(job, now_us)}, on {job.queue}" for job in jobs[:_SHOWN]]
     if len(jobs) > _SHOWN:
         lines.append(f"  and {len(jobs) - _SHOWN} more")
-    return "\n".join(["Enqueued:", *lines])
+    return lines
+
+
+def _state(job: JobSeen, now_us: int) -> str:
+    """The state of a job, and when it is due if it is to run yet."""
+    state, ahead_us = job.status, job.due_us - now_us
+    if state == State.BLOCKED:
+        after = f", then {words_for(ahead_us)}" if ahead_us > 0 else ""
+        return f"blocked by {job.awaits} job{'s'[: job.awaits != 1]}{after}"
+    if state in (State.DELAYED, State.WAITING):
+        return f"{state}, {words_for(ahead_us)}"
+    return "cancelled because it expired" if job.expired else str(state)
 
 
 def words_for(ahead_us: int) -> str:

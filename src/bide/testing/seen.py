@@ -39,6 +39,11 @@ class JobSeen(JobView[Any]):
         """`due`, in microseconds since 1970."""
         return self._seen().due_us
 
+    @property
+    def awaits(self) -> int:
+        """How many jobs a blocked job waits for."""
+        return self._seen().awaits
+
     def failure(self) -> JobFailed:
         """The error for a job that has failed."""
         error = self.error

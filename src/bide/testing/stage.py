@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
 from typing import Any, NamedTuple, TypeVar
 
@@ -212,3 +213,11 @@ def is_in_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def outside_of_loops(function: Callable[[], T]) -> T:
+    """Call a function that may run an event loop: in another thread, if one runs in this."""
+    if not is_in_loop():
+        return function()
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(copy_context().run, function).result()

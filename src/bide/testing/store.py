@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import redis
 
-from bide.keys import keys_of
+from bide.keys import Keys, keys_of
 
 _BATCH: Final = 1_000
 
@@ -51,6 +51,11 @@ class Store:
         pipe.hdel(self._clock, "held_us")
         pipe.execute()
         self._holds = False
+
+    def expires_us(self, keys: Keys) -> int:
+        """When the next job of a queue may expire; 0 where none does."""
+        first = self._redis.zrange(keys["expiring"], 0, 0, withscores=True)
+        return int(first[0][1]) if first else 0
 
     def wipe(self) -> None:
         """Remove every key of the prefix, and let go of the server."""

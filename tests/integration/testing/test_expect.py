@@ -143,12 +143,12 @@ def test_a_failure_shows_what_there_is_instead(bed: TestBed) -> None:
     assert str(info.value).splitlines() == [
         f"No job {NAME}:send(1, text='hi'), due in 30m, on mail, is enqueued.",
         "Enqueued:",
-        f"  {NAME}:note_low('x'), due now, on low",
-        f"  {NAME}:send(2), due in 20m, on mail",
+        f"  {NAME}:note_low('x'), waiting, due now, on low",
+        f"  {NAME}:send(2), delayed, due in 20m, on mail",
     ]
     with pytest.raises(AssertionError) as info:
         bed.assert_not_enqueued(shop.send)
-    assert str(info.value).startswith(f"{NAME}:send(...) is enqueued.\n")
+    assert str(info.value).startswith(f"{NAME}:send(...) is enqueued (1 delayed).\n")
 
 
 def test_of_very_many_it_shows_the_first(bed: TestBed) -> None:

@@ -127,7 +127,7 @@ def test_a_test_that_fails_shows_the_test_and_the_task(run: Run) -> None:
     text = result.stdout.str()
     assert "JobFailed: test_shop:fail() failed, in attempt 1: ValueError: broken" in text
     assert "AssertionError: No job test_shop:fail(...), due in 1h, is enqueued." in text
-    assert "test_shop:fail(), due now, on mail" in text
+    assert "test_shop:fail(), waiting, due now, on mail" in text
     assert "bed.py" not in text, "the frames of this library are hidden"
 
 

@@ -172,7 +172,7 @@ def test_ctrl_c_ends_the_test_and_is_no_failure_of_the_job(bed: TestBed) -> None
     shop.mail.enqueue(interrupt)
     with pytest.raises(KeyboardInterrupt):
         bed.run()
-    bed.assert_not_enqueued(interrupt)
+    assert bed.assert_enqueued(interrupt).status is State.ACTIVE
     shop.note.enqueue("after")
     bed.run()
     assert shop.done == ["after"]
