@@ -255,9 +255,9 @@ class Declaring(Generic[Decorator]):
         return cast("Decorator", scheduled)
 
 
-def declared(queue: str) -> list[Plan]:
-    """The schedules that modules of this process have declared for a queue."""
-    return [plan for (name, _), plan in _declared.items() if name == queue]
+def declared(queue: str | None = None) -> list[Plan]:
+    """The schedules that modules of this process have declared: for one queue, or for all."""
+    return [plan for (name, _), plan in _declared.items() if queue in (None, name)]
 
 
 def found(schedule: Schedule | None, name: str, queue: str) -> Schedule:

@@ -16,8 +16,8 @@ from bide.queue.core import leave_overridden
 from bide.script import SHARED_CLOCK
 from bide.states import State
 from bide.testing import server
-from bide.testing.looking import Looking
 from bide.testing.perform import Everything, perform
+from bide.testing.scheduling import Scheduling
 from bide.testing.seen import JobSeen
 from bide.testing.stage import AsyncStage, Stage, is_in_loop
 from bide.testing.store import Store
@@ -30,7 +30,7 @@ _lock = threading.Lock()
 _opened: TestBed | None = None
 
 
-class TestBed(Looking):
+class TestBed(Scheduling):
     """While it is open, every queue of the process is on a server of the tests' own.
 
     That holds for queues made before, also for those with a URL and a prefix of their own. The bed

@@ -7,7 +7,7 @@ was enqueued as, and one given by name equals the same given by position.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from bide.clock import describe
@@ -30,6 +30,67 @@ class Due(NamedTuple):
     words: str
 
 
+class ExpectedCall:
+    """A call of a task that a test expects."""
+
+    def __init__(
+        self,
+        task: Function | str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        is_any: bool,
+    ) -> None:
+        """Note what is expected.
+
+        Args:
+            task: the task.
+            args: its arguments.
+            kwargs: its arguments by name.
+            is_any: whether any arguments do.
+
+        Raises:
+            UsageError: no job can be of this task, or have these arguments.
+        """
+        self.task: Final = task_name(task)
+        self._args = with_owner(task, args)
+        self._kwargs = kwargs
+        self._any = is_any
+        signature = signature_of(task, self.task)
+        self._names = signature.positional if signature else ()
+        if signature is not None and not is_any:
+            signature.check(self._args, kwargs, self.task)
+
+    def __str__(self) -> str:
+        what = write_call(Body(self.task, self._args, self._kwargs))
+        return f"{self.task}(...)" if self._any else what
+
+    def fits(self, read: Callable[[], Body]) -> bool:
+        """Whether a call of the task has the arguments that are expected.
+
+        Args:
+            read: reads the call, and raises PayloadError if it cannot.
+
+        Raises:
+            PayloadError: no job of that queue can have the arguments expected.
+        """
+        if self._any:
+            return True
+        try:
+            stored = read()
+        except PayloadError:
+            return False
+        return self._named(stored) == self._named(self._carried(stored.codec))
+
+    def _carried(self, codec: Codec) -> Body:
+        body = Body(self.task, self._args, self._kwargs, codec=codec)
+        return decode_body(encode_body(body, self._names), allow_pickle=True)
+
+    def _named(self, body: Body) -> tuple[dict[str, Any], list[Any]]:
+        """The arguments by name, and those that have none."""
+        named = dict(zip(self._names, body.args, strict=False))
+        return {**named, **body.kwargs}, list(body.args[len(self._names) :])
+
+
 class Expected:
     """A job that a test expects."""
 
@@ -41,57 +102,28 @@ class Expected:
         due: Due | None,
         queue: str | None,
     ) -> None:
-        """Note what is expected.
-
-        Raises:
-            UsageError: no job can be of this task, or have these arguments.
-        """
-        self._task = task_name(task)
-        self._args = with_owner(task, args)
-        self._kwargs = kwargs
-        self._any = not args and not kwargs
+        """Note what is expected; raises as `ExpectedCall` does."""
+        self._call = ExpectedCall(task, args, kwargs, not args and not kwargs)
         self._due = due
         self._queue = queue
-        signature = signature_of(task, self._task)
-        self._names = signature.positional if signature else ()
-        if signature is not None and not self._any:
-            signature.check(self._args, kwargs, self._task)
 
     def __str__(self) -> str:
-        what = write_call(Body(self._task, self._args, self._kwargs))
-        parts = [f"{self._task}(...)" if self._any else what]
-        if self._due:
-            parts.append(self._due.words)
-        if self._queue:
-            parts.append(f"on {self._queue}")
-        return ", ".join(parts) + ("," if len(parts) > 1 else "")
+        due = self._due.words if self._due else ""
+        return in_a_row(str(self._call), due, f"on {self._queue}" if self._queue else "")
 
     def fits(self, job: JobSeen) -> bool:
-        """Whether a job is as expected.
-
-        Raises:
-            PayloadError: no job of that queue can have the arguments expected.
-        """
-        if job.task != self._task or self._queue not in (None, job.queue):
+        """Whether a job is as expected; raises as `ExpectedCall.fits` does."""
+        if job.task != self._call.task or self._queue not in (None, job.queue):
             return False
         if self._due and not self._due.first_us <= job.due_us <= self._due.last_us:
             return False
-        if self._any:
-            return True
-        try:
-            stored = job._body()
-        except PayloadError:
-            return False
-        return self._named(stored) == self._named(self._carried(stored.codec))
+        return self._call.fits(job._body)
 
-    def _carried(self, codec: Codec) -> Body:
-        body = Body(self._task, self._args, self._kwargs, codec=codec)
-        return decode_body(encode_body(body, self._names), allow_pickle=True)
 
-    def _named(self, body: Body) -> tuple[dict[str, Any], list[Any]]:
-        """The arguments by name, and those that have none."""
-        named = dict(zip(self._names, body.args, strict=False))
-        return {**named, **body.kwargs}, list(body.args[len(self._names) :])
+def in_a_row(*parts: str) -> str:
+    """The parts that there are, as a sentence has them in its middle."""
+    present = [part for part in parts if part]
+    return ", ".join(present) + ("," if len(present) > 1 else "")
 
 
 def listing(jobs: Sequence[JobSeen], now_us: int) -> str:

@@ -6,21 +6,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from bide.middleware import _used
+from bide.queue.schedules import _declared
 from bide.resource import _resources
 from bide.task import _registered
 
 
 @contextmanager
 def isolated_registry() -> Iterator[None]:
-    """Forget at the end which tasks, resources and middlewares were registered inside.
+    """Forget at the end which tasks, schedules, resources and middlewares were registered inside.
 
     What had been registered before can be used inside, and is there again afterwards.
     """
-    tasks, resources, middlewares = dict(_registered), list(_resources), list(_used)
+    tasks, schedules = dict(_registered), dict(_declared)
+    resources, middlewares = list(_resources), list(_used)
     try:
         yield
     finally:
         _registered.clear()
         _registered.update(tasks)
+        _declared.clear()
+        _declared.update(schedules)
         _resources[:] = resources
         _used[:] = middlewares

@@ -57,6 +57,11 @@ class Store:
         first = self._redis.zrange(keys["expiring"], 0, 0, withscores=True)
         return int(first[0][1]) if first else 0
 
+    def scheduled(self, keys: Keys, name: str) -> bytes:
+        """The stored body of the jobs of a schedule; empty where there is none."""
+        body: bytes | None = self._redis.hget(keys["scheduled"], name)
+        return body or b""
+
     def wipe(self) -> None:
         """Remove every key of the prefix, and let go of the server."""
         found = self._redis.scan_iter(match=f"{self._prefix}:*", count=_BATCH)
