@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable
 from datetime import datetime
@@ -16,9 +17,8 @@ from bide.ops import inspect, registry
 from bide.payload.signing import Seal
 from bide.queue import AsyncQueue, Queue
 from bide.states import FINISHED, State
-from bide.task import Function
 from bide.testing.expect import Due, Expected, in_words, listing, words_for
-from bide.testing.given import known_task
+from bide.testing.given import GivenTask, known_task
 from bide.testing.seen import JobSeen
 from bide.testing.store import Store
 
@@ -39,28 +39,28 @@ class Looking:
     def _check(self) -> None:
         raise NotImplementedError
 
-    def enqueued(self, task: Function | str | None = None) -> list[JobSeen]:
+    def enqueued(self, task: GivenTask | None = None) -> list[JobSeen]:
         """The jobs that have not finished: blocked, delayed, waiting and active ones.
 
         They are in the order in which they are due. Blocked jobs, whose due time depends on other
         jobs, are the last.
 
         Args:
-            task: only the jobs of this task, given as to `enqueue`.
+            task: only the jobs of this task, given as to `enqueue`; or a task of Django.
         """
         return [job for job in self._jobs(task, _ON_THE_WAY) if job.status not in FINISHED]
 
-    def jobs(self, task: Function | str | None = None) -> list[JobSeen]:
+    def jobs(self, task: GivenTask | None = None) -> list[JobSeen]:
         """The jobs of every state, also those that have finished, in the order of `enqueued`.
 
         Args:
-            task: only the jobs of this task, given as to `enqueue`.
+            task: only the jobs of this task, given as to `enqueue`; or a task of Django.
         """
         return self._jobs(task, (*_ON_THE_WAY, *sorted(FINISHED)))
 
     def assert_enqueued(
         self,
-        task: Function | str,
+        task: GivenTask,
         /,
         *args: Any,
         delay: Duration | None = None,
@@ -73,7 +73,7 @@ class Looking:
         """Assert that there is such a job, and it has not finished.
 
         Args:
-            task: the task, given as to `enqueue`.
+            task: the task, given as to `enqueue`; or a task of Django.
             args: its arguments; with none at all, any arguments do.
             delay: how long from now it is due, on the bed's clock. A blocked job counts as due
                 when it would be due if it stopped being blocked now.
@@ -107,7 +107,7 @@ class Looking:
 
     def assert_not_enqueued(
         self,
-        task: Function | str,
+        task: GivenTask,
         /,
         *args: Any,
         delay: Duration | None = None,
@@ -129,7 +129,7 @@ class Looking:
 
     def _find(
         self,
-        task: Function | str,
+        task: GivenTask,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         delay: Duration | None,
@@ -161,11 +161,14 @@ class Looking:
         return round((time.monotonic() - self._opened_at) * 1e6)
 
     def _listing(self) -> str:
-        return listing(self.jobs(), self._store.now_us())
+        lines = listing(self.jobs(), self._store.now_us())
+        commit = sys.modules.get("bide.contrib.django.commit")
+        hint = commit.hint() if commit is not None else ""
+        return f"{lines}\n{hint}" if hint else lines
 
     # -- reading
 
-    def _jobs(self, task: Function | str | None, states: Iterable[State]) -> list[JobSeen]:
+    def _jobs(self, task: GivenTask | None, states: Iterable[State]) -> list[JobSeen]:
         self._check()
         name = None if task is None else task_name(known_task(task))
         found: list[JobSeen] = []

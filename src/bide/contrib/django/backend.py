@@ -146,6 +146,23 @@ class Backend(_Base):  # type: ignore[misc]
         return _queue(name, self.options.get("url"), self.options.get("prefix"))
 
 
+def job_name(task: Any) -> str:
+    """The name that the jobs of a task have.
+
+    Raises:
+        UsageError: its backend is another, so no job is made of it.
+    """
+    backend = task.get_backend()
+    if not isinstance(backend, Backend):
+        kind = type(backend)
+        raise UsageError(
+            f"{task.module_path} is enqueued by TASKS[{task.backend!r}], whose backend is "
+            f"{kind.__module__}.{kind.__qualname__}; in the tests' settings, set it to "
+            "bide.contrib.django.Backend."
+        )
+    return serve(task)
+
+
 @lru_cache(maxsize=256)
 def _queue(name: str, url: str | None, prefix: str | None) -> Queue:
     """One for all threads; Django makes a backend for each."""

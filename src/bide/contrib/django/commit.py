@@ -58,10 +58,38 @@ def on_commit(call: BlockingCall[P, Any], *, using: str | None = None) -> OnComm
     return OnCommit(call, using)
 
 
+class _Send:
+    """What is sent at the commit; `hint` tells it from what others do then."""
+
+    def __init__(self, send: Callable[[], Any]) -> None:
+        self._send = send
+        self.waits = True
+
+    def __call__(self) -> None:
+        self.waits = False
+        self._send()
+
+
 def at_commit(send: Callable[[], Any], using: str | None) -> None:
     """Call when the transaction is committed; at once where no database is set up."""
     name = using or "default"
     if connections[name].settings_dict["ENGINE"] == "django.db.backends.dummy":
         send()
     else:
-        transaction.on_commit(send, using=name)
+        transaction.on_commit(_Send(send), using=name)
+
+
+def hint() -> str:
+    """What a test should know of enqueues that wait for a commit; empty where none waits."""
+    waiting = sum(
+        isinstance(call, _Send) and call.waits
+        for connection in connections.all(initialized_only=True)
+        for _, call, *_ in connection.run_on_commit
+    )
+    if not waiting:
+        return ""
+    what = "1 enqueue waits" if waiting == 1 else f"{waiting} enqueues wait"
+    return (
+        f"{what} for the commit of a transaction. A TestCase never commits: make the call inside "
+        "of `with self.captureOnCommitCallbacks(execute=True):`."
+    )
