@@ -1,12 +1,13 @@
-"""The fixtures of bide for pytest.
+"""The fixtures of bide for pytest, and what keeps a test without them off real servers.
 
 pytest loads this module at its start wherever bide is installed, so it imports nothing of bide
 before a test asks for a fixture. It stands beside the package because importing a module of a
-package imports the package.
+package imports the package. Queues and workers ask it for a permit (`bide.queue.place`).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,18 @@ import pytest
 
 if TYPE_CHECKING:
     from bide.testing import Eager, TestBed
+
+MARK = "bide_real_server"
+"""The marker, and the setting of pytest.ini or pyproject.toml, that allow real servers."""
+
+runs = False
+"""Whether a test runs, with its fixtures."""
+
+_refuses = False
+"""Whether the test that runs may use only a server that it names."""
+
+_url: str | None = None
+"""What $BIDE_URL was before the first test."""
 
 
 @pytest.fixture
@@ -37,3 +50,52 @@ def bide_eager() -> Iterator[Eager]:
 
     with testing.eager() as eager:
         yield eager
+
+
+# -- real servers
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the setting."""
+    parser.addini(MARK, "Whether all tests may use the servers that queues name.", "bool", False)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Add the marker."""
+    config.addinivalue_line("markers", f"{MARK}: the test may use the servers that queues name.")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """Note the server that the environment names before any test or fixture has changed it."""
+    global _url
+    _url = os.environ.get("BIDE_URL")
+
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Note that a test runs, and what it may use; pytest may itself run inside of a test."""
+    global runs, _refuses
+    before = runs, _refuses
+    runs, _refuses = True, not (item.get_closest_marker(MARK) or item.config.getini(MARK))
+    yield
+    runs, _refuses = before
+
+
+def refusal(who: str, url: str) -> str | None:
+    """Why the test that runs may not use a server; None if it may.
+
+    Args:
+        who: what is about to use it, and was not made by the test with a URL.
+        url: the server.
+    """
+    named = os.environ.get("BIDE_URL")
+    if not _refuses or (named != _url and named == url):
+        return None
+    from bide.connection import hide_password
+
+    return (
+        f"In this test {who} would use the real server {hide_password(url)}; take the fixture "
+        "bide_test or bide_eager, or mark a test that is meant to use that server with "
+        f"@pytest.mark.{MARK}."
+    )

@@ -69,6 +69,6 @@ def usable(place: Place[C]) -> Place[C]:
     if place.stand_in is not None:
         raise UsageError(
             "bide.testing.eager() runs functions in place of a server, and has none that holds "
-            "data; test a DelayQueue with the `bide` fixture, or TestBed."
+            "data; test a DelayQueue with the fixture `bide_test`, or bide.testing.start()."
         )
     return place

@@ -327,7 +327,7 @@ class AsyncQueue(AsyncGathering, AsyncManaging, AsyncScheduling, AsyncGrouping, 
         await stop_all(self._listenings)
         for together in self._together.here.values():
             await together.settled()
-        await self._client.close()
+        await self._here.made.close()
 
     async def _trip(self, jobs: Sequence[Prepared]) -> list[Receipt | BideError]:
         """What came of each job, to the end of the first round trip in which one failed.

@@ -371,7 +371,7 @@ class Queue(Gathering, Managing, Scheduling, Grouping, Reading):
     def close(self) -> None:
         """Close the connections, and end what listens; the next call opens new ones."""
         stop_all(self._listenings)
-        self._client.close()
+        self._here.made.close()
 
     def _make_client(self, url: str, clock: str) -> sync.Client:
         stand_in: StandIn | None = config.overridden().stand_in

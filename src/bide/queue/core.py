@@ -31,7 +31,7 @@ from bide.payload.signing import VARIABLE, Kind, Seal
 from bide.policy import check_timeout
 from bide.queue.following import Following
 from bide.queue.parents import references, terms_of
-from bide.queue.place import Place
+from bide.queue.place import Permit, Place
 from bide.queue.stored import APART, is_unicode, stored
 from bide.task import Function, known, with_owner
 from bide.terms import folds
@@ -62,6 +62,7 @@ class QueueCore(Generic[C]):
         self._prefix = None if prefix is None else check_name(prefix, "prefix")
         self._patience = check_patience(patience)
         self._place: Place[C] | None = None
+        self._permit = Permit(url)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -96,8 +97,10 @@ class QueueCore(Generic[C]):
             place = self._place
             if place is None or not place.holds:
                 if place is not None:
-                    self._leave(place.client)
-                place = self._place = Place(self.name, self._url, self._prefix, self._make_client)
+                    self._leave(place.made)
+                place = self._place = Place(
+                    self.name, self._url, self._prefix, self._make_client, self._permit
+                )
                 if config.overridden() != config.Override():
                     _moved.add(self)
             return place
@@ -189,6 +192,7 @@ class QueueCore(Generic[C]):
                 "Eager mode has no server, and only that has events; test it with "
                 "`with bide.testing.start():`."
             )
+        self._here.check()
         return Following(self.keys, name, after, kinds, job_id, timeout)
 
     def _signed(self, jobs: Sequence[Prepared], place: Place[C]) -> Sequence[Prepared]:
@@ -283,7 +287,7 @@ def leave_overridden() -> None:
         queue = _moved.pop()
         place, queue._place = queue._place, None
         if place is not None:
-            queue._leave(place.client)
+            queue._leave(place.made)
 
 
 def first_error(

@@ -2,17 +2,22 @@
 
 A queue is usually made when a module is imported, before a program or a test has set the
 environment; and tests move every queue of a process to a server of their own (`bide.config`).
+
+A test that has not done so is refused a server by the plugin of pytest (`_bide_pytest`), unless the
+test itself names that server.
 """
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from bide import config
 from bide.connection import resolve_prefix, resolve_url
 from bide.durability import Durability, Kinds
+from bide.errors import UsageError
 from bide.job import Snapshot
 from bide.keys import Keys, keys_of
 from bide.ops.produce import Prepared, Receipt, wanted
@@ -53,11 +58,73 @@ class StandIn(Protocol):
         raise NotImplementedError
 
 
+class Permit:
+    """Whether a server may be used: pytest's plugin is asked, where pytest has loaded it."""
+
+    def __init__(self, url: str | None) -> None:
+        """Find out whether the plugin has to be asked.
+
+        Args:
+            url: the server, if a queue or a worker is made with one. What a test or a fixture makes
+                with a URL is allowed; what a module makes while it is imported is not the test's.
+        """
+        plugin = sys.modules.get("_bide_pytest")
+        if plugin is not None and url is not None and plugin.runs and not _is_importing():
+            plugin = None
+        self._plugin = plugin
+
+    @property
+    def is_given(self) -> bool:
+        """Whether nobody has to be asked."""
+        return self._plugin is None
+
+    def check(self, who: str, url: str) -> None:
+        """Ask.
+
+        Args:
+            who: what is about to use the server.
+            url: the server.
+
+        Raises:
+            UsageError: a test runs that may not use it; the message says what to do.
+        """
+        if self._plugin is not None and not _is_moved():
+            refusal = self._plugin.refusal(who, url)
+            if refusal:
+                raise UsageError(refusal)
+
+
+def _is_moved() -> bool:
+    """Whether a test has moved all queues to a server of its own, or does without one."""
+    held = config.overridden()
+    return held.url is not None or held.stand_in is not None
+
+
+def _is_importing() -> bool:
+    """Whether the caller runs because a module is being imported."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code.co_name == "<module>" and _is_imported(frame.f_globals):
+            return True
+    return False
+
+
+def _is_imported(module: Mapping[str, Any]) -> bool:
+    """Whether it is a module's; a program that is run, or a text, is none."""
+    return module.get("__spec__") is not None and module["__name__"] != "__main__"
+
+
 class Place(Generic[C]):
     """One server, prefix and clock, with a client of that server."""
 
     def __init__(
-        self, queue: str, url: str | None, prefix: str | None, make: Callable[[str, str], C]
+        self,
+        queue: str,
+        url: str | None,
+        prefix: str | None,
+        make: Callable[[str, str], C],
+        permit: Permit,
     ) -> None:
         """Find out what holds now.
 
@@ -66,6 +133,7 @@ class Place(Generic[C]):
             url: the server, if the queue was given one.
             prefix: of the keys, if the queue was given one.
             make: makes a client from a URL and a clock.
+            permit: whether the server may be used.
 
         Raises:
             UsageError: a name, the URL or the signing keys cannot be meant.
@@ -78,12 +146,29 @@ class Place(Generic[C]):
         self.keys: Final[Keys] = keys_of(queue, self.prefix)
         self.everywhere: Final[Keys] = keys_of(None, self.prefix)
         self.seal: Final = Seal(config.signing_keys(), self.keys)
-        self.client: Final = make(self.url, self.clock)
+        self.made: Final = make(self.url, self.clock)
+        """The client, to be closed."""
+        self._permit: Final = permit
         self.known = False
         """Whether the queue was made known to the server."""
         self._makes_known_at = 0.0
         self.confirms: set[Durability] = set()
         """What the server has confirmed, and not refused or failed to confirm since."""
+
+    @property
+    def client(self) -> C:
+        """The client.
+
+        Raises:
+            UsageError: a test runs that may not use the server.
+        """
+        self.check()
+        return self.made
+
+    def check(self) -> None:
+        """Raise UsageError if a test runs that may not use the server."""
+        if not self._permit.is_given:
+            self._permit.check(f"the queue {self.keys.queue!r}", self.url)
 
     @property
     def makes_known(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from bide.errors import UsageError
 from bide.payload.signing import VARIABLE, Keyring
 from bide.queue import AsyncQueue, Queue
+from bide.queue.place import Permit
 
 
 def agreed(what: str, given: str | None, queues: Sequence[Queue | AsyncQueue | str]) -> str | None:
@@ -25,6 +26,13 @@ def agreed(what: str, given: str | None, queues: Sequence[Queue | AsyncQueue | s
         )
     value: str = found.pop()
     return value
+
+
+def permit_for(url: str | None, queues: Sequence[Queue | AsyncQueue | str]) -> Permit:
+    """Whether a test lets a worker use its server: its own, or that of queues that are objects."""
+    permits = [queue._permit for queue in queues if not isinstance(queue, str)]
+    asked = [permit for permit in permits if not permit.is_given]
+    return Permit(url) if url is not None or not permits else (asked or permits)[0]
 
 
 def pickling(

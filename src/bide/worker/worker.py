@@ -31,7 +31,7 @@ from bide.worker import cancels, eventloop, idleness, title
 from bide.worker.begin import begin_with
 from bide.worker.executors import Executor, check_limits, is_apart
 from bide.worker.figures import ByQueue, figures_of
-from bide.worker.given import agreed, pickling
+from bide.worker.given import agreed, permit_for, pickling
 from bide.worker.heartbeat import beat, say_goodbye
 from bide.worker.leases import Leases
 from bide.worker.loop import Loop
@@ -118,6 +118,7 @@ class Worker:
         self._limits = limits = check_limits(executor, concurrency, max_jobs, max_rss)
         self._max_idle = None if max_idle is None else to_us(max_idle, "max_idle") / 1e6
         self._url = resolve_url(agreed("url", url, given))
+        self._permit = permit_for(url, given)
         prefix = resolve_prefix(agreed("prefix", prefix, given))
         self._clock = config.overridden().clock or SERVER_CLOCK
         label = name or f"{socket.gethostname()}.{os.getpid()}"
@@ -205,6 +206,7 @@ class Worker:
 
     async def run(self, burst: bool = False) -> int:
         """`work`, in the event loop that runs now."""
+        self._permit.check("the worker", self._url)
         self.replaceable = self._signalled_to = False
         client = aio.Client(self._url, patience=0, clock=self._clock)
         try:

@@ -27,7 +27,8 @@ def test_queues_that_were_made_before_are_on_its_server(bed: TestBed) -> None:
     assert [seen.id for seen in bed.enqueued()] == [job.id]
 
 
-def test_and_go_back_where_they_were(url: str) -> None:
+def test_and_go_back_where_they_were(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BIDE_URL", "redis://127.0.0.1:1")  # or the plugin would refuse it
     with TestBed(url):
         shop.send.enqueue(1)
     assert (shop.mail.url, shop.mail.prefix) == ("redis://127.0.0.1:1", "production")

@@ -17,6 +17,7 @@ from bide.errors import BideError, JobNotFound, UsageError
 from bide.ids import new_id
 from bide.options import Options
 from bide.queue import Queue
+from bide.queue.place import Permit
 from bide.task import check_options
 
 
@@ -166,7 +167,9 @@ def job_name(task: Any) -> str:
 @lru_cache(maxsize=256)
 def _queue(name: str, url: str | None, prefix: str | None) -> Queue:
     """One for all threads; Django makes a backend for each."""
-    return Queue(name, url=url, prefix=prefix)
+    queue = Queue(name, url=url, prefix=prefix)
+    queue._permit = Permit(None)  # the URL is that of the settings, though a test be the first
+    return queue
 
 
 def _priority(priority: int) -> int:
