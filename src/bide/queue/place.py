@@ -111,7 +111,7 @@ def _is_importing() -> bool:
 
 
 def _is_imported(module: Mapping[str, Any]) -> bool:
-    """Whether it is a module's; a program that is run, or a text, is none."""
+    """Whether these are the globals of an imported module, and not of a program or of a text."""
     return module.get("__spec__") is not None and module["__name__"] != "__main__"
 
 

@@ -8,10 +8,11 @@
     with bide.testing.eager():              no server: each job runs where it is enqueued
         checkout(order)
 
-`bed` is what a test holds; `server` is the process's server and `store` the bed's part of it;
-`work` claims and settles, `perform` carries one job from its claim to its outcome, `stage` is
-where it runs; `expect` compares what was enqueued; `eager` and `answers` do without a server;
-`registry` puts back what a test has registered.
+`bed` is what a test holds: `looking` asserts jobs and `scheduling` schedules, `given` reads what a
+test names as a task, `expect` compares. `server` is the process's server and `store` the bed's part
+of it; `work` claims and settles, `perform` carries one job from its claim to its outcome, `stage`
+is where it runs. `eager` and `answers` do without a server; `registry` puts back what a test has
+registered. The plugin of pytest is `_bide_pytest`; `bide.queue.place` asks it for a permit.
 """
 
 from bide.testing.bed import TestBed, start

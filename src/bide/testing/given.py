@@ -28,7 +28,8 @@ def known_task(task: Any) -> Function | str:
     """A task as `enqueue` takes it; for a task of Django, the name that its jobs have.
 
     Raises:
-        UsageError: it is a method of a task; or a task of Django that bide does not enqueue.
+        UsageError: it is no task, or a method of one; or a task of Django that bide does not
+            enqueue.
     """
     if isinstance(owner := getattr(task, "__self__", None), Named):
         raise UsageError(
@@ -39,5 +40,9 @@ def known_task(task: Any) -> Function | str:
         from bide.contrib.django.backend import job_name  # whoever has a task has Django
 
         return job_name(task)
+    if not callable(task) and not isinstance(task, str):
+        raise UsageError(
+            f"Give a task, then its arguments, such as (send, 42, delay='1h'), not {task!r}."
+        )
     given: Function | str = task
     return given

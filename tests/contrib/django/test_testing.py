@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import date, timedelta
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.test import TestCase, override_settings
 from django.utils import timezone
 
@@ -130,20 +130,23 @@ class InATransaction(TestCase):  # type: ignore[misc]
         with pytest.raises(AssertionError, match=r"on default$"):
             self.bed.assert_enqueued(jobs.on)
 
-    def test_a_job_runs_in_it(self) -> None:
+
+def test_a_job_runs_in_the_transaction_of_its_test(bed: TestBed) -> None:
+    with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("INSERT INTO orders (id) VALUES (1)")
-        with self.captureOnCommitCallbacks(execute=True):
+        with TestCase.captureOnCommitCallbacks(execute=True):
             result = jobs.count_in_thread.enqueue()
             jobs.plain.enqueue(jobs.rows)
         with isolated_registry():
             use(Connections())
-            assert [job.result for job in self.bed.run()] == [1, 1]
+            assert [job.result for job in bed.run()] == [1, 1]
         result.refresh()
         assert result.return_value == 1
-        with eager(), self.captureOnCommitCallbacks(execute=True):
+        with eager(), TestCase.captureOnCommitCallbacks(execute=True):
             jobs.count_in_thread.enqueue()
         assert len(jobs.seen) == 3
+        transaction.set_rollback(True)
 
 
 def test_a_task_that_another_backend_enqueues_is_refused(bed: TestBed) -> None:

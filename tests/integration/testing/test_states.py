@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -131,3 +132,15 @@ def test_data_of_a_delay_queue_are_no_jobs(bed: TestBed) -> None:
 def test_a_method_of_a_task_is_not_the_task(bed: TestBed, look: str) -> None:
     with pytest.raises(UsageError, match=r"Give the task itself, .*:send, without \.enqueue"):
         getattr(bed, look)(shop.send.enqueue)
+
+
+@pytest.mark.parametrize(
+    "task",
+    [shop.send.later("1h"), shop.send.prepare(1), None, 1],
+    ids=lambda task: type(task).__name__,
+)
+def test_what_is_no_task(bed: TestBed, task: Any) -> None:
+    with pytest.raises(
+        UsageError, match=r"Give a task, then its arguments, such as \(send, 42, del"
+    ):
+        bed.assert_not_enqueued(task)
