@@ -74,6 +74,10 @@ OTHERS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "docs/howto/web.md": ("current_app", "TestCase", "django.tasks", "app.app_context"),
     "docs/reference/wire.md": ("Decimal",),
+    "docs/testing.md": (
+        *("django.tasks", "TestCase", "captureOnCommitCallbacks", "monkeypatch.setenv"),
+        *("django_capture_on_commit_callbacks", "pytest.mark"),
+    ),
 }
 """Names of other libraries, of servers and systems that a page mentions where it speaks of ours."""
 
