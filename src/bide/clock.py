@@ -30,7 +30,7 @@ _UNIT_US: Final = {
     "us": 1,
 }
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|us|[wdhms])")
-_TEXT: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|us|[wdhms]))+|\d+(?:\.\d+)?")
+_TEXT: Final = re.compile(r"-?(?:(?:\d+(?:\.\d+)?(?:ms|us|[wdhms]))+|\d+(?:\.\d+)?)")
 
 
 def to_us(duration: Duration, name: str = "delay") -> int:
@@ -43,6 +43,23 @@ def to_us(duration: Duration, name: str = "delay") -> int:
     Raises:
         UsageError: it is negative, not finite, longer than a hundred years, or not a duration.
     """
+    us = _signed_us(duration, name)
+    if us < 0:
+        raise UsageError(f"{name} must not be negative, but is {duration!r}; give 0 or more.")
+    return round(us)
+
+
+def delay_to_us(delay: Duration) -> int:
+    """Turn a delay into whole microseconds from now; a negative delay has passed and means now.
+
+    Raises:
+        UsageError: it is not finite, longer than a hundred years, or not a duration.
+    """
+    us = _signed_us(delay, "delay")
+    return round(us) if us > 0 else 0
+
+
+def _signed_us(duration: Duration, name: str) -> int | float:
     us: int | float
     if type(duration) is int:
         us = duration * SECOND_US
@@ -59,11 +76,9 @@ def to_us(duration: Duration, name: str = "delay") -> int:
             f"{name} must be seconds, a timedelta or text such as '30m', "
             f"not {type(duration).__name__}."
         )
-    if us < 0:
-        raise UsageError(f"{name} must not be negative, but is {duration!r}; use 0 for now.")
     if us > LONGEST_US:
         raise UsageError(f"{name} is over a hundred years; is the unit seconds?")
-    return round(us)
+    return us
 
 
 def at_to_us(at: datetime, name: str = "at") -> int:
@@ -119,8 +134,6 @@ def _whole_us(delta: timedelta) -> int:
 
 def _parse(text: str, name: str) -> float:
     compact = text.strip().replace(" ", "").lower()
-    if compact.startswith("-"):
-        raise UsageError(f"{name} must not be negative, but is {text!r}; use 0 for now.")
     if not _TEXT.fullmatch(compact):
         raise UsageError(
             f"{name}={text!r} is not a duration; write seconds or, for example, "
@@ -129,7 +142,8 @@ def _parse(text: str, name: str) -> float:
     parts = _PART.findall(compact)
     if not parts:
         return float(compact) * SECOND_US
-    return sum(float(number) * _UNIT_US[unit] for number, unit in parts)
+    us = sum(float(number) * _UNIT_US[unit] for number, unit in parts)
+    return -us if compact.startswith("-") else us
 
 
 _EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")

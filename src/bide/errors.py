@@ -16,7 +16,7 @@ class BideError(Exception):
 
 
 class UsageError(BideError, ValueError):
-    """An argument that cannot be meant: a naive datetime, a negative delay, a bad name."""
+    """An argument that is invalid: a naive datetime, a negative timeout, a bad name."""
 
 
 class PayloadError(BideError, TypeError):

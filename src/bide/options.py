@@ -34,7 +34,8 @@ class TaskOptions(TypedDict, total=False):
     """What a task's decorator may say of all its jobs; a job's own options go first."""
 
     delay: Duration | None
-    """From now, on the server's clock: seconds, a `timedelta`, or text such as `"30m"`."""
+    """From now, on the server's clock: seconds, a `timedelta`, or text such as `"30m"`. A negative
+    delay has passed and means now."""
     priority: int | None
     """0 to 9; 9 runs first; 5 by default."""
     timeout: Duration | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from bide.clock import Duration, at_to_us, to_us
+from bide.clock import Duration, at_to_us, delay_to_us
 from bide.errors import BideError, UsageError
 
 
@@ -33,7 +33,7 @@ class RetryLater(BideError):
         super().__init__(message or "The job asked to be run again later.")
         if queue and delay is None:
             raise UsageError("Say for how long to hold the queue: RetryLater('30s', queue=True).")
-        self.delay_us = None if delay is None else to_us(delay)
+        self.delay_us = None if delay is None else delay_to_us(delay)
         self.queue = queue
 
 
@@ -52,7 +52,7 @@ class Snooze(BideError):
         """
         if (delay is None) == (at is None):
             raise UsageError("Snooze wants either a delay or at=, for example Snooze('10m').")
-        self.when = f"={at_to_us(at)}" if at is not None else f"+{to_us(delay or 0)}"
+        self.when = f"={at_to_us(at)}" if at is not None else f"+{delay_to_us(delay or 0)}"
         super().__init__("The job was snoozed.")
 
 

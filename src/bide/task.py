@@ -16,7 +16,7 @@ from functools import lru_cache
 from types import FunctionType, MethodType
 from typing import Any, Final, NamedTuple
 
-from bide.clock import to_us
+from bide.clock import delay_to_us
 from bide.durability import check_durability
 from bide.errors import TaskNotFound, UsageError
 from bide.folding import check_folding
@@ -158,7 +158,7 @@ def check_options(options: TaskOptions) -> None:
         UsageError: one of them; the message says which.
     """
     check_names(options, TaskOptions)
-    to_us(options.get("delay") or 0)
+    delay_to_us(options.get("delay") or 0)
     group = options.get("group") or "any"  # that of each job, where the task says none
     write_terms(options.get("expires"), group, options.get("group_concurrency"))
     check_folding(options.get("unique"))

@@ -53,6 +53,9 @@ def test_push_says_the_id_and_when_it_is_due(pile: Any) -> None:
 def test_a_moment_that_has_passed_is_now(pile: Any) -> None:
     pile.push("x", at=datetime.now(UTC) - timedelta(days=1))
     assert pile.pop() == ["x"]
+    pile.push("y", delay=-86_400)
+    pile.push("z", delay=-timedelta(days=1))
+    assert pile.pop(num=2) == ["y", "z"]
 
 
 def test_pushing_the_same_id_again_adds_nothing(pile: Any) -> None:

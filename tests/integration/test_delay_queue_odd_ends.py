@@ -41,7 +41,7 @@ def test_data_that_cannot_travel_are_refused(pile: Any, data: Any, says: str) ->
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda p: p.push(1, delay=-1), "negative"),
+        (lambda p: p.push(1, delay="-soon"), "delay='-soon' is not a duration"),
         (lambda p: p.push(1, at=datetime(2030, 1, 1)), "no time zone"),
         (lambda p: p.push(1, delay=1, at=datetime.now(UTC)), "not both"),
         (lambda p: p.push(1, id="a b"), "space"),

@@ -131,6 +131,36 @@ def test_none_at_all_is_no_error(queue: Facade) -> None:
         assert method([]) == []
 
 
+# -- a delay that has passed
+
+
+@pytest.mark.parametrize("passed", [-5, "-5s", -timedelta(days=2)])
+def test_a_delay_that_has_passed_means_now(queue: Facade, url: str, passed: Any) -> None:
+    with redis.Redis.from_url(url) as direct:
+        task = surface.when if isinstance(queue._queue, Queue) else surface.when_awaited
+        here = task.options(queue=queue._queue)
+        began = server_now(direct)
+        made = [
+            queue.enqueue_call(jobs.add, [1], delay=passed),
+            *queue.enqueue_many([queue._queue.prepare(jobs.add, [1], delay=passed)]),
+            queue.call(here.later(passed).enqueue),
+            queue.call(here.options(delay=passed).enqueue),
+        ]
+        moved, again = (queue.enqueue(jobs.add, 1, delay="1h") for _ in range(2))
+        queue.call(moved.reschedule, delay=passed)
+        queue.call(again.cancel)
+        queue.call(again.retry, delay=passed)
+        for job in (*made, moved, again):
+            queue.call(job.refresh)
+            assert job.status is State.WAITING
+            assert began <= job.due <= server_now(direct)
+
+
+def server_now(direct: redis.Redis) -> datetime:
+    seconds, us = direct.time()
+    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=us)
+
+
 # -- one job
 
 

@@ -64,6 +64,15 @@ def test_a_snooze_uses_no_attempt_and_is_no_error(queue: Queue) -> None:
     assert (job.result, job.attempt, job.error, job.attempts) == ("awake", 1, None, ())
 
 
+def test_a_delay_that_has_passed_means_now(queue: Queue) -> None:
+    snoozed = queue.enqueue(surface.snooze_once, -5)
+    assert burst(queue) == 1
+    assert snoozed.refresh().result == "awake"
+    asking = queue.enqueue(surface.ask_for_later, -5, retry=1)
+    burst(queue)
+    assert (asking.refresh().status, asking.attempt) == (State.FAILED, 2)
+
+
 def test_a_snooze_may_last_until_a_moment(queue: Queue) -> None:
     until = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=2)
     job = queue.enqueue(surface.snooze_until, until.isoformat())

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bide.clock import LONGEST_US, at_to_us, describe, from_us, to_us
+from bide.clock import LONGEST_US, at_to_us, delay_to_us, describe, from_us, to_us
 from bide.errors import UsageError
 
 UNITS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
@@ -45,12 +45,30 @@ def test_a_duration_in_microseconds(duration: Any, us: int) -> None:
     assert type(to_us(duration)) is int
 
 
-@pytest.mark.parametrize(
-    "duration", [-1, -0.001, -1e-9, "-5", "- 5m", timedelta(microseconds=-1), timedelta(days=-1)]
-)
+NEGATIVE = (-1, -0.001, -1e-9, "-5", "- 5m", "-1h30m", timedelta(microseconds=-1), -timedelta(1))
+
+
+@pytest.mark.parametrize("duration", NEGATIVE)
 def test_negative_is_refused(duration: Any) -> None:
-    with pytest.raises(UsageError, match=r"delay must not be negative.*use 0 for now"):
-        to_us(duration)
+    with pytest.raises(UsageError, match=r"lease must not be negative, but is .*; give 0 or more"):
+        to_us(duration, "lease")
+
+
+@pytest.mark.parametrize("delay", [*NEGATIVE, -1e300, 0, 0.0, "0s"])
+def test_a_delay_that_has_passed_means_now(delay: Any) -> None:
+    assert delay_to_us(delay) == 0
+    assert type(delay_to_us(delay)) is int
+
+
+@pytest.mark.parametrize("delay", [0.25, "1h30m", timedelta(minutes=30), 7])
+def test_a_delay_ahead_is_a_duration(delay: Any) -> None:
+    assert delay_to_us(delay) == to_us(delay)
+
+
+@pytest.mark.parametrize("delay", ["-soon", "--5", "-", "5s-1s", float("-inf"), float("nan"), None])
+def test_a_delay_that_is_no_duration_is_refused(delay: Any) -> None:
+    with pytest.raises(UsageError, match=r"^delay(=| must be)"):
+        delay_to_us(delay)
 
 
 @pytest.mark.parametrize("duration", [float("nan"), float("inf"), float("-inf")])

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, get_args
 
 import msgspec
 
-from bide.clock import Duration, at_to_us, to_us
+from bide.clock import Duration, at_to_us, delay_to_us
 from bide.command import Arg, Command, command
 from bide.durability import Durability, Kinds, cannot, check_durability, kinds_of
 from bide.errors import JobNotFound, UsageError
@@ -94,6 +94,8 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
 def when(delay: Duration | None, at: datetime | None) -> str:
     """Write down when a job is due: `+N` microseconds from now, or the moment `=N`.
 
+    A negative delay has passed and means now, as a moment that has passed does.
+
     Raises:
         UsageError: both are given, `at` is naive, or the delay is not a duration.
     """
@@ -101,7 +103,7 @@ def when(delay: Duration | None, at: datetime | None) -> str:
         if delay is not None:
             raise UsageError("Give either delay= or at=, not both.")
         return f"={at_to_us(at)}"
-    return NOW if delay is None else f"+{to_us(delay)}"
+    return NOW if delay is None else f"+{delay_to_us(delay)}"
 
 
 def check_when(when: str) -> str:

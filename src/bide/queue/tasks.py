@@ -20,7 +20,7 @@ from typing import (
     overload,
 )
 
-from bide.clock import at_to_us, to_us
+from bide.clock import at_to_us, delay_to_us
 from bide.errors import UsageError
 from bide.naming import Named, refuse_method
 from bide.options import Options, TaskOptions, check_names
@@ -229,5 +229,5 @@ def as_due(when: float | str | timedelta | datetime) -> Options:
         raise UsageError(
             f"later() wants a delay such as '30m' or an aware datetime, not {type(when).__name__}."
         )
-    to_us(when)
+    delay_to_us(when)
     return Options(delay=when)

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from bide import config, sync
-from bide.clock import Duration, at_to_us, to_us
+from bide.clock import Duration, at_to_us, delay_to_us, to_us
 from bide.errors import UsageError
 from bide.keys import Keys, keys_of
 from bide.naming import task_name
@@ -151,7 +151,7 @@ class Looking:
             return Due(at_us - within_us, at_us + within_us, f"due at {at.isoformat()}")
         if delay is None:
             return None
-        delay_us = to_us(delay)
+        delay_us = delay_to_us(delay)
         due_us = self._store.now_us() + delay_us
         first_us = due_us - within_us - self._taken_us()
         return Due(first_us, due_us + within_us, words_for(delay_us))

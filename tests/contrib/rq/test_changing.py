@@ -161,11 +161,21 @@ def test_reschedule_moves_the_due_time_either_way(queue: DelayQueue) -> None:
 
 
 @pytest.mark.parametrize(
+    "passed", [{"delay": -60}, {"delay": "-1m"}, {"at": datetime(2001, 1, 1, tzinfo=UTC)}]
+)
+def test_reschedule_to_what_has_passed_means_now(queue: DelayQueue, passed: dict[str, Any]) -> None:
+    job = queue.enqueue(jobs.add, 1, delay=60)
+    assert queue.reschedule(job, **passed)
+    assert burst(queue) == 1
+    assert queue.job_ids == [job.id]
+
+
+@pytest.mark.parametrize(
     ("given", "said"),
     [
         ({}, "either a delay or at="),
         ({"delay": 1, "at": datetime.now(UTC)}, "either a delay or at="),
-        ({"delay": -1}, "must not be negative"),
+        ({"delay": "-soon"}, "is not a duration"),
         ({"at": datetime(2030, 1, 1)}, "has no time zone"),
         ({"at": 4e9}, "an aware datetime"),
     ],

@@ -15,7 +15,7 @@ from rq.exceptions import DuplicateJobError
 from rq.job import Job, JobStatus
 from rq.utils import as_text
 
-from bide.clock import Duration, at_to_us, to_us
+from bide.clock import Duration, at_to_us, delay_to_us
 from bide.contrib.rq.keys import GATE, Keys
 from bide.contrib.rq.scripts import check_connection, run
 from bide.errors import UsageError
@@ -61,12 +61,13 @@ class DelayQueue(rq.Queue):
         Args:
             f: a function, or its name.
             args: its arguments.
-            delay: seconds, a `timedelta`, or text such as `"1h30m"`; 0 or None for now. A function
-                that has an argument of this name gets it as `kwargs={"delay": …}`.
+            delay: seconds, a `timedelta`, or text such as `"1h30m"`; None, 0 or a negative delay
+                means now. A function that has an argument of this name gets it as
+                `kwargs={"delay": …}`.
             kwargs: RQ's options and the function's keyword arguments.
 
         Raises:
-            UsageError: the delay is negative, or no duration.
+            UsageError: the delay is no duration.
         """
         return rq.Queue.enqueue(self._delaying(delay), f, *args, **kwargs)
 
@@ -76,7 +77,7 @@ class DelayQueue(rq.Queue):
         """Enqueue a call whose arguments stand in `args` and `kwargs`; with `delay`, for later.
 
         Raises:
-            UsageError: the delay is negative, or no duration.
+            UsageError: the delay is no duration.
         """
         return rq.Queue.enqueue_call(self._delaying(delay), func, *args, **kwargs)
 
@@ -165,8 +166,9 @@ class DelayQueue(rq.Queue):
 
         Args:
             job: the job, or its id.
-            delay: from now: seconds, a `timedelta`, or text such as `"1h30m"`.
-            at: a moment, as a `datetime` with a time zone.
+            delay: from now: seconds, a `timedelta`, or text such as `"1h30m"`; a negative delay
+                means now.
+            at: a moment, as a `datetime` with a time zone; one that has passed means now.
 
         Returns:
             Whether it was still delayed; if not, nothing has changed.
@@ -177,7 +179,7 @@ class DelayQueue(rq.Queue):
         if (delay is None) == (at is None):
             raise UsageError("Give either a delay or at=, and not both.")
         count_from: From = "in" if at is None else "at"
-        us = to_us(delay) if delay is not None else at_to_us(cast("datetime", at))
+        us = delay_to_us(delay) if delay is not None else at_to_us(cast("datetime", at))
         keys, id = self._keys, _id(job)
         return bool(
             run(
@@ -203,7 +205,7 @@ class DelayQueue(rq.Queue):
 
     def _delaying(self, delay: Duration | None) -> DelayQueue:
         """This queue, for one enqueue that is delayed: so RQ's own code reads all other options."""
-        us = to_us(delay) if delay is not None else 0
+        us = delay_to_us(delay) if delay is not None else 0
         if not us:
             return self
         self.get_redis_server_version()  # asked once, and not by each copy
