@@ -14,6 +14,8 @@ from tests.mutation.page import page
 from tests.mutation.run import run
 
 MUTANTS = read_mutants()
+RQ = "contrib/rq/lua/"
+"""Scripts that stand apart: all of them begin with what they share."""
 NAMES = [f"{each.file}: {each.guard}" for each in MUTANTS]
 every_mutant = pytest.mark.parametrize("mutant", MUTANTS, ids=NAMES)
 
@@ -35,6 +37,10 @@ def test_it_applies_and_can_be_read(
     if mutant.file.endswith(".py"):
         compile(mutated, mutant.file, "exec")
     if not mutant.file.endswith(".lua"):
+        return
+    if mutant.file.startswith(RQ):
+        common = (SOURCE / "bide" / RQ / "common.lua").read_text("utf-8")
+        compiler.script_load(mutated if mutant.file.endswith("common.lua") else common + mutated)
         return
     path = mutant.file.removeprefix("lua/")
     read = script._read

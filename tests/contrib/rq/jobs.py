@@ -9,6 +9,12 @@ import redis
 from rq import get_current_job
 from rq.job import Job
 
+from bide.contrib.rq import DelayQueue
+
+
+class ShopQueue(DelayQueue):
+    delay_key = "shop:later"
+
 
 def add(a: int, b: int = 1) -> int:
     return a + b

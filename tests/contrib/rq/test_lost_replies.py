@@ -1,14 +1,18 @@
-"""RQ's client library repeats what had no reply; a repeat of an enqueue changes nothing."""
+"""A reply is lost, and the call is made again: nothing happens twice, and nothing is left out."""
 
 from __future__ import annotations
 
 import pytest
 import redis
+import rq
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from bide.contrib.rq import DelayQueue
+from bide.contrib.rq.keys import Keys
+from bide.contrib.rq.mover import Mover
 from tests.contrib.rq import jobs
+from tests.contrib.rq.delay_rq import OldQueue
 from tests.contrib.rq.rqs import burst, like_rq
 from tests.faults.proxy import Proxy
 
@@ -41,3 +45,31 @@ def test_an_enqueue_whose_reply_is_lost_is_done_once(
         else:
             assert there.delayed_until("one") is None
             assert there.job_ids == [job.id]
+
+
+def test_a_move_whose_reply_is_lost_is_done_once(one_url: str) -> None:
+    with Proxy(one_url) as proxy, like_rq(one_url) as direct:
+        queue, old = DelayQueue("mail", direct), OldQueue("mail", direct)
+        made = []
+        for number in range(150):
+            kind = old if number % 2 else queue
+            job = queue.create_job(jobs.write_down, ("ledger",))
+            made.append(kind.enqueue_delay_job(job, 1 + number))
+        stays = rq.Queue("other", direct).create_job(jobs.add, (1,))
+        stays.save()
+        direct.zadd(queue.delay_key, {stays.id: 0})
+        mover = Mover(Keys.of(queue))
+        with redis.Redis.from_url(proxy.url, protocol=2, retry=Retry(NoBackoff(), 0)) as poor:
+            poor.ping()
+            proxy.lose_reply(1, 2)  # of the call by the script's name, and by its text
+            for _ in range(2):
+                with pytest.raises(redis.ConnectionError):
+                    mover.move(poor)
+            while mover.move(poor)[1]:
+                pass
+        assert proxy.lost == 2
+        assert queue.job_ids == [job.id for job in made]
+        assert direct.zrange(queue.delay_key, 0, -1) == [stays.id.encode()]
+        rq.SimpleWorker([queue], connection=direct).work(burst=True)
+        assert set(direct.hvals("ledger")) == {b"1"}
+        assert direct.hlen("ledger") == 150

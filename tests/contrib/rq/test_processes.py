@@ -85,6 +85,37 @@ def test_the_command_moves_what_is_due(one_queue: DelayQueue, one_url: str, star
     assert "timer clerk stopped after 1 jobs" in said
 
 
+def test_the_command_takes_a_class_of_queues(
+    one_connection: redis.Redis, one_url: str, start: Start
+) -> None:
+    queue = jobs.ShopQueue("mail", one_connection)
+    job = queue.enqueue_delay_job(queue.create_job(jobs.add, args=(1,)), 1)
+    words = ("bide", "rq-timer", "mail", "--burst", "-u", one_url)
+    ended(start(*words))
+    assert queue.job_ids == []
+    code, said = ended(start(*words, "--queue-class", "tests.contrib.rq.jobs.ShopQueue"))
+    assert code == 0, said
+    assert queue.job_ids == [job.id]
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("nowhere.Queue", "--queue-class nowhere.Queue cannot be imported"),
+        ("tests.contrib.rq.jobs.Nothing", "cannot be imported"),
+        ("Queue", "cannot be imported"),
+        ("tests.contrib.rq.jobs.add", "is no class of RQ queues."),
+        ("tests.contrib.rq.jobs.Job", "is no class of RQ queues."),
+    ],
+)
+def test_what_is_no_class_of_queues_is_an_error_of_one_sentence(
+    one_url: str, start: Start, path: str, says: str
+) -> None:
+    code, said = ended(start("bide", "rq-timer", "mail", "-u", one_url, "--queue-class", path))
+    assert (code, said.count("\n")) == (2, 1)
+    assert says in said
+
+
 def test_the_command_reports_what_is_wrong_in_a_sentence(start: Start) -> None:
     code, said = ended(start("bide", "rq-timer", "-u", "redis://127.0.0.1:1", "mail"))
     assert code == 1

@@ -10,11 +10,13 @@ What makes it hold:
 - A job is moved only if it is as it was when it was delayed. RQ's own verbs (`job.cancel()`,
   `job.delete()`, an enqueue of the same id) do not know the sorted set; what they have touched is
   dropped from it, not moved.
+- Jobs that delay-rq delayed in the same sorted set are moved, too, and its Timers may move ours.
+  Members that neither of the two put there stay, and hold up no other.
 - A job that waits for other jobs has the *gate* as its `origin`, a queue that no worker reads.
   RQ's worker pushes it there when the others are done. A Timer gives it back its own origin, and
   its delay begins.
 - Timers sleep until the next due time. A job that becomes the earliest is published as a hint; a
-  lost hint costs ten seconds at most.
+  lost hint costs ten seconds at most. While delay-rq adds jobs, which publishes nothing, they poll.
 
 RQ's keys have no hash tag, so this needs one server or a Sentinel, and no cluster.
 """

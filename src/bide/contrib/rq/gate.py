@@ -6,8 +6,9 @@ from typing import Final
 
 import redis
 
-from bide.contrib.rq.keys import DELAYED, GATE, HINTS, Keys
+from bide.contrib.rq.keys import HINTS, Keys
 from bide.contrib.rq.scripts import run
+from bide.contrib.rq_sets import DELAYED, GATE
 from bide.logs import Log
 
 log = Log("bide.rq")
@@ -35,12 +36,11 @@ def open_gate(client: redis.Redis, keys: Keys) -> bool:
             log.debug("job %s waits for its delay from now", shown(id))
         for id in strays:
             log.warning("job %s is not one that waits for its delay; dropped", shown(id))
-    for name in sorted(set(staying)):
+    for key in sorted(set(staying)):
         log.warning(
-            "%d jobs stay at the gate: another program uses the key %s%s; delete it",
-            staying.count(name),
-            DELAYED,
-            shown(name),
+            "%d jobs stay at the gate: another program uses the key %s; delete it",
+            staying.count(key),
+            shown(key),
         )
     return not staying
 

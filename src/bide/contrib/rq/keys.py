@@ -1,4 +1,4 @@
-"""Every name on the server, RQ's and ours; only here are they made."""
+"""The names of a queue's keys, RQ's and ours; `bide.contrib.rq_sets` has those of no queue."""
 
 from __future__ import annotations
 
@@ -8,19 +8,11 @@ from typing import Final
 import rq
 from rq.registry import CanceledJobRegistry, ScheduledJobRegistry
 
+from bide.contrib.rq_sets import DELAYED, GATE
 from bide.errors import UsageError
-
-DELAYED: Final = "rq:delay_queue:"
-"""A sorted set for each queue: job id by due time, in seconds with fractions."""
 
 HINTS: Final = "rq:delay_hint:"
 """A channel for each queue: when the job is due that has just become its earliest."""
-
-GATE: Final = "delay_gate"
-"""The queue that is the origin of delayed jobs for as long as they wait for other jobs.
-
-One serves all queues: a blocking command that takes nothing off its list waits on one list only.
-"""
 
 
 @dataclass(frozen=True)
@@ -30,6 +22,7 @@ class Keys:
     Attributes:
         name: The queue's name.
         delayed: The sorted set of its delayed jobs.
+        other_set: The same where the queue names a key of its own; else empty.
         hints: The channel of its hints.
         list: RQ's list, which workers read.
         gate: RQ's list of the gate.
@@ -41,6 +34,7 @@ class Keys:
 
     name: str
     delayed: str
+    other_set: str
     hints: str
     list: str
     gate: str
@@ -54,15 +48,20 @@ class Keys:
         """The keys of a queue; a subclass may have RQ's prefixes changed.
 
         Raises:
-            UsageError: its name is that of the gate.
+            UsageError: its name is that of the gate, or its `delay_key` is not the name of a key.
         """
         if queue.name == GATE:
             raise UsageError(
                 f"{GATE!r} is where delayed jobs with dependencies pass; call the queue otherwise."
             )
+        usual = f"{DELAYED}{queue.name}"
+        delayed = getattr(queue, "delay_key", usual)
+        if not isinstance(delayed, str) or not delayed:
+            raise UsageError(f"delay_key must be the name of a key, as text, not {delayed!r}.")
         return cls(
             name=queue.name,
-            delayed=f"{DELAYED}{queue.name}",
+            delayed=delayed,
+            other_set="" if delayed == usual else delayed,
             hints=f"{HINTS}{queue.name}",
             list=queue.key,
             gate=f"{queue.redis_queue_namespace_prefix}{GATE}",

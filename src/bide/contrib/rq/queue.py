@@ -16,8 +16,9 @@ from rq.job import Job, JobStatus
 from rq.utils import as_text
 
 from bide.clock import Duration, at_to_us, delay_to_us
-from bide.contrib.rq.keys import GATE, Keys
+from bide.contrib.rq.keys import Keys
 from bide.contrib.rq.scripts import check_connection, run
+from bide.contrib.rq_sets import DELAYED, GATE, OTHER_SETS
 from bide.errors import UsageError
 
 From = Literal["in", "at"]
@@ -35,6 +36,10 @@ class DelayQueue(rq.Queue):
     RQ's own. So is all the rest: `enqueue_at` and `enqueue_in` are for RQ's own scheduler.
     """
 
+    delay_key: str
+    """The sorted set of delayed jobs: job id by due time, in seconds since the epoch. By default
+    `rq:delay_queue:<name>`; a class or an instance may set another."""
+
     _delay_us = 0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -45,11 +50,8 @@ class DelayQueue(rq.Queue):
         """
         super().__init__(*args, **kwargs)
         check_connection(self.connection)
-
-    @property
-    def delay_key(self) -> str:
-        """The sorted set of delayed jobs: job id by due time, in seconds since the epoch."""
-        return self._keys.delayed
+        if "delay_key" not in vars(self) and not hasattr(type(self), "delay_key"):
+            self.delay_key = f"{DELAYED}{self.name}"
 
     @property
     def _keys(self) -> Keys:
@@ -124,20 +126,25 @@ class DelayQueue(rq.Queue):
         end = offset + length - 1 if length >= 0 else -1
         if length == 0:
             return []
-        found = cast("list[bytes]", self.connection.zrange(self.delay_key, offset, end))
+        keys = self._keys
+        found = cast("list[bytes]", self.connection.zrange(keys.delayed, offset, end))
         ids = [as_text(id) for id in found]
         jobs = self.job_class.fetch_many(ids, self.connection, serializer=self.serializer)
         with self.connection.pipeline(transaction=False) as pipe:
             for id in ids:
-                pipe.hget(self.job_class.key_for(id), "delayed_on")
-            queues = pipe.execute(raise_on_error=False)
-        on = self.name.encode()
-        pairs = zip(jobs, queues, strict=True)
-        return [job for job, queue in pairs if job is not None and queue == on and _waits(job)]
+                pipe.hmget(self.job_class.key_for(id), "delayed_on", "delayed_in")
+            places = pipe.execute(raise_on_error=False)
+        ours = [keys.name.encode(), keys.other_set.encode() or None]
+        return [
+            job
+            for job, place in zip(jobs, places, strict=True)
+            if job is not None
+            and ((place == ours and _waits(job)) or _is_delay_rqs(job, keys.name))
+        ]
 
     def delayed_until(self, job: Job | str) -> datetime | None:
         """When a delayed job is due, in UTC; None if it is not delayed."""
-        score = self.connection.zscore(self.delay_key, _id(job))
+        score = self.connection.zscore(self._keys.delayed, _id(job))
         return None if score is None else datetime.fromtimestamp(score, UTC)
 
     def cancel_delayed(self, job: Job | str) -> bool:
@@ -153,7 +160,7 @@ class DelayQueue(rq.Queue):
             self.connection,
             "cancel",
             [keys.jobs + id, keys.delayed, keys.cancelled],
-            [id, self.name, GATE],
+            [id, self.name, GATE, DELAYED],
         )
         if done and isinstance(job, Job):
             job._status = JobStatus.CANCELED
@@ -186,7 +193,7 @@ class DelayQueue(rq.Queue):
                 self.connection,
                 "reschedule",
                 [keys.jobs + id, keys.delayed],
-                [id, self.name, count_from, us, keys.hints, GATE],
+                [id, self.name, count_from, us, keys.hints, GATE, DELAYED],
             )
         )
 
@@ -228,14 +235,16 @@ class DelayQueue(rq.Queue):
         job._status = JobStatus.SCHEDULED
         keys = self._keys
         delayed = self._fields(job, at_front) | {"delayed_on": self.name}
+        if keys.other_set:
+            delayed["delayed_in"] = keys.other_set
         fields = [part for pair in delayed.items() for part in pair]
         reply = run(
             self.connection if pipeline is None or unique else pipeline,
             "delay",
-            [job.key, keys.delayed, keys.queues],
+            [job.key, keys.delayed, keys.queues, OTHER_SETS],
             [
                 *(job.id, count_from, us, "unique" if unique else "", keys.list, keys.hints, call),
-                *fields,
+                *(keys.other_set, *fields),
             ],
         )
         if unique and as_text(reply) == "exists":
@@ -279,8 +288,14 @@ class DelayQueue(rq.Queue):
         }
         if ttl is not None:
             deferred["delay_ttl"] = ttl
+        other_set = self._keys.other_set
+        if other_set:
+            deferred["delay_key"] = other_set
+            pipe.sadd(OTHER_SETS, other_set)
         pipe.sadd(self.redis_queues_keys, self.key)
-        pipe.hdel(job.key, "ttl", "enqueued_at", "delay_ttl", "delayed_on")
+        pipe.hdel(
+            *(job.key, "ttl", "enqueued_at", "delay_ttl", "delay_key", "delayed_on", "delayed_in")
+        )
         pipe.hset(job.key, mapping=deferred)
         pipe.persist(job.key)
 
@@ -302,6 +317,12 @@ def _waits(job: Job) -> bool:
     status = job.get_status(refresh=False)
     at_gate = job.origin == GATE and status in (JobStatus.DEFERRED, JobStatus.QUEUED)
     return at_gate or status == JobStatus.SCHEDULED
+
+
+def _is_delay_rqs(job: Job, name: str) -> bool:
+    """Whether delay-rq delayed it, as `is_delay_rqs` of `common.lua` has it."""
+    waits = job.get_status(refresh=False) == JobStatus.QUEUED and job.origin == name
+    return waits and (job.enqueued_at is None or job.enqueued_at < job.created_at)
 
 
 def _id(job: Job | str) -> str:

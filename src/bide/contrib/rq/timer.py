@@ -20,21 +20,16 @@ from bide import signals
 from bide.connection import LONGEST_RECONNECT_PAUSE, RECONNECT_PAUSE, REPLY_TIMEOUT
 from bide.contrib.rq.connections import GONE, client_like, describe
 from bide.contrib.rq.ears import Ear, Gate, Hints
-from bide.contrib.rq.gate import open_gate, shown
-from bide.contrib.rq.keys import GATE, Keys
+from bide.contrib.rq.gate import open_gate
+from bide.contrib.rq.keys import Keys
+from bide.contrib.rq.mover import Mover
 from bide.contrib.rq.queue import DelayQueue
-from bide.contrib.rq.scripts import NO_CLUSTER, check_connection, run
+from bide.contrib.rq.scripts import NO_CLUSTER, check_connection
 from bide.errors import AccessDenied, BideError, ServerRefused, UsageError
 from bide.logs import Log
 from bide.refusals import translate
 
 log = Log("bide.rq")
-
-AT_ONCE: Final = 100
-"""Jobs per call of the script, so that no call is long."""
-
-LONGEST_SLEEP: Final = 10.0
-"""Seconds: what a lost hint may cost, or a server's clock that is set forward."""
 
 
 class Timer:
@@ -71,12 +66,10 @@ class Timer:
         objects = [DelayQueue(q, connection) if isinstance(q, str) else q for q in given]
         self.name: Final = name or f"{socket.gethostname()}.{os.getpid()}"
         self._connection = connection
-        self._queues = list({q.name: Keys.of(q) for q in objects}.values())
-        self._due = dict.fromkeys((keys.name for keys in self._queues), 0.0)
-        """When to look at each queue, on this process's monotonic clock."""
-        self._server_ahead = 0.0
-        """The server's clock less our monotonic one, in seconds."""
+        self._queues = list(dict.fromkeys(Keys.of(q) for q in objects))
+        self._movers = [Mover(keys) for keys in self._queues]
         self._woken: queue.SimpleQueue[tuple[str, float] | None] = queue.SimpleQueue()
+        """Hints; an empty name where hints may have been missed, None to stop."""
         self._pause = RECONNECT_PAUSE
         self._moved = 0
         self._stopping = False
@@ -99,7 +92,9 @@ class Timer:
         try:
             with signals.heard(self._signalled):
                 self._check_server(client)
-                log.info("timer %s moves what is due of %s", self.name, ", ".join(self._due))
+                log.info("timer %s moves what is due of %s", self.name, ", ".join(self._names()))
+                for mover in self._movers:
+                    mover.look()
                 if burst:
                     self._burst(client)
                 else:
@@ -119,8 +114,8 @@ class Timer:
 
     def _burst(self, client: redis.Redis) -> None:
         open_gate(client, self._queues[0])
-        for keys in self._queues:
-            while not self._stopping and self._move(client, keys) == AT_ONCE:
+        for mover in self._movers:
+            while not self._stopping and self._move(client, mover):
                 pass
 
     def _go_on(self, client: redis.Redis) -> None:
@@ -131,72 +126,61 @@ class Timer:
         for ear in ears:
             ear.start()
         try:
-            self._due = dict.fromkeys(self._due, 0.0)
             while not self._stopping:
-                for keys in self._queues:
-                    if self._due[keys.name] <= time.monotonic():
-                        self._try_to_move(client, keys)
+                for mover in self._movers:
+                    if mover.due <= time.monotonic():
+                        self._try_to_move(client, mover)
                 self._sleep()
         finally:
             for ear in ears:
                 ear.stop()
 
-    def _try_to_move(self, client: redis.Redis, keys: Keys) -> None:
+    def _try_to_move(self, client: redis.Redis, mover: Mover) -> None:
         """Move what is due, or report what is wrong and try again later."""
         try:
-            self._move(client, keys)
+            self._move(client, mover)
         except (redis.RedisError, OSError) as error:
             gone = isinstance(error, GONE)
-            what = "cannot reach the server" if gone else f"cannot move jobs of {keys.name}"
+            what = "cannot reach the server" if gone else f"cannot move jobs of {mover.keys.name}"
             log.warning("timer %s %s (%s); it tries again", self.name, what, error)
-            self._due[keys.name] = time.monotonic() + self._pause * random.uniform(0.5, 1)
+            mover.due = time.monotonic() + self._pause * random.uniform(0.5, 1)
             self._pause = min(2 * self._pause, LONGEST_RECONNECT_PAUSE)
         else:
             self._pause = RECONNECT_PAUSE
 
-    def _move(self, client: redis.Redis, keys: Keys) -> int:
-        """Move what is due of a queue, up to a limit; how many ids were taken off its set."""
-        moved, gone, cancelled, taken, next_due, now = run(
-            client,
-            "move",
-            [keys.delayed, keys.list, keys.scheduled, keys.queues],
-            [keys.name, keys.jobs, AT_ONCE, GATE],
-        )
-        monotonic = time.monotonic()
-        self._server_ahead = float(now) - monotonic
-        read = len(moved) + len(gone) + len(cancelled) + len(taken)
-        left = float(next_due) - float(now) if next_due else LONGEST_SLEEP
-        self._due[keys.name] = monotonic + min(left, LONGEST_SLEEP)
-        self._moved += len(moved)
-        for id in moved:
-            log.debug("job %s moved to %s", shown(id), keys.name)
-        for id in gone:
-            log.warning("job %s of %s is gone; dropped", shown(id), keys.name)
-        for id in cancelled:
-            log.info("job %s of %s was cancelled", shown(id), keys.name)
-        for id in taken:
-            log.warning("job %s of %s was enqueued elsewhere; dropped", shown(id), keys.name)
-        return read
+    def _move(self, client: redis.Redis, mover: Mover) -> bool:
+        """Move what is due of a queue, up to a limit; whether more may be due."""
+        moved, is_more = mover.move(client)
+        self._moved += moved
+        return is_more
 
     def _sleep(self) -> None:
         """Until the next job is due, or something is heard that leaves none to wait for."""
         while not self._stopping:
-            left = min(self._due.values()) - time.monotonic()
+            wake = min(mover.due for mover in self._movers)
+            left = wake - time.monotonic()
             try:
                 hint = self._woken.get(timeout=left) if left > 0 else self._woken.get_nowait()
             except queue.Empty:
                 return
-            if hint is not None:
-                name, due = hint
-                self._due[name] = min(self._due[name], due - self._server_ahead)
+            if hint is None:
+                continue
+            name, due = hint
+            for mover in self._movers:
+                if not name:
+                    mover.look()
+                elif name == mover.keys.name:
+                    mover.hear(due)
+
+    def _names(self) -> list[str]:
+        return list(dict.fromkeys(keys.name for keys in self._queues))
 
     def _hear(self, name: str, due: float) -> None:
         self._woken.put((name, due))
 
     def _look(self) -> None:
         """Look at all queues: hints may have been missed."""
-        for name in self._due:
-            self._woken.put((name, 0.0))
+        self._woken.put(("", 0.0))
 
     def _check_server(self, client: redis.Redis) -> None:
         with suppress(NoPermissionError):  # a user may not have the right to ask

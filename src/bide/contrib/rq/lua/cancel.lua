@@ -1,10 +1,14 @@
 -- Cancel a job that is delayed, as RQ's own cancel would.
 -- KEYS: the job, the sorted set of delayed jobs, RQ's registry of cancelled jobs
--- ARGV: the job's id, the queue's name, the gate's
+-- ARGV: the job's id; the queue's name; the gate's; what the usual sorted sets begin with
 -- Reply: 1, or 0 if it was not delayed
 local job, delayed, cancelled = KEYS[1], KEYS[2], KEYS[3]
-local id, name, gate = ARGV[1], ARGV[2], ARGV[3]
-if not redis.call('ZSCORE', delayed, id) or not is_delayed(judged(job), name, gate) then
+local id, name, gate, delays = unpack(ARGV, 1, 4)
+if not redis.call('ZSCORE', delayed, id) then
+  return 0
+end
+local fields = judged(job)
+if not is_delayed(fields, name, gate, delayed, delays) and not is_delay_rqs(fields, name) then
   return 0
 end
 redis.call('ZREM', delayed, id) -- first: then a full server lets the rest pass

@@ -12,23 +12,36 @@ local function seconds(us)
   return string.format('%d.%06d', math.floor(us / 1000000), us % 1000000)
 end
 
--- Set when a job is due. If nothing is due before it, its Timers hear of it: they sleep until then.
-local function delay_until(delayed, channel, id, due)
+-- Set when a job is due. Its queue's Timers hear of it if they would sleep for longer: if it is due
+-- now, or before every other that is still to come. What was due before now says nothing: members
+-- that no Timer may move stay there.
+local function delay_until(delayed, channel, id, us, now)
+  local due = seconds(us)
   redis.call('ZADD', delayed, due, id)
-  if redis.call('ZRANGE', delayed, 0, 0)[1] == id then
+  local next = redis.call('ZRANGEBYSCORE', delayed, '(' .. seconds(now), '+inf', 'LIMIT', 0, 1)[1]
+  if us <= now or next == id then
     redis.pcall('PUBLISH', channel, due) -- a user without the right to it only loses the hint
   end
+  return due
 end
 
--- Whether a job is delayed on a queue; of its hash: status, origin, enqueued_at, delayed_on,
--- delay_gated.
+-- The fields that the next two judge by.
+local function judged(job)
+  return redis.call(
+    'HMGET', job, 'status', 'origin', 'enqueued_at', 'delayed_on', 'delayed_in', 'delay_gated',
+    'created_at'
+  )
+end
+
+-- Whether a job is delayed on a queue, by us, in this sorted set; `delays` is what the usual sorted
+-- sets begin with.
 --
 -- RQ's save writes back status, origin and enqueued_at as they were when the job was read, and that
 -- may have been at the gate or before it; the fields that begin with "delay" it does not know. RQ's
 -- own enqueue sets an enqueued_at of its own, and its cancel the status.
-local function is_delayed(fields, name, gate)
-  local status, origin, enqueued, on, gated = unpack(fields, 1, 5)
-  if on ~= name or (enqueued and enqueued ~= gated) then
+local function is_delayed(fields, name, gate, delayed, delays)
+  local status, origin, enqueued, on, placed, gated = unpack(fields, 1, 6)
+  if on ~= name or (placed or delays .. on) ~= delayed or (enqueued and enqueued ~= gated) then
     return false
   end
   if origin == gate then
@@ -37,7 +50,10 @@ local function is_delayed(fields, name, gate)
   return origin == name and status == 'scheduled'
 end
 
--- The fields that is_delayed judges by.
-local function judged(job)
-  return redis.call('HMGET', job, 'status', 'origin', 'enqueued_at', 'delayed_on', 'delay_gated')
+-- Whether a job is delayed on a queue by delay-rq, which saves a job as RQ makes it: queued, and
+-- never enqueued. An enqueued_at from before the job was made is of an earlier job of the same id.
+local function is_delay_rqs(fields, name)
+  local status, origin, enqueued, created = fields[1], fields[2], fields[3], fields[7]
+  return status == 'queued' and origin == name
+    and (not enqueued or (created and enqueued < created))
 end

@@ -1,12 +1,12 @@
 -- Save a job and put it where it waits for its due time.
--- KEYS: the job, the sorted set of delayed jobs, RQ's set of queues
+-- KEYS: the job, the sorted set of delayed jobs, RQ's set of queues, the set of unusual sorted sets
 -- ARGV: the job's id; "in" or "at"; microseconds from now or since the epoch; "unique" or "";
---       the queue's key; the channel of hints; what no other call has; then field and value of the
---       job, again and again
+--       the queue's key; the channel of hints; what no other call has; the sorted set's key, or ""
+--       for the usual one; then field and value of the job, again and again
 -- Reply: when it is due, in seconds; "exists" where a unique id is taken; "done" where this very
 --        call was done before: its reply was lost, and the job may have run since
-local job, delayed, queues = KEYS[1], KEYS[2], KEYS[3]
-local id, from, us, unique, queue, channel, call = unpack(ARGV, 1, 7)
+local job, delayed, queues, sets = unpack(KEYS)
+local id, from, us, unique, queue, channel, call, set = unpack(ARGV, 1, 8)
 local kind = redis.call('TYPE', delayed).ok
 if kind ~= 'zset' and kind ~= 'none' then
   return redis.error_reply('WRONGTYPE ' .. delayed .. ' is a ' .. kind .. ', not a sorted set')
@@ -18,16 +18,18 @@ end
 if taken and unique == 'unique' then
   return 'exists'
 end
-local due = tonumber(us)
-if from == 'in' then
-  due = clock() + due
-end
-due = seconds(due)
+local now = clock()
+us = from == 'in' and now + us or tonumber(us)
 redis.call('SADD', queues, queue) -- first: then a full server refuses the whole
+if set ~= '' then
+  redis.call('SADD', sets, set)
+end
 -- What an earlier job of this id may have left; its hash may be about to expire with its result.
-redis.call('HDEL', job, 'ttl', 'enqueued_at', 'delay_queue', 'delay_us', 'delay_ttl')
-redis.call('HSET', job, 'delay_call', call, unpack(ARGV, 8))
+redis.call(
+  'HDEL', job, 'ttl', 'enqueued_at', 'delay_queue', 'delay_us', 'delay_ttl', 'delay_key',
+  'delayed_in'
+)
+redis.call('HSET', job, 'delay_call', call, unpack(ARGV, 9))
 redis.call('PERSIST', job)
 redis.call('PERSIST', job .. ':dependents')
-delay_until(delayed, channel, id, due)
-return due
+return delay_until(delayed, channel, id, us, now)

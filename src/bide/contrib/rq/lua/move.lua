@@ -1,15 +1,21 @@
 -- Move the jobs that are due to the list that RQ's workers read.
 -- KEYS: the sorted set of delayed jobs, the queue's list, RQ's registry of scheduled jobs, RQ's
 --       set of queues
--- ARGV: the queue's name, what a job's key begins with, how many jobs at most; the
---       gate's name
--- Reply: ids that were moved; ids whose job is gone; ids of jobs that were cancelled; ids of jobs
---        that others have taken up; when the next is due, in seconds, or ""; now, in seconds
+-- ARGV: the queue's name; what a job's key and the usual sorted sets begin with; the gate's name;
+--       how many members to read at most; the score to begin at, as ZRANGEBYSCORE takes it; how many
+--       members to pass over there; for how many microseconds a member may have no job
+-- Reply: ids that were moved; of these, how many delay-rq had delayed; ids whose job is gone; ids of
+--        jobs that were cancelled; ids of jobs that others have taken up; ids that stay, and are of
+--        no delayed job; ids that stay until the jobs that they depend on have finished; how many
+--        stay in all; where the next call goes on, a score and how many members to pass over, or ""
+--        if everything that is due was read; when the next is due, in seconds, or ""; now, in seconds
 --
--- A job is moved only if it is delayed on this queue still. RQ's own cancel, delete and enqueue
--- know nothing of the sorted set: what they touched is only taken off it.
+-- A job is moved only if it is delayed on this queue still: by us, or by delay-rq. RQ's own cancel,
+-- delete and enqueue know nothing of the sorted set: what they touched is only taken off it. What
+-- was put there neither by us nor by delay-rq stays; a later call passes over it.
 local delayed, list, scheduled, queues = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local name, prefix, limit, gate = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local name, prefix, delays, gate = unpack(ARGV, 1, 4)
+local limit, from, skip, unsaved = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 for key, wanted in pairs({[list] = 'list', [scheduled] = 'zset'}) do
   local kind = redis.call('TYPE', key).ok
   if kind ~= wanted and kind ~= 'none' then
@@ -39,66 +45,127 @@ local function moment(us)
   )
 end
 
-local now = clock()
-local found = redis.call('ZRANGEBYSCORE', delayed, '-inf', seconds(now), 'WITHSCORES', 'LIMIT', 0,
-  limit)
-local ids, scores = {}, {}
-for i = 1, #found, 2 do
-  ids[#ids + 1] = found[i]
-  scores[#scores + 1] = found[i + 1]
+-- Fields of a job; false if its key holds something else: then nothing is left of the job.
+local function read(job, ...)
+  local fields = redis.pcall('HMGET', job, ...)
+  if not fields.err then return fields end
+  return not string.find(fields.err, 'WRONGTYPE', 1, true) and fields
 end
-local moved, gone, cancelled, taken = {}, {}, {}, {}
-local fields = {}
-for i, id in ipairs(ids) do
-  fields[i] = redis.pcall(
-    'HMGET', prefix .. id, 'status', 'origin', 'enqueued_at', 'delayed_on', 'delay_gated',
-    'delay_front', 'ttl', 'data'
+
+-- Whether the jobs have finished that a job of delay-rq's depends on: RQ asks when the job is
+-- enqueued. One that is not there any more counts as finished.
+local function may_run(job)
+  local several, one, allows = unpack(
+    redis.call('HMGET', job, 'dependency_ids', 'dependency_id', 'allow_dependency_failures')
   )
-  -- Of a job whose key holds something else, nothing is left; what may not be read is not gone.
-  if fields[i].err and not string.find(fields[i].err, 'WRONGTYPE', 1, true) then
-    return redis.error_reply(fields[i].err)
+  local allows_failure = allows and allows ~= '0'
+  local ids = several and select(2, pcall(cjson.decode, several)) or one and { one } or {}
+  if type(ids) ~= 'table' then return false end
+  for _, id in ipairs(ids) do
+    local found = read(prefix .. tostring(id), 'status')
+    local status = found and found[1]
+    if status and status ~= 'finished' and not (allows_failure and status == 'failed') then
+      return false
+    end
+  end
+  return true
+end
+
+local now = clock()
+local found = redis.call('ZRANGEBYSCORE', delayed, from, seconds(now), 'WITHSCORES', 'LIMIT', skip,
+  limit)
+local moved, gone, cancelled, taken, strange, waiting = {}, {}, {}, {}, {}, {}
+local theirs, stay = 0, 0
+local leaving, ids = {}, {}
+
+-- Of a member that is due: the list in which it is told; none if nothing is to be told of it.
+-- Second, whether it stays.
+local function judge(id, score, fields)
+  local on, placed = unpack(fields or {}, 4, 5)
+  local front, ttl, data = unpack(fields or {}, 8, 10)
+  if not data then
+    -- delay-rq adds the member first, and saves the job after it.
+    if now - (tonumber(score) or 0) * 1000000 < unsaved then return nil, true end
+    return gone
+  elseif fields[1] == 'canceled' then
+    return cancelled
+  elseif is_delay_rqs(fields, name) then
+    if not may_run(prefix .. id) then return waiting, true end
+    theirs = theirs + 1
+    return moved, false, false, ttl
+  elseif is_delayed(fields, name, gate, delayed, delays)
+    and not redis.call('ZSCORE', scheduled, id) then
+    return moved, false, front == '1', ttl
+  elseif on and on ~= name and (placed or delays .. on) == delayed then
+    return nil, true -- several queues share the sorted set; it is another's
+  elseif on or redis.call('HEXISTS', prefix .. id, 'delay_queue') == 1 then
+    return taken -- we delayed it
+  end
+  return strange, true
+end
+
+for i = 1, #found, 2 do
+  local id, score = found[i], found[i + 1]
+  local fields = read(
+    prefix .. id, 'status', 'origin', 'enqueued_at', 'delayed_on', 'delayed_in', 'delay_gated',
+    'created_at', 'delay_front', 'ttl', 'data'
+  )
+  if fields and fields.err then -- what may not be read is not gone
+    return redis.error_reply(fields.err)
+  end
+  local told, stays, front, ttl = judge(id, score, fields)
+  if not stays then
+    leaving[#leaving + 1] = { id = id, score = score, told = told, front = front, ttl = ttl }
+    ids[#ids + 1] = id
+  else
+    stay = stay + 1
+    if told then told[#told + 1] = id end
+    if score ~= from then
+      from, skip = score, 0
+    end
+    skip = skip + 1
   end
 end
 
 -- A write is refused (to a user without the right to it): this job and those behind it stay
 -- delayed.
-local function stop(from, refused)
-  for i = from, #ids do redis.call('ZADD', delayed, scores[i], ids[i]) end
+local function stop(first, refused)
+  for i = first, #leaving do redis.call('ZADD', delayed, leaving[i].score, leaving[i].id) end
   return redis.error_reply(refused.err)
 end
 
 if #ids > 0 then
   redis.call('ZREM', delayed, unpack(ids)) -- first: then a full server lets the rest pass
 end
-for i, id in ipairs(ids) do
-  local job = prefix .. id
-  local front, ttl, data = unpack(fields[i], 6, 8)
-  if fields[i].err or not data then
-    gone[#gone + 1] = id
-  elseif fields[i][1] == 'canceled' then
-    cancelled[#cancelled + 1] = id
-  elseif not is_delayed(fields[i], name, gate) or redis.call('ZSCORE', scheduled, id) then
-    taken[#taken + 1] = id
-  else
-    local pushed = redis.pcall(front == '1' and 'LPUSH' or 'RPUSH', list, id)
+for i, one in ipairs(leaving) do
+  if one.told == moved then
+    local job = prefix .. one.id
+    local pushed = redis.pcall(one.front and 'LPUSH' or 'RPUSH', list, one.id)
     if type(pushed) == 'table' then return stop(i, pushed) end
-    local set = redis.pcall('HSET', job, 'status', 'queued', 'origin', name, 'enqueued_at',
+    local saved = redis.pcall('HSET', job, 'status', 'queued', 'origin', name, 'enqueued_at',
       moment(now))
-    if type(set) == 'table' then
-      redis.call(front == '1' and 'LPOP' or 'RPOP', list)
-      return stop(i, set)
+    if type(saved) == 'table' then
+      redis.call(one.front and 'LPOP' or 'RPOP', list)
+      return stop(i, saved)
     end
-    redis.pcall('HDEL', job, 'delay_front', 'delayed_on', 'delay_gated')
-    if ttl and tonumber(ttl) then
-      redis.pcall('EXPIRE', job, ttl)
-      redis.pcall('EXPIRE', job .. ':dependents', ttl)
-      redis.pcall('EXPIRE', prefix .. ':' .. id .. ':dependencies', ttl) -- RQ has two colons there
+    redis.pcall('HDEL', job, 'delay_front', 'delayed_on', 'delayed_in', 'delay_gated')
+    if one.ttl and tonumber(one.ttl) then
+      redis.pcall('EXPIRE', job, one.ttl)
+      redis.pcall('EXPIRE', job .. ':dependents', one.ttl)
+      redis.pcall('EXPIRE', prefix .. ':' .. one.id .. ':dependencies', one.ttl) -- RQ's two colons
     end
-    moved[#moved + 1] = id
   end
+  one.told[#one.told + 1] = one.id
 end
 if #moved > 0 then
   redis.pcall('SADD', queues, list)
 end
-local head = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
-return { moved, gone, cancelled, taken, head[2] or '', seconds(now) }
+if #found < 2 * limit then
+  from, skip = '', 0
+end
+local next = redis.call('ZRANGEBYSCORE', delayed, '(' .. seconds(now), '+inf', 'WITHSCORES', 'LIMIT',
+  0, 1)
+return {
+  moved, theirs, gone, cancelled, taken, strange, waiting, stay, from, skip, next[2] or '',
+  seconds(now)
+}

@@ -2,8 +2,8 @@
 -- KEYS: the gate's list
 -- ARGV: what a job's key, a sorted set of delayed jobs and a channel of hints begin with; the
 --       gate's name; how many jobs to pass over, and how many to read at most
--- Reply: how many were read; ids that were let through; ids of no job that waits for its delay; the
---        queue of each that stays, because another program uses the key of the queue's sorted set
+-- Reply: how many were read; ids that were let through; ids of no job that waits for its delay; of
+--        each that stays, the key of its queue's sorted set, which another program uses
 --
 -- RQ's worker has pushed each to the gate's list because the job's origin says so. Here the job
 -- gets its own queue as origin again. It leaves the list last: what is refused on the way stays
@@ -15,7 +15,8 @@ local ids = redis.call('LRANGE', list, first, first + limit - 1)
 local fields = {}
 for i, id in ipairs(ids) do
   fields[i] = redis.pcall(
-    'HMGET', jobs .. id, 'status', 'origin', 'enqueued_at', 'delay_queue', 'delay_us', 'delay_ttl'
+    'HMGET', jobs .. id, 'status', 'origin', 'enqueued_at', 'delay_queue', 'delay_us', 'delay_ttl',
+    'delay_key'
   )
   -- Of a job whose key holds something else, nothing is left; what may not be read is not gone.
   if fields[i].err and not string.find(fields[i].err, 'WRONGTYPE', 1, true) then
@@ -27,26 +28,30 @@ local now = clock()
 local through, strays, stay = {}, {}, {}
 for i, id in ipairs(ids) do
   local job = jobs .. id
-  local status, origin, enqueued, queue, us, ttl = unpack(fields[i], 1, 6)
+  local status, origin, enqueued, queue, us, ttl, set = unpack(fields[i], 1, 7)
   -- As one says that was read before, and saved.
   local waits = status == 'queued' or status == 'deferred'
   if fields[i].err or not waits or origin ~= gate or not queue or not tonumber(us) then
     redis.call('LREM', list, 1, id)
     strays[#strays + 1] = id
   else
-    local kind = redis.call('TYPE', delays .. queue).ok
+    local delayed = set or delays .. queue
+    local kind = redis.call('TYPE', delayed).ok
     if kind ~= 'zset' and kind ~= 'none' then
-      stay[#stay + 1] = queue
+      stay[#stay + 1] = delayed
     else
-      delay_until(delays .. queue, hints .. queue, id, seconds(now + us))
+      delay_until(delayed, hints .. queue, id, now + us, now)
       redis.call('HSET', job, 'status', 'scheduled', 'origin', queue, 'delayed_on', queue)
+      if set then
+        redis.call('HSET', job, 'delayed_in', set)
+      end
       if enqueued then
         redis.call('HSET', job, 'delay_gated', enqueued)
       end
       if ttl then
         redis.call('HSET', job, 'ttl', ttl)
       end
-      redis.call('HDEL', job, 'enqueued_at', 'delay_queue', 'delay_us', 'delay_ttl')
+      redis.call('HDEL', job, 'enqueued_at', 'delay_queue', 'delay_us', 'delay_ttl', 'delay_key')
       redis.call('PERSIST', job) -- its ttl, if one was saved, began when it came here
       redis.call('PERSIST', job .. ':dependents')
       redis.call('PERSIST', jobs .. ':' .. id .. ':dependencies') -- RQ has two colons there

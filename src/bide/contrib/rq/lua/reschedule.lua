@@ -1,16 +1,18 @@
 -- Set when a delayed job is due.
 -- KEYS: the job, the sorted set of delayed jobs
 -- ARGV: the job's id; the queue's name; "in" or "at"; microseconds from now or since the epoch;
---       the channel of hints; the gate's name
+--       the channel of hints; the gate's name; what the usual sorted sets begin with
 -- Reply: 1, or 0 if it was not delayed
 local job, delayed = KEYS[1], KEYS[2]
 local id, name, from, us, channel = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
-local gate = ARGV[6]
-if not redis.call('ZSCORE', delayed, id) or not is_delayed(judged(job), name, gate) then
+local gate, delays = ARGV[6], ARGV[7]
+if not redis.call('ZSCORE', delayed, id) then
   return 0
 end
-if from == 'in' then
-  us = clock() + us
+local fields = judged(job)
+if not is_delayed(fields, name, gate, delayed, delays) and not is_delay_rqs(fields, name) then
+  return 0
 end
-delay_until(delayed, channel, id, seconds(us))
+local now = clock()
+delay_until(delayed, channel, id, from == 'in' and now + us or us, now)
 return 1
