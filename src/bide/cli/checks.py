@@ -14,7 +14,9 @@ from typing import Any, Final, Literal, NamedTuple
 import redis
 
 from bide.cli.probe import Readings
+from bide.cli.screen import count
 from bide.clock import describe
+from bide.contrib.rq_sets import DELAYED, OVERDUE, DelaySet
 from bide.embedded import OLDEST
 from bide.version import VERSION
 
@@ -307,6 +309,35 @@ def _ticks(readings: Readings) -> Iterator[Finding]:
     if hz is not None:
         says = f"{hz}: bide keeps time itself, and does not depend on it"
         yield Finding("hz", "ok" if int(hz) >= 10 else "warn", says, _HZ if int(hz) < 10 else "")
+
+
+def delayed_jobs_of_rq(sets: Sequence[DelaySet] | None) -> Iterator[Finding]:
+    """Whether a Timer moves the delayed jobs of RQ's queues; nothing where there are none."""
+    check = "rq timer"
+    if sets is None:
+        yield Finding(check, "note", "RQ's keys are denied, so its delayed jobs are not looked at")
+        return
+    for each in sets:
+        jobs, late = count(each.overdue + each.waiting, "job"), count(each.overdue, "job")
+        alive = f"{each.timers} alive" if each.timers else "no timer alive"
+        fix = "Start one for its queue: bide rq-timer QUEUE."
+        if each.key.startswith(DELAYED):
+            fix = f"Start one: bide rq-timer {each.key.removeprefix(DELAYED)}."
+        if each.overdue and not each.timers:
+            yield Finding(check, "fail", f"{late} overdue in {each.key}, {alive}", fix)
+        elif not each.timers:
+            yield Finding(check, "warn", f"{jobs} in {each.key}, {alive}", fix)
+        elif each.overdue > each.left:
+            fix = "Read the Timers' logs; if it is load, start another Timer."
+            says = f"{late} overdue by more than {describe(OVERDUE)} in {each.key}, timers: {alive}"
+            yield Finding(check, "warn", says, fix)
+        else:
+            yield Finding(check, "ok", f"{jobs} in {each.key}, timers: {alive}")
+        if each.strange:
+            says = (
+                f"{count(each.strange, 'member')} of {each.key} stay: not delayed jobs of its queue"
+            )
+            yield Finding(check, "warn", says, "The Timers' logs name them; ZREM removes them.")
 
 
 _HZ: Final = "CONFIG SET hz 10: below, the server is slow to notice clients that have gone."

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from bide.cli.checks import Finding, diagnose, report
+from bide.cli.checks import Finding, delayed_jobs_of_rq, diagnose, report
 from bide.cli.options import json_option, server_options
-from bide.cli.probe import probe
+from bide.cli.probe import delayed_on_rq, probe
 from bide.cli.screen import Cell, Style, echo, echo_json, hanging
 from bide.cli.site import Site
 from bide.errors import AccessDenied, ServerRefused, UsageError
@@ -19,13 +19,17 @@ _STYLE: dict[str, Style] = {"ok": "green", "warn": "yellow", "fail": "red", "not
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, url: str | None, prefix: str | None, as_json: bool) -> None:
-    """Check the server's settings, its clock and the way to it.
+    """Check the server's settings, its clock and the way to it; and RQ's delayed jobs.
 
     Exits with 1 if a check fails. Each line is ok, warn (safe today), fail (jobs are lost,
     refused or late), or a note, and says how to mend what is not ok.
     """
     site = Site(url, prefix)
-    findings = [*diagnose(probe(site.client.url)), _scripts(site)]
+    findings = [
+        *diagnose(probe(site.client.url)),
+        _scripts(site),
+        *delayed_jobs_of_rq(delayed_on_rq(site.client)),
+    ]
     failed = any(finding.verdict == "fail" for finding in findings)
     if as_json:
         echo_json({"ok": not failed, "server": site.where, "checks": report(findings)})

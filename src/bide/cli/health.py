@@ -1,7 +1,8 @@
 """`bide health`: whether the server answers, and whether jobs of queues run on time.
 
-For probes of containers and monitors: it imports no code of the application, asks the server
-twice, and says with its exit code what it found.
+For probes of containers and monitors: it imports no code of the application, asks the server a
+few times, and says with its exit code what it found. Where no queue is named, it also looks at the
+delayed jobs of RQ's queues, which a Timer is to move.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from typing import Any
 import click
 
 from bide.cli.options import json_option, queues_option, server_options
+from bide.cli.probe import delayed_on_rq
 from bide.cli.queues import next_due
-from bide.cli.screen import echo, echo_json
+from bide.cli.screen import count, echo, echo_json
 from bide.cli.site import Site
 from bide.clock import describe, to_us
+from bide.contrib.rq_sets import DelaySet
 from bide.errors import BideError, UsageError
 from bide.ops.inspect import Counts
 from bide.ops.registry import WorkerSeen
@@ -45,19 +48,23 @@ def health(
     """Exit with 0 if the server answers and queues are served.
 
     With --queue, a live worker must serve it; with --max-lateness, no job may be overdue by
-    more. Else it exits with 1 and says what is wrong, a line each. It imports no code of
-    yours. A job is overdue while it waits; a paused queue's jobs are too.
+    more. Otherwise it exits with 1 and says what is wrong, a line each. It imports no code
+    of yours. A job is overdue while it waits; a paused queue's jobs are too. Without --queue,
+    delayed jobs of RQ's queues need a live Timer (bide rq-timer) once they are due.
     """
     limit = None if max_lateness is None else to_us(max_lateness, "--max-lateness") / 1e6
     site = Site(url, prefix)
     counts: dict[str, Counts] = {}
     workers: list[WorkerSeen] = []
+    sets: list[DelaySet] = []
     try:
         there = site.queues()
         asked = list(dict.fromkeys(queues)) or there
         counts = site.counts(asked)
         workers = [worker for worker in site.workers() if worker.ago <= ALIVE]
         problems = _problems(asked, bool(queues), there, counts, workers, limit)
+        sets = [] if queues else delayed_on_rq(site.client) or []
+        problems += _problems_of_rq(sets, limit)
     except UsageError:
         raise
     except BideError as error:
@@ -65,7 +72,7 @@ def health(
             raise
         problems = [str(error)]
     if as_json:
-        echo_json(_report(site, problems, counts, workers))
+        echo_json(_report(site, problems, counts, workers, sets))
     elif problems:
         for problem in problems:
             echo(problem, "red")
@@ -95,6 +102,16 @@ def _problems(
     return found
 
 
+def _problems_of_rq(sets: Sequence[DelaySet], limit: float | None) -> list[str]:
+    found = []
+    for each in sets:
+        if each.overdue and not each.timers:
+            found.append(f"{count(each.overdue, 'job')} overdue in {each.key}, no timer alive.")
+        elif limit is not None and each.lateness > limit:
+            found.append(f"{each.key}: a job is overdue by {describe(each.lateness)}.")
+    return found
+
+
 def lateness(counts: Counts) -> float:
     """Seconds by which the job that waits longest is overdue; 0 where none waits."""
     due = next_due(counts)
@@ -110,7 +127,11 @@ def _served(counts: dict[str, Counts], workers: Sequence[WorkerSeen]) -> str:
 
 
 def _report(
-    site: Site, problems: list[str], counts: dict[str, Counts], workers: Sequence[WorkerSeen]
+    site: Site,
+    problems: list[str],
+    counts: dict[str, Counts],
+    workers: Sequence[WorkerSeen],
+    sets: Sequence[DelaySet],
 ) -> dict[str, Any]:
     return {
         "ok": not problems,
@@ -123,5 +144,14 @@ def _report(
                 "paused": each.paused,
             }
             for name, each in counts.items()
+        },
+        "rq": {
+            each.key: {
+                "lateness": each.lateness,
+                "overdue": each.overdue,
+                "waiting": each.waiting,
+                "timers": each.timers,
+            }
+            for each in sets
         },
     }

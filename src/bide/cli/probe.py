@@ -20,6 +20,8 @@ from redis.retry import Retry
 
 from bide import sync
 from bide.connection import options, resolve_prefix
+from bide.contrib import rq_sets
+from bide.contrib.rq_sets import DelaySet
 from bide.errors import BideError
 from bide.keys import keys_of
 from bide.refusals import translate
@@ -139,6 +141,22 @@ def queues_with_keys(client: sync.Client, prefix: str) -> set[str]:
     except (lib.RedisError, OSError) as error:
         raise translate(error, client.where) from None
     return names
+
+
+def delayed_on_rq(client: sync.Client) -> list[DelaySet] | None:
+    """The sets of RQ's delayed jobs; None where the server does not let us look.
+
+    Raises:
+        BideError: the server cannot be reached.
+    """
+    if read_servers(client.url).kind == "cluster":  # RQ cannot be there
+        return []
+    try:
+        return rq_sets.look(sync.node_of(client, rq_sets.QUEUES))
+    except lib.ResponseError:
+        return None
+    except (lib.RedisError, OSError) as error:
+        raise translate(error, client.where) from None
 
 
 def _measure(client: redis.Redis) -> tuple[float | None, float, list[float]]:

@@ -17,6 +17,7 @@ What makes it hold:
   its delay begins.
 - Timers sleep until the next due time. A job that becomes the earliest is published as a hint; a
   lost hint costs ten seconds at most. While delay-rq adds jobs, which publishes nothing, they poll.
+- A Timer's heartbeat is a record among RQ's workers; `bide health` reads it.
 
 RQ's keys have no hash tag, so this needs one server or a Sentinel, and no cluster.
 """

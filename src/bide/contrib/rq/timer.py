@@ -23,6 +23,7 @@ from bide.contrib.rq.ears import Ear, Gate, Hints
 from bide.contrib.rq.gate import open_gate
 from bide.contrib.rq.keys import Keys
 from bide.contrib.rq.mover import Mover
+from bide.contrib.rq.presence import Presence
 from bide.contrib.rq.queue import DelayQueue
 from bide.contrib.rq.scripts import NO_CLUSTER, check_connection
 from bide.errors import AccessDenied, BideError, ServerRefused, UsageError
@@ -68,6 +69,7 @@ class Timer:
         self._connection = connection
         self._queues = list(dict.fromkeys(Keys.of(q) for q in objects))
         self._movers = [Mover(keys) for keys in self._queues]
+        self._presence = Presence(self.name, self._movers)
         self._woken: queue.SimpleQueue[tuple[str, float] | None] = queue.SimpleQueue()
         """Hints; an empty name where hints may have been missed, None to stop."""
         self._pause = RECONNECT_PAUSE
@@ -127,6 +129,7 @@ class Timer:
             ear.start()
         try:
             while not self._stopping:
+                self._presence.beat(client)
                 for mover in self._movers:
                     if mover.due <= time.monotonic():
                         self._try_to_move(client, mover)
@@ -134,6 +137,7 @@ class Timer:
         finally:
             for ear in ears:
                 ear.stop()
+            self._presence.end(self._connection)
 
     def _try_to_move(self, client: redis.Redis, mover: Mover) -> None:
         """Move what is due, or report what is wrong and try again later."""
@@ -158,7 +162,7 @@ class Timer:
         """Until the next job is due, or something is heard that leaves none to wait for."""
         while not self._stopping:
             wake = min(mover.due for mover in self._movers)
-            left = wake - time.monotonic()
+            left = min(wake, self._presence.due) - time.monotonic()
             try:
                 hint = self._woken.get(timeout=left) if left > 0 else self._woken.get_nowait()
             except queue.Empty:
