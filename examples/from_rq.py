@@ -1,11 +1,11 @@
-"""Moving a live system from RQ, while both run.
+"""Moving a live system from RQ, while RQ's workers run.
 
-The functions stay as they are. What is scheduled in RQ moves here with its id and its moment, also
-if the move is broken off and begun again; what is queued there, RQ's worker finishes. It prints:
+The functions stay as they are. What is scheduled in RQ, or delayed by delay-rq or by bide's
+`DelayQueue`, moves here with id, due time, meta, description, time-out and retries. A move that is
+broken off can be begun again. What is queued there, RQ's worker finishes. It prints:
 
-    in RQ: 1 queued, 2 scheduled
+    in RQ: 1 scheduled, 1 delayed
     moved 2, then 0
-    in RQ: 0 queued, 0 scheduled
     RQ greeted ann
     bide greeted bob
     bide greeted cy
@@ -16,9 +16,9 @@ from datetime import timedelta
 
 import redis
 import rq
-import rq.job
 
 import bide
+from bide.contrib.rq import DelayQueue
 
 queue = bide.Queue("greetings")
 
@@ -28,30 +28,33 @@ def greet(name: str) -> str:
     return f"{'RQ' if rq.get_current_job() else 'bide'} greeted {name}"
 
 
-def move(old: rq.Queue, new: bide.Queue) -> int:
-    """Move what is scheduled; no RQ scheduler may run meanwhile, RQ workers may."""
-    ids = old.scheduled_job_registry.get_job_ids()
-    jobs = rq.job.Job.fetch_many(ids, connection=old.connection)
-    for id, job in zip(ids, jobs, strict=True):
-        if job is None:  # RQ's registry outlived it
-            continue
-        due = old.scheduled_job_registry.get_scheduled_time(job)
-        module, _, function = str(job.func_name).rpartition(".")
-        # First here, then not there: who is killed in between moves it again, under the same id.
-        new.enqueue_call(f"{module}:{function}", job.args, job.kwargs, at=due, job_id=id)
-        job.delete()
-    return len(ids)
+def move(old: DelayQueue, new: bide.Queue) -> int:
+    """Move what is scheduled or delayed; RQ's workers may run, but no scheduler and no Timer."""
+    due = {job.id: old.delayed_until(job) for job in old.delayed_jobs()}
+    scheduled = old.scheduled_job_registry
+    due |= {id: scheduled.get_scheduled_time(id) for id in scheduled.get_job_ids()}
+    jobs = [j for j in old.job_class.fetch_many(due, old.connection) if j is not None]
+    for job in jobs:
+        left, intervals = job.retries_left or 0, job.retry_intervals or [0]
+        options: bide.Options = {"at": due[job.id], "job_id": job.id, "meta": job.meta}
+        options["description"] = (job.description or "")[:500] or None
+        options["timeout"] = "365d" if job.timeout == -1 else job.timeout  # -1: for ever
+        options["retry"] = bide.Retry(left, backoff=intervals[-left:])
+        task = ":".join(str(job.func_name).rsplit(".", 1))
+        new.enqueue_call(task, job.args, job.kwargs, **options)
+        job.delete()  # after the enqueue: a move that is killed here moves the same id again
+        old.connection.zrem(old.delay_key, job.id)
+    return len(jobs)
 
 
 def main() -> None:
-    old = rq.Queue("greetings", connection=redis.Redis.from_url(os.environ["BIDE_URL"]))
+    old = DelayQueue("greetings", connection=redis.Redis.from_url(os.environ["BIDE_URL"]))
     now = old.enqueue(greet.function, "ann")
-    later = [old.enqueue_in(timedelta(seconds=1), greet.function, name) for name in ("bob", "cy")]
-
-    print(f"in RQ: {old.count} queued, {old.scheduled_job_registry.count} scheduled")
+    bob = old.enqueue_in(timedelta(seconds=1), greet.function, "bob")
+    cy = old.enqueue(greet.function, "cy", delay=1, job_timeout=30, retry=rq.Retry(2))
+    print(f"in RQ: {old.scheduled_job_registry.count} scheduled, {len(old.delayed_jobs())} delayed")
     print(f"moved {move(old, queue)}, then {move(old, queue)}")
     rq.SimpleWorker([old], connection=old.connection).work(burst=True, logging_level="ERROR")
-    print(f"in RQ: {old.count} queued, {old.scheduled_job_registry.count} scheduled")
     print(now.return_value())
-    for job in later:
+    for job in (bob, cy):
         print(queue.fetch(job.id).wait(timeout=30))

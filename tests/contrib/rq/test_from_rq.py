@@ -1,0 +1,76 @@
+"""The example's `move` takes all that waits in RQ, whoever delayed it, with what was said of it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from types import ModuleType
+
+import pytest
+import redis
+import rq
+
+import bide
+from bide.contrib.rq import DelayQueue
+from bide.payload.codec import Body, decode_body
+from tests.contrib.rq import jobs
+from tests.contrib.rq.delay_rq import OldQueue
+from tests.contrib.rq.rqs import burst
+
+
+@pytest.fixture
+def example(one_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    monkeypatch.setenv("BIDE_URL", one_url)
+    monkeypatch.delitem(sys.modules, "examples.from_rq", raising=False)
+    module = importlib.import_module("examples.from_rq")
+    yield module
+    module.queue.close()
+
+
+def stored(connection: redis.Redis, id: str) -> Body:
+    """The job as bide's workers read it."""
+    data = connection.hget("bide:{mail}:jobs", id)
+    assert isinstance(data, bytes)
+    return decode_body(data)
+
+
+@pytest.mark.parametrize("key", ["", "shop:later"])
+def test_each_set_is_moved_with_all_that_was_said_of_its_jobs(
+    example: ModuleType, one_connection: redis.Redis, key: str
+) -> None:
+    queue, old = DelayQueue("mail", one_connection), OldQueue("mail", one_connection)
+    if key:
+        queue.delay_key = old.delay_key = key
+    about = {"description": "one", "meta": {"by": "shop"}, "retry": rq.Retry(3, [0, 5, 60])}
+    moment = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=2)
+    ours = queue.enqueue(jobs.add, 1, b=2, delay=7200, job_timeout=33, **about)
+    theirs = old.enqueue_call(jobs.add, (1,), {"b": 2}, delay=7200, timeout=33, **about)
+    rqs = queue.enqueue_at(moment, jobs.add, 1, b=2, job_timeout=33, **about)
+    endless = queue.enqueue(jobs.add, 1, delay=7200, job_timeout=-1)
+    past = old.enqueue_delay_job(old.create_job(jobs.add, (1,)), 1)
+    cancelled = old.enqueue(jobs.add, 1, delay=60)
+    cancelled.cancel()
+    plain = queue.enqueue(jobs.add, 1)
+    due = {job.id: queue.delayed_until(job) for job in (ours, theirs)} | {rqs.id: moment}
+    with closing(bide.Queue("mail")) as new:
+        assert example.move(queue, new) == 5
+        assert example.move(queue, new) == 0
+        for before in (ours, theirs, rqs):
+            job = new.fetch(before.id)
+            assert job.due == due[before.id]
+            assert (job.task, job.args, job.kwargs) == ("tests.contrib.rq.jobs:add", (1,), {"b": 2})
+            assert (job.description, job.meta) == ("one", {"by": "shop"})
+            body = stored(one_connection, before.id)
+            assert body.timeout == 33
+            assert body.retry == bide.Retry(3, backoff=[0, 5, 60])
+        assert new.fetch(past.id).status == "waiting"
+        assert new.fetch(endless.id).status == "delayed"
+        assert stored(one_connection, endless.id).timeout == 365 * 86_400
+        assert stored(one_connection, endless.id).retry == bide.Retry(0, backoff=[0])
+    assert one_connection.zrange(queue.delay_key, 0, -1) == [cancelled.id.encode()]
+    assert queue.scheduled_job_registry.count == 0
+    assert queue.job_ids == [plain.id]
+    assert burst(queue) == 0
