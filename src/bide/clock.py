@@ -159,11 +159,16 @@ def to_bytes(size: Any, what: str) -> int:
     """
     found = _SIZE.fullmatch(size) if isinstance(size, str) else None
     if found is not None:
-        return int(float(found[1]) * _UNITS[found[2].upper()])
-    if isinstance(size, int) and not isinstance(size, bool) and size > 0:
-        return size
+        number = int(float(found[1]) * _UNITS[found[2].upper()])
+    else:
+        number = size if isinstance(size, int) and not isinstance(size, bool) else 0
+    if 0 < number <= MOST_BYTES:
+        return number
     raise UsageError(f"{what} must be a size such as 500MB or 2GB, not {size!r}.")
 
+
+MOST_BYTES: Final = 10**15
+"""A petabyte: a larger size is a mistake, and is refused."""
 
 _UNITS: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _SIZE: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?((?:[kmg]?b)?)", re.IGNORECASE)

@@ -24,9 +24,9 @@ class PayloadError(BideError, TypeError):
 
 
 class ResultDropped(PayloadError):
-    """The result of a completed job was dropped, because its queue keeps so many bytes of results.
+    """The server dropped a completed job's result, to keep its queue within its budget of bytes.
 
-    `Retention(results=...)` says how many.
+    `Retention(results=...)` sets the budget.
     """
 
 

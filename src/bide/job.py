@@ -52,6 +52,8 @@ class RunRecord(NamedTuple):
     """When it was first due, before any retry or snooze."""
     ended_us: int
     """When it finished, where its place among the finished does not say so; else 0."""
+    dropped: int = 0
+    """How many bytes its result had, if that was dropped because the queue's were too large."""
 
     @classmethod
     def read(cls, line: bytes | None) -> RunRecord | None:
@@ -62,12 +64,13 @@ class RunRecord(NamedTuple):
             head, rest = line[:34].decode(), line[35:].decode().split(" ")
             priority, attempt, crashes, strikes, alone, started, worker, due, *more = rest
             ended = more.pop()[:-1] if more and more[-1].endswith("e") else "0"
+            dropped = more.pop()[:-1] if more and more[-1].endswith("d") else "0"
             if more and more[-1].endswith("m"):  # since when nobody serves its task
                 more.pop()
             if more and more[-1].endswith("r"):  # the name of the call that retried it
                 more.pop()
             (first,) = more or (due,)
-            if any(len(number) > _LONGEST for number in (*rest[:6], due, first, ended)):
+            if any(len(number) > _LONGEST for number in (*rest[:6], due, first, ended, dropped)):
                 return None
             return cls(
                 token=int(head[:16]),
@@ -82,6 +85,7 @@ class RunRecord(NamedTuple):
                 due_us=int(due),
                 first_us=int(first),
                 ended_us=int(ended),
+                dropped=int(dropped),
             )
         except (ValueError, IndexError):
             return None

@@ -68,7 +68,6 @@ LAYOUT: Final[dict[str, Key]] = {
     ),
     "run": Key(":run", "hash", "job id → run record, from the first claim on"),
     "results": Key(":results", "hash", "job id → encoded result, where it is not None"),
-    "sizes": Key(":sizes", "zset", "`<bytes> <id>` of a large result → when its job finished (µs)"),
     "notes": Key(
         ":notes",
         "hash",
@@ -176,9 +175,10 @@ META: Final[dict[str, str]] = {
     "gap_at": "when that was noticed",
     "lease_us": "the longest lease that any claim has asked for",
     "drain_until": "one worker drains for a suspect; no other begins to before this",
-    "retention": "count and age in µs of what is kept completed, failed, cancelled, and bytes of "
-    "results, if configured",
-    "result_bytes": "the sum of `sizes`",
+    "retention": "count and age in µs of what is kept completed, failed, cancelled, if configured",
+    "result_budget": "how many bytes of results are kept, if configured",
+    "result_bytes": "how many bytes the results of 2,000 and more have, while there are any",
+    "results_from": "from which completion on these are looked at when they are too many",
     "own": "1 once a job was to be kept for a time of its own",
     "listened": "until when `events` is held open, and since when (µs), while someone listens",
     "limited": "1 while the queue may have limits: only then is any of the next four read",

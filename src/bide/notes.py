@@ -72,13 +72,6 @@ class Move(NamedTuple):
     """When it was due since."""
 
 
-class Dropped(NamedTuple):
-    """The job's result was dropped, because those of its queue were over their budget."""
-
-    at: datetime
-    bytes: int
-
-
 class Notes(NamedTuple):
     """All notes of a job, each kind oldest first."""
 
@@ -86,7 +79,6 @@ class Notes(NamedTuple):
     logs: tuple[LogLine, ...] = ()
     progress: Progress | None = None
     moves: tuple[Move, ...] = ()
-    dropped: Dropped | None = None
 
     @property
     def error(self) -> ErrorInfo | None:
@@ -112,7 +104,6 @@ def read_notes(raw: bytes | None) -> Notes:
     logs: list[LogLine] = []
     moves: list[Move] = []
     progress: Progress | None = None
-    dropped: Dropped | None = None
     for line in raw.split(b"\n"):
         kind, _, rest = line.partition(b" ")
         try:
@@ -128,12 +119,9 @@ def read_notes(raw: bytes | None) -> Notes:
             elif kind == b"R":
                 moved, was, due = (from_us(int(number)) for number in rest.split(b" "))
                 moves.append(Move(moved, was, due))
-            elif kind == b"D":
-                at, size = rest.split(b" ")
-                dropped = Dropped(from_us(int(at)), int(size))
         except (ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
             continue
-    return Notes(tuple(attempts), tuple(logs), progress, tuple(moves), dropped)
+    return Notes(tuple(attempts), tuple(logs), progress, tuple(moves))
 
 
 def _attempt(text: bytes) -> Attempt:

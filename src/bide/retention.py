@@ -30,36 +30,42 @@ class Retention:
     count: int = 10_000
     """How many of each are kept at most."""
     results: int | str = 100_000_000
-    """How many bytes of results the queue keeps: when a new one does not fit, the oldest go.
+    """Maximum bytes of results that the queue keeps, or text such as `"1GB"`.
 
-    The jobs themselves stay, and reading a dropped result raises `ResultDropped`. Results under
-    2,000 bytes are not counted.
+    If a new result does not fit, the server drops the oldest results. The jobs stay; reading a
+    dropped result raises `ResultDropped`. Results under 2,000 bytes are not counted.
     """
 
     def stored(self) -> str:
-        """As the queue's settings hold it: count and age in µs of each state, bytes of results.
+        """As the queue's settings hold it: count and age in µs of each state.
 
         Raises:
-            UsageError: an age is not a duration, the count is not from 0 to a million, or the bytes
-                are no size.
+            UsageError: an age is not a duration, or the count is not from 0 to a million.
         """
         count = self.count
         if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MOST:
             raise UsageError(f"Retention count must be from 0 to {MOST:,}, not {count!r}.")
         ages = [to_us(getattr(self, state), f"Retention {state}") for state in _STATES]
-        kept = " ".join(f"{count} {age}" for age in ages)
-        return f"{kept} {to_bytes(self.results, 'Retention results')}"
+        return " ".join(f"{count} {age}" for age in ages)
+
+    def result_bytes(self) -> int:
+        """How many bytes of results are kept.
+
+        Raises:
+            UsageError: `results` is no size.
+        """
+        return to_bytes(self.results, "Retention results")
 
     @classmethod
-    def read(cls, text: bytes | None) -> Retention:
+    def read(cls, text: bytes | None, results: bytes | None = None) -> Retention:
         """From the queue's settings; the default where nothing was set that can be read."""
         found = _STORED.fullmatch(text or b"")
+        kept = int(results) if results and results.isdigit() else cls.results
         if not found:
-            return cls()
-        count, completed, _, failed, _, cancelled, *results = map(int, found[0].split())
-        kept = results[0] if results else cls.results
+            return cls(results=kept)
+        count, completed, _, failed, _, cancelled = map(int, found[0].split())
         return cls(completed / 1e6, failed / 1e6, cancelled / 1e6, count, kept)
 
 
-_STORED: Final = re.compile(rb"([0-9]{1,16} ){5}[0-9]{1,16}( [0-9]{1,16})?")
+_STORED: Final = re.compile(rb"([0-9]{1,16} ){5}[0-9]{1,16}")
 _STATES: Final = ("completed", "failed", "cancelled")

@@ -46,8 +46,8 @@ def test_the_oldest_results_go_when_a_new_one_does_not_fit(q: Probe) -> None:
     old = q.fetch("a00")
     assert old is not None
     assert old.raw_result is None
-    assert old.notes.dropped is not None
-    assert old.notes.dropped.bytes == 4 * KB
+    assert old.run is not None
+    assert old.run.dropped == 4 * KB
 
 
 def test_one_that_is_larger_than_the_budget_is_dropped_itself(q: Probe) -> None:
@@ -62,27 +62,58 @@ def test_small_results_are_not_counted(q: Probe) -> None:
     q.configure(results="3KB")
     assert complete(q, *[1_999] * 10) == ["ok"] * 10
     assert len(kept(q)) == 10
-    assert q.raw.exists(q.keys["sizes"]) == 0
+    assert bytes_of(q) == 0
 
 
-def test_what_was_removed_with_its_job_goes_before_any_other(q: Probe) -> None:
+def test_what_is_removed_with_its_job_makes_room(q: Probe) -> None:
+    """By retention, by hand, and where the job runs again."""
     q.configure(results="10KB")
-    complete(q, 4 * KB, 4 * KB, prefix="a")
-    assert q.run(manage.delete(q.keys, ["a00"])) == ["ok"]
-    assert complete(q, 4 * KB, prefix="b") == ["ok"]
-    assert kept(q) == ["a01", "b00"]
+    complete(q, 3 * KB, prefix="a")
+    for name in ("b", "c", "d", "e"):
+        assert complete(q, 4 * KB, prefix=name) == ["ok"]
+        assert q.run(manage.delete(q.keys, [f"{name}00"])) == ["ok"]
+    assert kept(q) == ["a00"]
+    assert bytes_of(q) == 3 * KB
+    for _ in range(5):
+        assert complete(q, 4 * KB, prefix="f") == ["ok"]
+        assert q.retry("f00") == ["ok"]
+        (job,) = q.claim().jobs
+        assert q.settle(job, "complete", data=b"1") == "ok"
+        assert q.run(manage.delete(q.keys, ["f00"])) == ["ok"]
+    q.configure(results="10KB", count=0)
+    q.move(20)
+    assert complete(q, 8 * KB, prefix="g") == ["ok"]
+    q.move(20)
+    complete(q, 8 * KB, prefix="h")
+    assert kept(q) == ["h00"]
+    assert bytes_of(q) == 8 * KB
 
 
-def test_a_call_drops_a_bounded_number(q: Probe) -> None:
-    """The next goes on."""
-    q.configure(results="10MB")
+def test_many_large_results_in_one_call_stay_within_the_budget(q: Probe) -> None:
+    q.configure(results="100KB")
+    for prefix in "abcd":
+        complete(q, *[2 * KB] * 250, prefix=prefix)
+        assert len(kept(q)) == 50
+    assert bytes_of(q) == 100 * KB
+
+
+def test_a_budget_that_became_less_is_reached_step_by_step(q: Probe) -> None:
     for prefix in "abc":
-        complete(q, *[2 * KB] * 100, prefix=prefix)
+        complete(q, *[2 * KB] * 200, prefix=prefix)
     q.configure(results="2KB")
-    complete(q, 2 * KB, prefix="d")
-    assert len(kept(q)) == 101
-    complete(q, 2 * KB, prefix="e")
-    assert kept(q) == ["e00"]
+    for n in range(5):
+        complete(q, 2 * KB, prefix=f"d{n}")
+    assert kept(q) == ["d400"]
+
+
+def test_a_sum_that_is_wrong_is_put_right(q: Probe) -> None:
+    q.configure(results="10KB")
+    complete(q, 4 * KB, prefix="a")
+    q.raw.hset(q.keys["meta"], "result_bytes", 1_000 * KB)
+    assert complete(q, 4 * KB, prefix="b") == ["full"]
+    assert complete(q, 4 * KB, prefix="c") == ["ok"]
+    assert kept(q) == ["c00"]
+    assert bytes_of(q) == 4 * KB
 
 
 def test_by_default_a_queue_keeps_a_hundred_megabytes(q: Probe) -> None:
@@ -90,12 +121,13 @@ def test_by_default_a_queue_keeps_a_hundred_megabytes(q: Probe) -> None:
     q.raw.hset(q.keys["meta"], "result_bytes", 100_000 * KB - 500)  # as after many others
     assert complete(q, 1_000 * KB, prefix="b") == ["full"]
     assert kept(q) == ["b00", "j01", "j02", "j03"]
+    q.raw.hset(q.keys["meta"], "result_bytes", 4_000 * KB)
 
 
-@pytest.mark.parametrize("bad", ["much", -1, 1.5, None, "10 TB"])
+@pytest.mark.parametrize("bad", ["much", -1, 0, "0MB", 1.5, None, "10 TB", 10**16])
 def test_a_budget_that_is_no_size_is_refused(bad: object) -> None:
     with pytest.raises(UsageError, match="Retention results must be a size such as 500MB or 2GB"):
-        Retention(results=bad).stored()  # type: ignore[arg-type]
+        Retention(results=bad).result_bytes()  # type: ignore[arg-type]
 
 
 def test_settles_of_large_results_carry_few(q: Probe) -> None:

@@ -47,14 +47,18 @@ OTHERS: Final[dict[str, tuple[str, ...]]] = {
     "docs/cli.md": (
         *("NO_COLOR", "mail=6,low=1", "exc=", "stack=", "ssl_ca_certs", "ssl_certfile"),
         *("ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname", "ssl_ciphers"),
+        "delay_key",
     ),
     "docs/coming-from/bull.md": ("UnrecoverableError",),
     "docs/coming-from/delay-rq.md": (
         *("at_front", "pipeline=", "enqueue_at", "enqueue_in", "Repeat", "enqueued_at"),
         *("CanceledJobRegistry", "DeferredJobRegistry", "delay_gate", "rq.Queue", "redis.Redis"),
+        "delay_key",
         *("sentinel.master_for", "delayed_jobs", "cancel_delayed"),
     ),
-    "docs/coming-from/index.md": ("--with-scheduler", "delayed_jobs", "cancel_delayed"),
+    "docs/coming-from/index.md": (
+        *("--with-scheduler", "delayed_jobs", "cancel_delayed", "delay_gate"),
+    ),
     "docs/coming-from/redis-lists.md": ("poll_queue",),
     "docs/coming-from/rq.md": ("at_front", "enqueue_in", "enqueue_at"),
     "docs/comparison.md": ("acks_late",),
@@ -63,6 +67,7 @@ OTHERS: Final[dict[str, tuple[str, ...]]] = {
     "docs/decisions/0009-rolling-deploys.md": ("timout=5",),
     "docs/decisions/0016-watching.md": ("sched_yield",),
     "docs/howto/arguments.md": ("Decimal",),
+    "docs/howto/delay.md": ("timezone.utc",),
     "docs/howto/develop.md": ("node_modules", "shop.tasks"),
     "docs/howto/page.md": ("Origin", "root_path", "card_number"),
     "docs/howto/production.md": ("bide supervisor orders", "WatchdogSec", "TimeoutStopSec"),

@@ -206,6 +206,8 @@ def _records_agree(holding: Holding) -> None:
         assert _ENTRY.fullmatch(entry), f"{key} is held by {entry!r}"
     for id, noted in holding.hashes["folded"].items():
         assert _FOLDED.fullmatch(noted), f"{id} came to {noted!r}"
+    large = sum(len(result) for result in holding.hashes["results"].values() if len(result) >= 2000)
+    assert int(holding.meta.get("result_bytes", 0)) == large
     for id, text in holding.hashes["notes"].items():
         if not all(line.startswith(b"R ") for line in text.split(b"\n")):  # it was only moved
             assert id in holding.records, f"{id} has notes, but never ran"
@@ -273,7 +275,7 @@ def _notes_can_be_read(id: str, text: bytes) -> None:
     kinds = [line[:2].decode() for line in text.split(b"\n")]
     notes = read_notes(text)
     read = len(notes.attempts) + len(notes.logs) + (notes.progress is not None)
-    read += len(notes.moves) + (notes.dropped is not None)
+    read += len(notes.moves)
     assert read == len(kinds), f"{id} has notes that cannot be read: {text!r}"
     for attempt in notes.attempts:
         assert attempt.error is None or attempt.error.type != "unreadable", f"{id}: {text!r}"

@@ -81,7 +81,7 @@ def test_previous_leaves_what_was_due_only_just_now(pile: Any) -> None:
 
 def test_what_was_taken_is_forgotten_soon(pile: Any, raw: redis.Redis) -> None:
     pile.push("x")
-    assert raw.hget(KEYS["meta"], "retention") == b"10000 0 10000 2592000000000 10000 0 100000000"
+    assert raw.hget(KEYS["meta"], "retention") == b"10000 0 10000 2592000000000 10000 0"
 
 
 def test_a_queue_that_is_in_use_keeps_its_retention(pile: Any, url: str, raw: redis.Redis) -> None:

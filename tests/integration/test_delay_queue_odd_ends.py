@@ -206,7 +206,7 @@ def test_items_that_another_language_pushed_make_a_delay_queue_too(
     for id in "ab":
         raw.eval(script.text, len(keys), *keys, id, "+0", 5, encode_item(id))
         assert takes(pile, how) == [id]
-    assert raw.hget(KEYS["meta"], "retention") == b"10000 0 10000 2592000000000 10000 0 100000000"
+    assert raw.hget(KEYS["meta"], "retention") == b"10000 0 10000 2592000000000 10000 0"
     assert pile.queue.counts().is_data
 
 

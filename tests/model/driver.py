@@ -312,7 +312,7 @@ class Driver:
         for field in ("test_offset_us", "listened", "told"):
             stored["meta"].pop(field, None)
         events = [read_event(id.decode(), line[b"e"]) for id, line in stored.pop("events")]
-        unused = ("schedules", "schedule", "scheduled", "order", "held", "groups", "turns", "sizes")
+        unused = ("schedules", "schedule", "scheduled", "order", "held", "groups", "turns")
         for key in ("listeners", *unused):
             assert not stored.pop(key) or key == "listeners"
         now = self.server.reply(inspect.counts(KEYS))[1]

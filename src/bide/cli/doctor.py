@@ -19,7 +19,9 @@ _STYLE: dict[str, Style] = {"ok": "green", "warn": "yellow", "fail": "red", "not
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, url: str | None, prefix: str | None, as_json: bool) -> None:
-    """Check the server's settings, its clock and the way to it; and RQ's delayed jobs.
+    """Check the server's settings, its clock and the way to it.
+
+    It also looks for jobs that RQ's delay queues have overdue.
 
     Exits with 1 if a check fails. Each line is ok, warn (safe today), fail (jobs are lost,
     refused or late), or a note, and says how to mend what is not ok.

@@ -1,13 +1,14 @@
 -- configure: set what the queue keeps of finished jobs, or that it is a delay queue.
 -- @key   meta       sets
 -- @key   jobs       looks at some
--- @arg   retention  text     count and age of what is kept completed, failed, cancelled; bytes
+-- @arg   retention  text     count and age in µs of what is kept completed, failed, cancelled
 -- @arg   kind       text     of a delay queue: `data` where items are to come, else `maybe`; or `-`
+-- @arg   results    integer  how many bytes of results are kept
 -- @reply ok kind
 
 local MARK, SAMPLE = 3, 5
 
-if not string.find(retention, '^%d+ %d+ %d+ %d+ %d+ %d+ %d+$') then
+if not string.find(retention, '^%d+ %d+ %d+ %d+ %d+ %d+$') then
   return redis.error_reply('BADARG configure retention')
 end
 local known = redis.call('HMGET', meta, 'kind', 'retention')
@@ -24,5 +25,7 @@ end
 -- Removes first, because a full server refuses what adds before.
 redis.call('HDEL', meta, '')
 if kind == 'data' then redis.call('HSET', meta, 'kind', kind) end
-if kind == '-' or not known[2] then redis.call('HSET', meta, 'retention', retention) end
+if kind == '-' or not known[2] then
+  redis.call('HSET', meta, 'retention', retention, 'result_budget', results)
+end
 return {'ok', kind}

@@ -57,7 +57,7 @@ if #done == 0 then return reply end
 local now = clock.now(meta)
 if next(touched) then group.turns(sets, touched, now) end
 hold.free(unique, terms, done)
-retain.forget({jobs, run, results, notes, terms}, done)
+retain.forget(meta, {jobs, run, results, notes, terms}, done)
 local limits = retain.limits(meta)
 local book = event.open(limits.listened, now)
 if book then

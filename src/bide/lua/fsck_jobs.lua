@@ -295,6 +295,7 @@ local function judge(id, listed, aside, line, asked_of)
   end
   if here.state ~= 'completed' and redis.call('HEXISTS', results, id) == 1
     and tell('result', id, 'has a result, but is ' .. name(here), 'its result is removed') then
+    retain.uncount(meta, results, {id})
     redis.call('HDEL', results, id)
   end
 end
@@ -332,7 +333,7 @@ local function check_bodiless(id, listed, aside, line, asked_of)
   elseif #aside == 0 or part == 'trash' then
     if tell('orphan', id, 'is in ' .. part .. ', and there is no such job', 'is removed') then
       redis.call('ZREM', trash[math.max(level, 1)], id)
-      retain.forget({jobs, run, results, notes, terms}, {id})
+      retain.forget(meta, {jobs, run, results, notes, terms}, {id})
     end
   end
 end

@@ -4,7 +4,6 @@
 -- @key   jobs       looks at its type
 -- @key   run        looks at its type
 -- @key   results    looks at its type
--- @key   sizes      looks at its type
 -- @key   notes      looks at its type
 -- @key   terms      looks at its type
 -- @key   minutes    looks at its type
@@ -83,7 +82,7 @@ end
 local hashes = {meta, jobs, run, results, notes, terms, minutes, groups, claims, schedule,
   scheduled, unique, folded}
 local zsets = {active, completed, failed, cancelled, asked, waiters, keep, park, listeners,
-  expiring, schedules, order, held, turns, blocked, edges, sizes}
+  expiring, schedules, order, held, turns, blocked, edges}
 for i = 1, #due do zsets[#zsets + 1] = due[i] end
 for i = 1, #trash do zsets[#zsets + 1] = trash[i] end
 

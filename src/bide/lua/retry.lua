@@ -1,5 +1,5 @@
 -- retry: run jobs that have ended once more, with all their attempts before them.
--- @key   meta       reads whether someone listens
+-- @key   meta       reads whether someone listens, counts the bytes of results
 -- @key   due        adds
 -- @key   jobs       looks
 -- @key   run        counts from the beginning; the tokens go on growing
@@ -22,6 +22,7 @@
 -- @rest  id
 -- @reply ok now, then per job: ok due | active 0 | delayed 0 | waiting 0 | blocked 0 | gone 0
 -- @include clock find when record hint event group
+-- @later   retain
 
 if not when.valid(at) then return redis.error_reply('BADARG retry at') end
 if not string.find(name, '^%w+$') then return redis.error_reply('BADARG retry name') end
@@ -38,6 +39,7 @@ local function revive(id, f)
     level = 10 - f.priority
     redis.call('HSET', run, id, record.format(f.head, f))
   end
+  retain.uncount(meta, results, {id})
   redis.call('HDEL', results, id)
   local line = redis.call('HGET', terms, id)
   if line then

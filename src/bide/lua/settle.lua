@@ -4,7 +4,6 @@
 -- @key   jobs       trims
 -- @key   run        remembers token and outcome
 -- @key   results    adds results that are not None, trims, drops what is over the budget
--- @key   sizes      adds those of large results, forgets
 -- @key   notes      adds errors, trims
 -- @key   terms      reads whose groups they are, and of what waited for these, trims
 -- @key   expiring   adds what is freed
@@ -31,7 +30,7 @@
 -- @later   event when hint noting gate group term depend hold budget
 
 -- later: not applied, because the notes of the jobs before it were long; send it again
--- full: applied, and results that were kept, or its own, had to go
+-- full: applied; one or more results were dropped to stay within the budget
 -- outcome: complete (when: how long to keep it, or nothing; data: result)
 --        | retry (when; data: error) | fail (when: how long to keep it, or nothing; data: error)
 --        | snooze (when; data: why it was not run: no worker serves it, or nothing; uses no
@@ -48,7 +47,6 @@ local KIND = {complete = 'completed', retry = 'retried', fail = 'failed', snooze
   release = 'rescheduled', cancel = 'cancelled', crash = 'reclaimed'}
 local RAN = {complete = true, retry = true, fail = true, cancel = true} -- a token is when it began
 local CRASHES, TELL = 3, 100
-local LARGE = 2000 -- bytes of a result that is counted (`budget`)
 -- An error is added to the job's notes, which may be 90 KB long and are read and written again. So
 -- a call reads this many bytes of them, and leaves further errors to the next call.
 local NOTED_BYTES = 1000000
@@ -81,7 +79,7 @@ local sets = {meta = meta, due = due, jobs = jobs, run = run, active = active,
 local touched, puts, released = {}, {}, {}
 local reply = {'ok', now}
 local gone_active, records, results_add, notes_add = {}, {}, {}, {}
-local large, large_at = {}, nil
+local large = {bytes = 0, count = 0}
 local completed_add, failed_add, cancelled_add, due_add = {}, {}, {}, {}
 local settled, finished, counted = {}, {}, {}
 local earliest, owns
@@ -174,9 +172,8 @@ local function apply(k, stamp, outcome, at, data)
       if data ~= '' then
         results_add[#results_add + 1] = id
         results_add[#results_add + 1] = data
-        if #data >= LARGE then
-          large[#large + 1], large[#large + 2] = id, #data
-          large_at = k + 2
+        if #data >= retain.LARGE then
+          large.bytes, large.count, large.at = large.bytes + #data, large.count + 1, k + 2
         end
       end
     elseif outcome == 'fail' then
@@ -245,11 +242,6 @@ if turn and (not earliest or turn < earliest) then earliest = turn end
 redis.call('HSET', run, unpack(records))
 if #results_add > 0 then redis.call('HSET', results, unpack(results_add)) end
 if #notes_add > 0 then redis.call('HSET', notes, unpack(notes_add)) end
-if large_at then
-  local dropped = budget.add(meta, {results = results, sizes = sizes, notes = notes}, noting, now,
-    limits[7], large)
-  if dropped > 0 then reply[large_at] = 'full' end
-end
 if owns and not limits.own then
   redis.call('HSET', meta, 'own', 1)
   limits.own = true
@@ -293,4 +285,8 @@ if limits.limited and gate.settled(meta, active, now, #gone_active, unbegun) the
   hint.push(wake, '-')
 end
 if earliest then hint.due(wake, keep, earliest, now) end
+if large.at and budget.add(meta, {completed = completed, results = results, run = run}, record,
+  large.bytes, large.count, retain.LARGE, is_kept) > 0 then
+  reply[large.at] = 'full'
+end
 return reply

@@ -67,7 +67,7 @@ FORMS: Final = dict.fromkeys(META, _NUMBER) | {
     "max_active": r"^[1-9]%d*$",
     "gap_us": r"^-?%d+$",
     "rewinding": r"^%(%l %d+ %S+$",
-    "retention": r"^%d+ %d+ %d+ %d+ %d+ %d+ ?%d*$",
+    "retention": r"^%d+ %d+ %d+ %d+ %d+ %d+$",
     "listened": r"^%d+ %d+$",
     "kind": r"^data$",
     "emptied": r"^%S+ %d+$",

@@ -234,7 +234,7 @@ def _read_counts(reply: list[Any]) -> Counts:
         paused="paused" in meta,
         totals={name: number(meta.get(name)) for name in _TOTALS},
         gap_us=number(meta.get("gap_us")),
-        retention=Retention.read(meta.get("retention")),
+        retention=Retention.read(meta.get("retention"), meta.get("result_budget")),
         is_data=meta.get("kind") == DATA.encode(),
         schema=number(meta.get("schema")) or 1,
         schedules=reply[12],

@@ -101,7 +101,9 @@ def configure(keys: Keys, retention: Retention) -> Command[None]:
     """
     if not isinstance(retention, Retention):
         raise UsageError(f"retention must be a bide.Retention, not {retention!r}.")
-    return command("configure", keys, (retention.stored(), "-"), lambda reply: None)
+    return command(
+        "configure", keys, (retention.stored(), "-", retention.result_bytes()), lambda reply: None
+    )
 
 
 def limit(keys: Keys, rate: str, max_active: str) -> Command[None]:
@@ -115,7 +117,7 @@ def mark_data(keys: Keys, retention: Retention, pushes: bool) -> Command[bool]:
     It is by its first push, or if it has items already; a queue with jobs of a worker's stays as
     it is.
     """
-    args = (retention.stored(), DATA if pushes else "maybe")
+    args = (retention.stored(), DATA if pushes else "maybe", retention.result_bytes())
     return command("configure", keys, args, lambda reply: reply[1] == DATA.encode())
 
 

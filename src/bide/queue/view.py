@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
 
-from bide.clock import at_to_us, from_us
+from bide.clock import from_us
 from bide.durability import Durability
 from bide.errors import (
     JobCancelled,
@@ -179,11 +179,11 @@ class JobView(Generic[R]):
         """
         seen = self._seen()
         seal, raw = self._seal, seen.raw_result or b""
-        dropped = seen.notes.dropped
-        if not raw and dropped is not None and seen.finished_us <= at_to_us(dropped.at):
+        dropped = seen.run.dropped if seen.run else 0
+        if dropped and not raw:
             raise ResultDropped(
-                f"The result of job {self.id} ({dropped.bytes:,} bytes) was dropped, because the "
-                "queue keeps only so many bytes of results; store large results elsewhere and "
+                f"The server dropped the result of job {self.id} ({dropped:,} bytes), because the "
+                "results of its queue exceeded their budget; store large results elsewhere and "
                 "return their id, or raise Retention(results=...) with queue.configure()."
             )
         is_allowed = seal is not None and is_pickled(raw) and seal.check("result", self.id, raw)

@@ -1,35 +1,47 @@
--- The results of a queue stay within a budget of bytes (`Retention(results=...)`): when a new
--- result does not fit, the oldest go. Small results are not counted; retention bounds their number.
+-- The large results of a queue stay within a budget of bytes (`Retention(results=...)`): if they do
+-- not fit, the oldest are dropped. `retain` counts what is removed with its job.
 --
--- `sizes` has `<bytes> <id>` of each large result by when its job ended, and the field
--- `result_bytes` of `meta` their sum. A result that was removed with its job still stands here
--- until it is the oldest, and is then taken off before any other has to go.
+-- The field `result_bytes` of `meta` has the sum, and `results_from` when those jobs completed from
+-- which on results have not been looked at.
 local budget = {}
 
 local BUDGET, MOST = 100000000, 200
 
--- Counts what was `added` (pairs of id and bytes), and drops what is too much: at most `MOST`, and
--- the rest by the next call. A note in the job says so. Returns how many were dropped.
-function budget.add(meta, sets, noting, now, most, added)
-  local bytes = tonumber(redis.call('HGET', meta, 'result_bytes')) or 0
-  local sizes, dropped = {}, 0
-  for i = 1, #added, 2 do
-    bytes = bytes + added[i + 1]
-    sizes[#sizes + 1] = now
-    sizes[#sizes + 1] = string.format('%d %s', added[i + 1], added[i])
+-- Counts `bytes` of `count` new results, and drops the oldest that do not fit: it looks at as many
+-- jobs as are new, and `MOST` more. `held`: says of an id whether other jobs need its result yet.
+-- Returns how many were dropped; the record of each job says so.
+function budget.add(meta, sets, record, bytes, count, large, held)
+  local set = redis.call('HMGET', meta, 'result_bytes', 'result_budget', 'results_from')
+  local most, from = tonumber(set[2]) or BUDGET, set[3]
+  bytes = bytes + (tonumber(set[1]) or 0)
+  if bytes <= most then
+    redis.call('HSET', meta, 'result_bytes', string.format('%.0f', bytes))
+    return 0
   end
-  redis.call('ZADD', sets.sizes, unpack(sizes))
-  for _ = 1, MOST do
-    if bytes <= (most or BUDGET) then break end
-    local oldest = redis.call('ZPOPMIN', sets.sizes)[1]
-    local size, id = string.match(oldest or '', '^(%d+) (%S+)$')
-    bytes = oldest and bytes - (tonumber(size) or 0) or 0
-    if id and redis.call('HSTRLEN', sets.results, id) == tonumber(size) then
-      redis.call('HDEL', sets.results, id)
-      redis.call('HSET', sets.notes, id, noting.add(redis.call('HGET', sets.notes, id),
-        string.format('D %.0f %s', now, size)))
-      dropped = dropped + 1
+  local limit, dropped, spared, last = count + MOST, 0, false, nil
+  local found = redis.call('ZRANGEBYSCORE', sets.completed, from or '-inf', '+inf', 'WITHSCORES',
+    'LIMIT', 0, limit)
+  for i = 1, #found, 2 do
+    if bytes <= most then break end
+    local id, size = found[i], redis.call('HSTRLEN', sets.results, found[i])
+    last = found[i + 1]
+    if size >= large then
+      if held and held(id) ~= false then
+        spared = true
+      else
+        redis.call('HDEL', sets.results, id)
+        local line = redis.call('HGET', sets.run, id)
+        if line then redis.call('HSET', sets.run, id, record.dropped(line, size)) end
+        bytes, dropped = bytes - size, dropped + 1
+      end
     end
+  end
+  if bytes > most and #found < 2 * limit then
+    -- It has come to the end, and begins again; if it had begun there, nothing large is left.
+    redis.call('HDEL', meta, 'results_from')
+    if not from and not spared then bytes = 0 end
+  elseif last then
+    redis.call('HSET', meta, 'results_from', last)
   end
   redis.call('HSET', meta, 'result_bytes', string.format('%.0f', math.max(bytes, 0)))
   return dropped

@@ -5,13 +5,12 @@
 --   L at text                               a line that the job logged, as JSON
 --   P at text                               how far it is, as JSON: only the latest
 --   R at from to                            it was rescheduled: from and to which due time
---   D at bytes                              its result was dropped: the queue's were too large
 --
 -- Of each kind the newest are kept, up to a number of lines and of bytes.
 local noting = {}
 
-local LINES = {E = 10, C = 10, L = 100, P = 1, R = 5, D = 1}
-local BYTES = {E = 49152, C = 4096, L = 32768, P = 4096, R = 500, D = 50}
+local LINES = {E = 10, C = 10, L = 100, P = 1, R = 5}
+local BYTES = {E = 49152, C = 4096, L = 32768, P = 4096, R = 500}
 local KINDS = {}
 for kind in pairs(LINES) do KINDS[string.byte(kind)] = kind end
 

@@ -4,13 +4,14 @@
 --   1-16   token of the latest claim          18-33  token settled before that
 --   17     how it was settled, '-' while held 34     how, '-' for never
 --   36-    priority attempt crashes strikes alone started worker due [first] [retried'r']
---          [missing'm'] [ended'e']
+--          [missing'm'] [dropped'd'] [ended'e']
 --
 -- crashes: leases that ended while the job was the only suspect; strikes: those that ended among
 -- others. alone: 1 while it is held as the only job of its worker. first: when it was first due,
 -- where a retry or snooze has moved that. retried: the name of the call that last made it run again
 -- after it had ended. missing: when the first of those workers claimed it that have since given it
--- back, because none of them serves its task. ended: when it finished, where its score does not say
+-- back, because none of them serves its task. dropped: how many bytes its result had, which is not
+-- kept any more. ended: when it finished, where its score does not say
 -- so.
 local record = {}
 
@@ -65,6 +66,12 @@ function record.parse(line)
     worker = worker, due = due, first = first, retried = string.match(rest .. ' ', ' (%w+)r '),
     missing = missing,
   }
+end
+
+-- The record of a job whose result of so many bytes is dropped.
+function record.dropped(line, bytes)
+  local head, ended = string.match(line, '^(.*)( %d+e)$')
+  return (head or line) .. string.format(' %dd', bytes) .. (ended or '')
 end
 
 -- What is assumed of a job whose record cannot be read.

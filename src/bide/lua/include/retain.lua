@@ -4,14 +4,13 @@
 -- reply (for 10 s at most) still finds the record that makes the repeat harmless. A job that is to
 -- be kept for a time of its own is scored as if it had finished so much later or earlier that its
 -- turn comes when that time is over; its record says when it did finish.
-local retain = {}
+local retain = {LARGE = 2000} -- bytes from which on a result is counted
 
 local SPARE = 15000000
-local FORM = '^%d+ %d+ %d+ %d+ %d+ %d+ ?%d*$'
+local SIX = '^%d+ %d+ %d+ %d+ %d+ %d+$'
 local DEFAULT = '10000 86400000000 10000 2592000000000 10000 86400000000'
 
--- Count and age of completed, failed and cancelled jobs, and, where that was said, the bytes of
--- results: numbers; whether any job of the queue
+-- Count and age of completed, failed and cancelled jobs: six numbers; whether any job of the queue
 -- was ever kept for a time of its own; and, because who asks needs it too, who listens (`event`),
 -- and whether a job ever had terms, or a group, or waited for others, and whether it has limits
 -- (`gate`).
@@ -21,7 +20,7 @@ function retain.limits(meta)
   local limits = {own = set[2], listened = set[3], terms = set[4], limited = set[5],
     groups = set[6], edges = set[7]}
   local stored = set[1]
-  if not stored or not string.find(stored, FORM) then stored = DEFAULT end
+  if not stored or not string.find(stored, SIX) then stored = DEFAULT end
   for number in string.gmatch(stored, '%d+') do limits[#limits + 1] = tonumber(number) end
   return limits
 end
@@ -90,11 +89,29 @@ function retain.trim(meta, set, stores, now, limits, kind, limit, held, tidy)
   if #ids == 0 then return end
   redis.call('ZREM', set, unpack(ids))
   if tidy then tidy(ids) end
-  retain.forget(stores, ids)
+  retain.forget(meta, stores, ids)
 end
 
-function retain.forget(stores, ids)
+-- The third of `stores` holds the results.
+function retain.forget(meta, stores, ids)
+  retain.uncount(meta, stores[3], ids)
   for i = 1, #stores do redis.call('HDEL', stores[i], unpack(ids)) end
+end
+
+-- Results are about to be removed: the sum of the large ones (`budget`) becomes less.
+function retain.uncount(meta, results, ids)
+  local bytes = tonumber(redis.call('HGET', meta, 'result_bytes'))
+  if not bytes then return end
+  local left = bytes
+  for _, id in ipairs(ids) do
+    local size = redis.call('HSTRLEN', results, id)
+    if size >= retain.LARGE then left = left - size end
+  end
+  if left <= 0 then
+    redis.call('HDEL', meta, 'result_bytes', 'results_from')
+  elseif left < bytes then
+    redis.call('HSET', meta, 'result_bytes', string.format('%.0f', left))
+  end
 end
 
 return retain

@@ -2,13 +2,14 @@
 -- KEYS: the sorted set of delayed jobs, the queue's list, RQ's registry of scheduled jobs, RQ's
 --       set of queues
 -- ARGV: the queue's name; what a job's key and the usual sorted sets begin with; the gate's name;
---       how many members to read at most; the score to begin at, as ZRANGEBYSCORE takes it; how many
---       members to pass over there; for how many microseconds a member may have no job
--- Reply: ids that were moved; of these, how many delay-rq had delayed; ids whose job is gone; ids of
---        jobs that were cancelled; ids of jobs that others have taken up; ids that stay, and are of
---        no delayed job; ids that stay until the jobs that they depend on have finished; how many
---        stay in all; where the next call goes on, a score and how many members to pass over, or ""
---        if everything that is due was read; when the next is due, in seconds, or ""; now, in seconds
+--       how many members to read at most; the score to begin at, as ZRANGEBYSCORE takes it; how
+--       many members to pass over there; for how many microseconds a member may have no job
+-- Reply: ids that were moved; of these, how many delay-rq had delayed; ids whose job is gone; ids
+--        of jobs that were cancelled; ids of jobs that others have taken up; ids that stay, and are
+--        of no delayed job; ids that stay until the jobs that they depend on have finished; how
+--        many stay in all; where the next call goes on, a score and how many members to pass over,
+--        or "" if everything that is due was read; when the next is due, in seconds, or ""; now, in
+--        seconds
 --
 -- A job is moved only if it is delayed on this queue still: by us, or by delay-rq. RQ's own cancel,
 -- delete and enqueue know nothing of the sorted set: what they touched is only taken off it. What
@@ -163,8 +164,8 @@ end
 if #found < 2 * limit then
   from, skip = '', 0
 end
-local next = redis.call('ZRANGEBYSCORE', delayed, '(' .. seconds(now), '+inf', 'WITHSCORES', 'LIMIT',
-  0, 1)
+local next = redis.call('ZRANGEBYSCORE', delayed, '(' .. seconds(now), '+inf', 'WITHSCORES',
+  'LIMIT', 0, 1)
 return {
   moved, theirs, gone, cancelled, taken, strange, waiting, stay, from, skip, next[2] or '',
   seconds(now)
