@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-import os
 import socket
 import sys
 import traceback
-from types import TracebackType
 from typing import Any, Final
 
 import msgspec
@@ -26,13 +24,12 @@ from bide.queue import AsyncQueue, Queue
 from bide.queue.tasks import Call
 from bide.task import registering_modules
 from bide.worker import Worker
+from bide.worker.frames import from_application
 from bide.worker.leftovers import leave_threads_behind
 from bide.worker.processes.wire import Reader
 
 SHOWN: Final = b"!"
 """What it says when it ends because of a mistake, which it has shown: another would end so too."""
-
-_OURS: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 class DevPlan(msgspec.Struct, frozen=True):
@@ -83,15 +80,8 @@ def _work(plan: DevPlan, line: socket.socket) -> None:
 
 def explain(error: BaseException) -> str:
     """What was raised: the traceback, from the application's own first line on."""
-    trace: TracebackType | None = error.__traceback__
-    while trace is not None and _is_machinery(trace.tb_frame.f_code.co_filename):
-        trace = trace.tb_next
-    lines = traceback.format_exception(type(error), error, trace)
+    lines = traceback.format_exception(type(error), error, from_application(error.__traceback__))
     return "".join(f"{printable(line)}\n" for line in "".join(lines).splitlines())
-
-
-def _is_machinery(file: str) -> bool:
-    return file.startswith((_OURS, "<frozen importlib")) or f"{os.sep}importlib{os.sep}" in file
 
 
 def queues_of(module: str) -> list[Queue | AsyncQueue]:

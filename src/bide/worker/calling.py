@@ -22,6 +22,7 @@ from bide.middleware import Middleware
 from bide.payload.codec import Body
 from bide.policy import Policy
 from bide.task import Served, Target, is_async
+from bide.worker.frames import begin_in_application
 from bide.worker.lifespan import Lifespan
 
 log = Log("bide.worker")
@@ -142,7 +143,8 @@ async def call_back_async(
                 await made
     except asyncio.CancelledError:
         raise
-    except BaseException:
+    except BaseException as error:
+        begin_in_application(error)
         log.exception("job %s: its callback %r raised", job.id, callback)
 
 
@@ -159,7 +161,8 @@ def call_back(
         made = function(job, value)
         if inspect.isawaitable(made):
             wait(_awaiting(made))
-    except BaseException:
+    except BaseException as error:
+        begin_in_application(error)
         log.exception("job %s: its callback %r raised", job.id, callback)
 
 

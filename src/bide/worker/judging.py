@@ -22,6 +22,7 @@ from bide.outcomes import Fail, RetryLater, Snooze
 from bide.payload.codec import encode_error, encode_result
 from bide.retry import Retry
 from bide.task import Function, Served
+from bide.worker.frames import begin_in_application
 from bide.worker.run import Ended
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ def raised(run: Run, error: BaseException, served: Served) -> Judged:
     job, and is its error.
     """
     try:
+        begin_in_application(error)
         return _raised(run, error, served)
     except BaseException as broken:
         _log_failure(run.task_name, f"{run.task_name} (job {run.claimed.id})", broken)

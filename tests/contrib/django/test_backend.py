@@ -121,6 +121,7 @@ def test_on_commit_can_be_switched_off_and_other_options_hold() -> None:
     assert (result.status, result.attempts) == ("FAILED", 2)
     assert [error.exception_class for error in result.errors] == [ValueError] * 2
     assert "ValueError: no" in result.errors[0].traceback
+    assert jobs.__file__ in result.errors[0].traceback.splitlines()[1], "it begins in the task"
     assert [(found.id, found.status) for found in finished] == [(result.id, "FAILED")]
     with pytest.raises(ValueError, match="failed"):
         result.return_value  # noqa: B018

@@ -77,6 +77,8 @@ def test_what_goes_wrong_in_a_job_is_its_error(
     assert job.attempt == 1
     if kind == "ValueError":
         assert "raise ValueError(message)" in job.error.traceback
+        first = job.error.traceback.splitlines()[1]
+        assert tasks.__file__ in first, "it begins in the task"
 
 
 @pytest.mark.parametrize("serializer", ["json", "msgpack"])
