@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from contextlib import closing
@@ -204,6 +205,19 @@ def test_a_task_goes_to_its_own_queue_unless_another_is_named(home: Path, one_ur
     (home / "post.py").write_text(TASKS)
     assert " on mail: " in bide(home, "enqueue", "post:send", "1", url=one_url).stdout
     assert " on low: " in bide(home, "enqueue", "post:send", "1", "-q", "low", url=one_url).stdout
+
+
+def test_what_is_not_given_is_the_tasks_own_as_far_as_it_is_known(home: Path, one_url: str) -> None:
+    (home / "post.py").write_text(
+        TASKS.replace("@mail.task", '@mail.task(delay="1h", priority=9, group="g")')
+    )
+    with contextlib.closing(Queue("mail", url=one_url)) as mail:
+        own = mail.fetch(bide(home, "enqueue", "post:send", "1", url=one_url).stdout.split()[0])
+        assert (own.status, own.priority, own.group) == ("delayed", 9, "g")
+    words = ("enqueue", "post:send", "1", "--no-check")
+    with contextlib.closing(Queue("default", url=one_url)) as default:
+        bides = default.fetch(bide(home, *words, url=one_url).stdout.split()[0])
+        assert (bides.status, bides.priority, bides.group) == ("waiting", 5, None)
 
 
 def test_arguments_that_the_worker_would_refuse_are_refused_at_once(

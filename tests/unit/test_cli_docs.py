@@ -10,6 +10,7 @@ import click
 import pytest
 
 from bide import config
+from bide.cli.enqueue import enqueue
 from bide.cli.main import (
     FAILED,
     INTERRUPTED,
@@ -19,6 +20,7 @@ from bide.cli.main import (
     USAGE,
     group,
 )
+from bide.options import TaskOptions
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
 SHARED = {"--url", "--prefix", "--json", "--help", "--version"}
@@ -95,3 +97,11 @@ def test_every_exit_code_is_described() -> None:
 @pytest.mark.parametrize("path", COMMANDS)
 def test_every_short_help_fits_a_terminal(path: str) -> None:
     assert not COMMANDS[path].get_short_help_str(62).endswith("...")
+
+
+def test_enqueue_says_which_options_are_the_tasks_own_where_they_are_not_given() -> None:
+    for option in enqueue.params:
+        is_tasks = option.name in {*TaskOptions.__annotations__, "queue", "key"}
+        told = getattr(option, "help", None) or ""
+        assert ("[default: the task's, else " in told) is is_tasks, option.name
+        assert is_tasks or "[default" not in told or option.name == "description"

@@ -29,25 +29,63 @@ from bide.task import import_task, signature_of
 @click.argument("task", metavar="TASK")
 @click.argument("args", nargs=-1)
 @click.option(
-    "-q", "--queue", shell_complete=complete_queues, help="[default: the task's own, or default]"
+    "-q",
+    "--queue",
+    metavar="QUEUE",
+    shell_complete=complete_queues,
+    help="Where it waits.  [default: the task's, else default]",
 )
-@click.option("--in", "delay", metavar="DELAY", help="From now: 30, 250ms, 5m, 1h30m.")
-@click.option("--at", metavar="MOMENT", help="2030-01-31T09:00:00+01:00.")
-@click.option("-p", "--priority", type=int, help="0 to 9; 9 runs first.  [default: 5]")
-@click.option("--retry", type=int, help="Retries after an error.  [default: 0]")
-@click.option("--timeout", metavar="DURATION", help="How long it may run.  [default: 5m]")
-@click.option("--expires", metavar="DURATION", help="Cancel it if it has not begun so long after.")
-@click.option("-g", "--group", metavar="NAME", help="Jobs of one group run one at a time.")
-@click.option("--retention", metavar="DURATION", help="How long the finished job is kept.")
+@click.option(
+    "--in",
+    "delay",
+    metavar="DELAY",
+    help="Due after 30, 250ms, 5m, 1h30m.  [default: the task's, else at once]",
+)
+@click.option("--at", metavar="MOMENT", help="Due at 2030-01-31T09:00:00+01:00.")
+@click.option(
+    "-p",
+    "--priority",
+    metavar="N",
+    type=int,
+    help="0 to 9; 9 runs first.  [default: the task's, else 5]",
+)
+@click.option(
+    "--retry",
+    metavar="N",
+    type=int,
+    help="Retries after an error.  [default: the task's, else 0]",
+)
+@click.option(
+    "--timeout",
+    metavar="DURATION",
+    help="How long it may run.  [default: the task's, else 5m]",
+)
+@click.option(
+    "--expires",
+    metavar="DURATION",
+    help="Cancel it if it has not started so long after it was due.  "
+    "[default: the task's, else never]",
+)
+@click.option(
+    "-g",
+    "--group",
+    metavar="NAME",
+    help="Jobs of one group run one at a time.  [default: the task's, else none]",
+)
+@click.option(
+    "--retention",
+    metavar="DURATION",
+    help="How long the finished job is kept.  [default: the task's, else the queue's]",
+)
 @click.option(
     "--durability",
     type=click.Choice(get_args(Durability)),
-    help="Wait until a replica has it, or the server's disk.  [default: local]",
+    help="Wait until a replica has it, or the server's disk.  [default: the task's, else local]",
 )
 @click.option(
     "--on-crash",
     type=click.Choice(["rerun", "fail"]),
-    help="Run it again if its worker dies, or let it fail.  [default: rerun]",
+    help="Run it again if its worker dies, or let it fail.  [default: the task's, else rerun]",
 )
 @click.option(
     "--after",
@@ -56,12 +94,20 @@ from bide.task import import_task, signature_of
     metavar="ID",
     help="Wait until this job has completed; of another queue, {QUEUE}ID; again for more.",
 )
-@click.option("--id", "job_id", help="Your own id; one that exists changes nothing.")
+@click.option("--id", "job_id", metavar="ID", help="Your own id; one that exists changes nothing.")
 @click.option(
-    "--unique", "key", metavar="KEY", help="Add none while a job of this task holds this key."
+    "--unique",
+    "key",
+    metavar="KEY",
+    help="Add none while a job of this task holds this key.  [default: the task's, else none]",
 )
 @click.option("--description", metavar="TEXT", help="A line for people.  [default: the call]")
-@click.option("--no-check", is_flag=True, help="Do not import the function to see that it exists.")
+@click.option(
+    "--no-check",
+    is_flag=True,
+    help="Do not import the function. Whether it exists is not known then, nor what the task says "
+    "of --queue, --in, --priority, --expires, --group, --unique and --durability.",
+)
 @server_options
 @json_option
 def enqueue(
