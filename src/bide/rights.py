@@ -35,8 +35,9 @@ _CHANGE: Final = (
 )
 _PRODUCE: Final = (*_CHANGE, "attend", "enqueue", "link", "place", "schedule_set", "watch")
 _OPERATE: Final = (
-    *("between", "children", "fsck_edges", "fsck_groups", "fsck_jobs", "fsck_queue", "fsck_queues"),
-    *("fsck_schedules", "fsck_workers", "schedule_set", "stop", "timeline", "upgrade", "workers"),
+    *("between", "children", "forget", "fsck_edges", "fsck_groups", "fsck_jobs", "fsck_queue"),
+    *("fsck_queues", "fsck_schedules", "fsck_workers", "schedule_set", "stop", "timeline"),
+    *("unregister", "upgrade", "workers"),
 )
 _WORK: Final = (
     *("begin", "claim", "extend", "hear", "heartbeat", "leave", "note", "pop", "post", "refuse"),

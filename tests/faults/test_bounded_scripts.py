@@ -256,6 +256,7 @@ def _time_producing(full: Full) -> None:
     _time_folding(full)
     everywhere = keys_of(None)
     full.time("register", lambda: full.client.run(registry.register(everywhere, ["mail"])))
+    full.time("unregister", lambda: full.client.run(registry.unregister(everywhere, ["low"])))
 
 
 def _time_folding(full: Full) -> None:
@@ -500,6 +501,7 @@ def _time_managing(full: Full) -> None:
     full.time("upgrade", lambda: run(manage.upgrade(KEYS, 1, "0")))
     full.time("configure", lambda: run(manage.configure(KEYS, Retention())))
     full.time("limit", lambda: run(manage.limit(KEYS, "900000 1000000 900000", "none")))
+    full.time("forget", lambda: run(manage.forget(KEYS)))
     full.time("cancel", lambda: run(manage.cancel(KEYS, full.ids(lowest, most))))
     full.time("delete", lambda: run(manage.delete(KEYS, full.ids(KEYS["cancelled"], most))))
     full.time("pause", full.queue.pause)

@@ -186,6 +186,8 @@ def test_an_operator_runs_what_looks_and_what_changes(as_user: As, home: Path, u
     assert "INFO is denied" not in told
     with contextlib.closing(Queue("work", url=operator)) as queue:
         queue.configure(retention=Retention(count=5))
+        queue.delete_many([later.id])
+    assert "is forgotten" in run("queues", "forget", "work")
     mail.close()
 
 
@@ -231,6 +233,7 @@ def test_an_operator_checks_and_repairs(
         (("fsck", "-q", "work"), r"\+type", "operator -q work"),
         (("queues", "pause", "work"), r"\+h(set|del)", "operator producer worker -q work"),
         (("queues", "upgrade", "work"), r"\+h(set|del)", "operator -q work"),
+        (("queues", "forget", "work"), r"\+(exists|unlink)", "operator -q work"),
         (("workers", "stop", "w1."), r"\+h(exists|set)", "operator"),
         (("jobs", "promote", "a", "-q", "work"), r"\+zrem", "operator producer worker -q work"),
         (

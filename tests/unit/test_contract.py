@@ -300,6 +300,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "manage.mark_data": [(0, manage.mark_data(MAIL, Retention(), True))],
     "manage.upgrade": [(0, manage.upgrade(MAIL, 1, "0"))],
     "manage.empty": [(0, manage.empty(MAIL, "this")), (0, manage.empty(MAIL, None))],
+    "manage.forget": [(0, manage.forget(MAIL))],
     "listen.listen": [(0, listen.listen(MAIL, "audit", "1-1"))],
     "inspect.fetch": [(n, inspect.fetch(MAIL, ["a"] * n)) for n in (1, 3)],
     "groups.configure": [(0, groups.configure(MAIL, "g", 2, True, "1 1 1"))],
@@ -317,6 +318,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     ],
     "ahead.between": [(0, ahead.between(MAIL, 1, 2))],
     "registry.register": [(n, registry.register(GLOBALS, ["mail"] * n)) for n in (1, 3)],
+    "registry.unregister": [(n, registry.unregister(GLOBALS, ["mail"] * n)) for n in (1, 3)],
     "registry.begin": [(0, registry.begin(MAIL))],
     "registry.heartbeat": [
         (0, registry.heartbeat(GLOBALS, "w1", ABOUT)),

@@ -8,7 +8,7 @@ import pytest
 
 from bide import Queue, ServerUnavailable
 from bide.queue.core import Trip
-from bide.queue.place import REST
+from bide.queue.place import KNOWN_FOR, REST
 
 
 @pytest.fixture
@@ -40,6 +40,15 @@ def test_where_it_fails_it_is_not_tried_again_by_each_enqueue(now: list[float]) 
     queue = Queue("mail", url="redis://127.0.0.1:1")
     trip_of(queue).read([[], ServerUnavailable("its node is down")])
     now.append(now[-1] + REST - 1)
+    assert calls(trip_of(queue)) == [("enqueue", False)]
+    now.append(now[-1] + 1)
+    assert calls(trip_of(queue)) == [("enqueue", False), ("register", True)]
+
+
+def test_it_is_made_known_again_later_because_it_may_have_been_forgotten(now: list[float]) -> None:
+    queue = Queue("mail", url="redis://127.0.0.1:1")
+    trip_of(queue).read([[], None])
+    now.append(now[-1] + KNOWN_FOR - 1)
     assert calls(trip_of(queue)) == [("enqueue", False)]
     now.append(now[-1] + 1)
     assert calls(trip_of(queue)) == [("enqueue", False), ("register", True)]

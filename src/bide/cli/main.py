@@ -19,6 +19,7 @@ from bide.cli.dev import dev
 from bide.cli.doctor import doctor
 from bide.cli.enqueue import enqueue
 from bide.cli.events import events
+from bide.cli.forget import forget
 from bide.cli.fsck import fsck
 from bide.cli.group import Group, PipeClosed
 from bide.cli.health import health
@@ -90,6 +91,7 @@ for command in (
 ):
     group.add_command(command)
 queues.add_command(limit)
+queues.add_command(forget)
 queues.add_command(upgrade)
 
 

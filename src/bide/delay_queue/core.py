@@ -93,9 +93,10 @@ class Core:
         """Before the first push or look: a queue that is new, or has items, is one of data.
 
         Then no worker serves it, and it keeps nothing of what was taken. Where what is to be pushed
-        may be refused for its durability, that is asked before anything is written.
+        may be refused for its durability, that is asked before anything is written. A push looks
+        again as often as it makes the queue known: somebody may have had it forgotten.
         """
-        if self._marked is place or (place.known if pushes else self._looked is place):
+        if not place.makes_known if pushes else place in (self._marked, self._looked):
             return
         self._looked = place
         if kinds := place.kinds(jobs):

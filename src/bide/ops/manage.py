@@ -132,6 +132,18 @@ def empty(keys: Keys, begin: str | None) -> Command[Emptied]:
     return command("empty", keys, (begin or "-", SWEEP), _read_emptied)
 
 
+def forget(keys: Keys) -> Command[dict[str, int]]:
+    """Remove what is left of a queue that holds nothing and that nobody serves.
+
+    Returns:
+        Nothing, if it was removed; else how many it holds of what (see `forget.lua`), and nothing
+        was removed.
+    """
+    return command(
+        "forget", keys, (), lambda reply: {what.decode(): n for what, n in pieces(reply, 1, 2)}
+    )
+
+
 class Upgraded(NamedTuple):
     """One step of bringing a queue to another schema."""
 

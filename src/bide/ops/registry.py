@@ -83,6 +83,11 @@ def register(keys: Keys, queues: Sequence[str]) -> Command[None]:
     return command("register", keys, queues, lambda reply: None)
 
 
+def unregister(keys: Keys, queues: Sequence[str]) -> Command[None]:
+    """Take queues off the list of those that are in use; `keys` are the global ones."""
+    return command("unregister", keys, queues, lambda reply: None)
+
+
 class Beginning(NamedTuple):
     """What a worker must know of a queue before it serves it."""
 

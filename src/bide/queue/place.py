@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 REST: Final = 30.0
 """Seconds before a queue that could not be made known is tried again: a try may take five."""
 
+KNOWN_FOR: Final = 60.0
+"""Seconds after which a queue is made known again, because somebody may have had it forgotten."""
+
 C = TypeVar("C")
 """The client: blocking, or awaited."""
 
@@ -176,12 +179,12 @@ class Place(Generic[C]):
 
         The list of queues may be on another node than the queue, and that may be down for long.
         """
-        return not self.known and time.monotonic() >= self._makes_known_at
+        return time.monotonic() >= self._makes_known_at
 
     def made_known(self, succeeded: bool) -> None:
         """Note what came of it."""
         self.known = succeeded
-        self._makes_known_at = time.monotonic() + REST
+        self._makes_known_at = time.monotonic() + (KNOWN_FOR if succeeded else REST)
 
     def kinds(self, jobs: Sequence[Prepared]) -> Kinds:
         """What enqueueing these jobs has to wait for.
