@@ -13,7 +13,7 @@ import redis.asyncio
 from redis import exceptions as lib
 from redis.asyncio.retry import Retry
 
-from bide.calls import Answer, Call, Late, Route, is_late, pack
+from bide.calls import Answer, At, Call, Late, Route, is_late, pack
 from bide.command import Command
 from bide.connection import (
     GOODBYE,
@@ -38,7 +38,7 @@ from bide.errors import BideError
 from bide.listening import Hints, Listener, Subscription, Waiter, abort
 from bide.loops import PerLoop
 from bide.refusals import translate, unavailable, unwrapped
-from bide.routes import Delivery, Finding, Trip, routes_for
+from bide.routes import Delivery, Finding, Surveying, Trip, routes_for
 from bide.script import SERVER_CLOCK, load
 from bide.sharing import Shared
 
@@ -73,8 +73,8 @@ class Client:
         self.answers = True
         """Whether the last round trip came to its end, if there was one."""
         self._reply_timeout = reply_timeout
-        self.loads = 0
-        """How often the server lacked scripts that were called: it may have restarted since."""
+        self.missed_scripts = 0
+        """How often a server lacked scripts that were called: it may have restarted since."""
         self._routes = routes_for(self.url)
         self._makers: dict[str, Callable[[], Any]] = {}
         """By a node's URL, what makes a connection to it."""
@@ -112,7 +112,7 @@ class Client:
         try:
             while True:
                 if isinstance(step, Send):
-                    self.loads += step.calls[0][0] == "SCRIPT"
+                    self.missed_scripts += step.calls[0][0] == "SCRIPT"
                     if only is None:
                         delivery = self._routes.deliver(step.calls, step.routes)
                         step = steps.send(await self._drive(delivery, until=step.until))
@@ -165,9 +165,19 @@ class Client:
         Raises:
             BideError: one could not be reached, or refused.
         """
+        await self._load(scripts, keys)
+
+    async def load_everywhere(self, scripts: Sequence[str]) -> None:
+        """Give all nodes some scripts; raises as `load`."""
+        nodes: list[str] | Exception = await self._drive(self._routes.masters())
+        if isinstance(nodes, Exception):
+            raise translate(nodes, self.where)
+        await self._load(scripts, [At(node) for node in nodes])
+
+    async def _load(self, scripts: Sequence[str], to: Sequence[Route]) -> None:
         texts = [load(script, self._clock).text for script in scripts]
-        calls: list[Call] = [("SCRIPT", "LOAD", text) for _ in keys for text in texts]
-        routes: list[Route] = [key for key in keys for _ in texts]
+        calls: list[Call] = [("SCRIPT", "LOAD", text) for _ in to for text in texts]
+        routes = [route for route in to for _ in texts]
         replies = await self._drive(self._routes.deliver(calls, routes))
         for reply in [replies] if isinstance(replies, Exception) else replies:
             if isinstance(reply, Exception):
@@ -247,7 +257,7 @@ class Client:
         return made
 
     async def _drive(
-        self, steps: Delivery | Finding, block: float = 0, until: float | None = None
+        self, steps: Delivery | Finding | Surveying, block: float = 0, until: float | None = None
     ) -> Any:
         """Make the round trips that the routes ask for, up to a time; what they come to.
 

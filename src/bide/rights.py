@@ -24,8 +24,8 @@ Role = Literal["worker", "producer", "operator", "viewer"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 _LOOK: Final = (
-    *("ahead", "between", "children", "counts", "fetch", "groups", "list", "minutes", "queues"),
-    *("schedule_list", "timeline", "upcoming", "workers"),
+    *("ahead", "between", "children", "counts", "fetch", "groups", "holders", "list", "minutes"),
+    *("queues", "schedule_list", "timeline", "upcoming", "workers"),
 )
 _CHANGE: Final = (
     *("ahead", "cancel", "configure", "counts", "delete", "empty", "fetch", "group_configure"),
@@ -36,8 +36,8 @@ _CHANGE: Final = (
 _PRODUCE: Final = (*_CHANGE, "attend", "enqueue", "link", "place", "schedule_set", "watch")
 _OPERATE: Final = (
     *("between", "children", "forget", "fsck_edges", "fsck_groups", "fsck_jobs", "fsck_queue"),
-    *("fsck_queues", "fsck_schedules", "fsck_workers", "schedule_set", "stop", "timeline"),
-    *("unregister", "upgrade", "workers"),
+    *("fsck_queues", "fsck_schedules", "fsck_workers", "holders", "schedule_set", "stop"),
+    *("timeline", "unregister", "upgrade", "workers"),
 )
 _WORK: Final = (
     *("begin", "claim", "extend", "hear", "heartbeat", "leave", "note", "pop", "post", "refuse"),

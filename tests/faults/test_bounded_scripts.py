@@ -25,7 +25,18 @@ from bide.embedded import Server
 from bide.ids import new_id
 from bide.job import Claimed
 from bide.keys import DEFAULT_PRIORITY, keys_of
-from bide.ops import ahead, consume, fsck, groups, inspect, listen, manage, produce, registry
+from bide.ops import (
+    ahead,
+    consume,
+    fsck,
+    groups,
+    holders,
+    inspect,
+    listen,
+    manage,
+    produce,
+    registry,
+)
 from bide.ops.consume import Said, Settle
 from bide.payload.codec import Body
 from bide.payload.items import MAX_DATA, encode_item
@@ -244,6 +255,7 @@ def _time_reading(full: Full) -> None:
     ids = full.ids(KEYS["failed"], 2 * most)
     full.time("fetch_many", lambda: full.queue.fetch_many(ids))
     full.time("workers", lambda: full.client.run(registry.workers(keys_of(None))))
+    full.time("holders", lambda: full.client.run(holders.holders(KEYS, registry.MOST_DOING)))
     full.time("queues", lambda: full.client.run(registry.queues(keys_of(None))))
 
 

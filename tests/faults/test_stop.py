@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import pytest
 import redis
 
-from bide import Queue, Retry, Worker
+from bide import Queue, Retry, Worker, aio
 from bide.keys import keys_of
+from bide.ops.registry import About
+from bide.worker import heartbeat
 from tests.faults.crew import JOBS, Crew
 from tests.faults.eventually import eventually
 from tests.faults.legal import Holding, assert_legal
@@ -142,6 +145,38 @@ def test_a_sign_of_life_that_is_late_does_not_arrive_behind_the_goodbye(
     Worker("mail", url=proxy.url, name="w1").work(burst=True)
     proxy.wait()
     assert forgotten(direct, "w1")
+
+
+def test_a_sign_of_life_that_failed_is_sent_again_soon(
+    proxy: Proxy, direct: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "EVERY", 3600.0)
+    monkeypatch.setattr(heartbeat, "AGAIN", 0.01)
+    proxy.lose_every_reply(1)
+
+    async def until_heard() -> None:
+        client, heard, over = aio.Client(proxy.url, patience=0), asyncio.Event(), asyncio.Event()
+        beats = 0
+
+        def about(skew: float | None) -> About:
+            nonlocal beats
+            beats += 1
+            if beats == 3:
+                proxy.behave()
+            return About("host")
+
+        beating = heartbeat.beat(
+            client, keys_of(None), "w1.a", about, heard.set, lambda: None, over
+        )
+        task = asyncio.create_task(beating)
+        async with asyncio.timeout(30):
+            await heard.wait()
+        over.set()
+        await task
+        await client.close()
+
+    asyncio.run(until_heard())
+    assert not forgotten(direct, "w1")
 
 
 def test_jobs_of_a_claim_whose_reply_was_lost_are_given_back_at_the_stop(

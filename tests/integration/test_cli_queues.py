@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -13,7 +14,8 @@ import redis
 from bide import Queue, sync
 from bide.embedded import Server
 from bide.keys import keys_of
-from bide.ops.registry import About, Doing, heartbeat
+from bide.ops.consume import claim
+from bide.ops.registry import About, heartbeat
 from tests.integration import surface
 from tests.integration.console import at_terminal, bide, error_of, said
 from tests.integration.workers import at_work, burst, eventually
@@ -34,6 +36,15 @@ def say(url: str, name: str, **about: object) -> None:
     client = sync.Client(url)
     client.run(heartbeat(keys_of(None), name, About(**about)))  # type: ignore[arg-type]
     client.close()
+
+
+def hold(url: str, worker: str, queue: str, task: str) -> str:
+    """Have a worker claim a job of a queue; its id."""
+    with contextlib.closing(Queue(queue, url=url)) as held:
+        id = held.enqueue(task).id
+        (job,) = held._client.run(claim(held.keys, worker, 1, 1, 10_000_000, 0)).jobs
+        assert job.id == id
+    return id
 
 
 # -- queues
@@ -172,12 +183,9 @@ def test_workers_are_listed(home: Path, one_url: str) -> None:
     started = 1_900_000_000_000_000
     say(
         one_url, "w1", host="a", pid=7, queues=["mail", "low"], executor="auto", concurrency=9,
-        started_us=started, version="1.2", busy=2, rss=42_000_000, skew=-0.25,
-        doing=[
-            Doing("low", "b", "shop:late", started + 1_000_000),
-            Doing("mail", "a", "shop:x", started),
-        ],
+        started_us=started, version="1.2", rss=42_000_000, skew=-0.25, lease=10.0,
     )  # fmt: skip
+    a, b = hold(one_url, "w1", "mail", "shop:x"), hold(one_url, "w1", "low", "shop:late")
     say(one_url, "w2", host=HOSTILE, queues=["other"], unserved=["shop:new", HOSTILE])
     shown = said(bide(home, "workers", url=one_url))
     lacks = r"w2 was asked for what it does not serve: shop:new, x\x1b[2Jy"
@@ -195,14 +203,33 @@ def test_workers_are_listed(home: Path, one_url: str) -> None:
     assert r"x\x1b[2Jy" in shown
     (one,) = json.loads(said(bide(home, "workers", "-q", "low", "--json", url=one_url)))["workers"]
     assert 0 <= one.pop("seen_ago") < 30
+    since = [job.pop("since") for job in one["doing"]]
+    assert since == sorted(since)
     assert one == {
         "name": "w1", "host": "a", "pid": 7, "queues": ["mail", "low"], "executor": "auto",
         "concurrency": 9, "started": "2030-03-17T17:46:40+00:00", "version": "1.2",
-        "busy": 2, "rss": 42_000_000, "unserved": [], "skew": -0.25, "doing": [
-            {"queue": "low", "id": "b", "task": "shop:late", "since": "2030-03-17T17:46:41+00:00"},
-            {"queue": "mail", "id": "a", "task": "shop:x", "since": "2030-03-17T17:46:40+00:00"},
+        "alive": True, "busy": 2, "rss": 42_000_000, "unserved": [], "skew": -0.25, "doing": [
+            {"queue": "mail", "id": a, "task": "shop:x"},
+            {"queue": "low", "id": b, "task": "shop:late"},
         ],
     }  # fmt: skip
+
+
+def test_one_that_gives_no_sign_of_life_is_marked_while_it_holds_a_job(
+    home: Path, one_url: str, direct: redis.Redis
+) -> None:
+    for name in ("dead", "gone"):
+        say(one_url, name, queues=["mail"])
+        told: Any = direct.hget("bide:workers", name)
+        at_us, _, text = told.partition(b" ")
+        direct.hset("bide:workers", name, b"%d %s" % (int(at_us) - 20_000_000, text))
+    hold(one_url, "dead", "mail", "shop:x")
+    shown = said(bide(home, "workers", url=one_url))
+    assert "dead has given no sign of life for 20s; if it is dead, its jobs run again" in shown
+    assert "gone" not in shown
+    (one,) = json.loads(said(bide(home, "workers", "--json", url=one_url)))["workers"]
+    assert (one["name"], one["alive"], one["busy"]) == ("dead", False, 1)
+    assert "no live worker" in said(bide(home, "health", "-q", "mail", url=one_url), 1)
 
 
 def test_a_worker_is_asked_to_stop(home: Path, one_url: str) -> None:

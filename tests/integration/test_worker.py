@@ -362,6 +362,20 @@ def test_a_worker_is_listed_from_its_start_to_its_stop(queue: Queue) -> None:
     assert queue.workers() == []
 
 
+@pytest.mark.parametrize("task", [jobs.wait_thread, jobs.wait_async])
+def test_what_a_worker_runs_is_shown_at_once(queue: Queue, task: Any) -> None:
+    with running(worker(queue, concurrency=3)):
+        eventually(queue.workers)
+        job = queue.enqueue(task)
+        jobs.wait_seen(1)
+        (about,) = [seen.about for seen in queue.workers()]
+        assert (about.busy, [one.id for one in about.doing]) == (1, [job.id])
+        jobs.gate.set()
+        job.wait(10)
+        (about,) = [seen.about for seen in queue.workers()]
+        assert (about.busy, about.doing) == (0, [])
+
+
 def test_a_worker_leaves_nothing_but_finished_jobs_behind(queue: Queue) -> None:
     before = {thread.name for thread in threading.enumerate()}
     queue.enqueue(jobs.add, 1)

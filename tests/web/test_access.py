@@ -16,6 +16,7 @@ from bide import Queue, sync
 from bide.errors import UsageError
 from bide.keys import keys_of
 from bide.ops import registry
+from bide.ops.consume import claim
 from bide.ops.registry import About, Doing
 from bide.rights import SCRIPTS, rules
 from bide.script import load
@@ -227,9 +228,11 @@ def test_nothing_is_changed_by_looking(desk: Page, mail: Queue) -> None:
 def test_only_the_queues_that_were_named_are_there(one_url: str, mail: Queue) -> None:
     hidden = Queue("backroom", url=one_url)
     job = hidden.enqueue("shop:remind", "psst", delay=60)
+    hidden.enqueue("shop:psst", job_id="psst-2")
     about = About("host", 1, ["mail", "backroom"], doing=[Doing("backroom", job.id, "psst", 1)])
     client = sync.Client(one_url)
     client.run(registry.heartbeat(keys_of(None), "w1", about))
+    assert len(client.run(claim(hidden.keys, "w1", 1, 1, 100_000_000, 0)).jobs) == 1
     client.close()
     mail.enqueue("shop:remind", delay=60)
     with serve(app(url=one_url, queues=["mail"], local_role="operator")) as page:

@@ -23,9 +23,6 @@ from bide.errors import BideError, UsageError
 from bide.ops.inspect import Counts
 from bide.ops.registry import WorkerSeen
 
-ALIVE = 30.0
-"""Seconds within which a live worker has spoken; it does so every ten."""
-
 
 @click.command()
 @queues_option("Ask that a live worker serves it; again for more.")
@@ -61,7 +58,7 @@ def health(
         there = site.queues()
         asked = list(dict.fromkeys(queues)) or there
         counts = site.counts(asked)
-        workers = [worker for worker in site.workers() if worker.ago <= ALIVE]
+        workers = [worker for worker in site.workers() if worker.alive]
         problems = _problems(asked, bool(queues), there, counts, workers, limit)
         sets = [] if queues else delayed_on_rq(site.client) or []
         problems += _problems_of_rq(sets, limit)

@@ -9,7 +9,6 @@ from typing import Final
 
 import click
 
-from bide.cli.health import ALIVE
 from bide.cli.options import queues_option, server_options
 from bide.cli.site import Site
 from bide.errors import ServerRefused
@@ -90,7 +89,7 @@ def queue_metrics(site: Site, queues: Sequence[str]) -> str:
     counts = site.counts(names)
     commands = [ahead(keys_of(name, site.prefix), WITHIN) for name in names]
     due = dict(zip(names, site.client.run_many(commands), strict=True))
-    workers = [worker.about for worker in site.workers() if worker.ago <= ALIVE]
+    workers = [worker.about for worker in site.workers() if worker.alive]
     jobs: list[tuple[Labels, float]] = []
     within: list[tuple[Labels, float]] = []
     overdue: list[tuple[Labels, float]] = []

@@ -10,7 +10,7 @@ from bide.connection import resolve_prefix
 from bide.errors import BideError
 from bide.ids import check_name
 from bide.keys import keys_of
-from bide.ops import inspect, registry
+from bide.ops import holders, inspect, registry
 from bide.ops.inspect import Counts
 from bide.ops.registry import WorkerSeen
 from bide.queue import Queue
@@ -62,8 +62,9 @@ class Site:
         return list(dict.fromkeys(names)) or there
 
     def workers(self) -> list[WorkerSeen]:
-        """The workers that were heard of lately."""
-        return self.client.run(registry.workers(self._everywhere))
+        """The workers that live or hold a job, with what they run now."""
+        seen = self.client.run(registry.workers(self._everywhere))
+        return holders.tell(seen, self.client.attempt_many(holders.ask(seen, self.prefix)))
 
     def stop(self, names: Sequence[str]) -> None:
         """Ask workers to stop.

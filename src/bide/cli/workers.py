@@ -10,7 +10,7 @@ from bide.cli.group import Group
 from bide.cli.options import json_option, queues_option, server_options
 from bide.cli.screen import Column, count, echo, echo_json, moment_json, relative, table
 from bide.cli.site import NotFound, Site
-from bide.clock import from_us
+from bide.clock import describe, from_us
 from bide.errors import UsageError
 from bide.ops.registry import WorkerSeen
 
@@ -29,7 +29,8 @@ def workers(
 ) -> None:
     """List the workers, or stop one.
 
-    Shown are those that were heard of in the last minute; they speak every ten seconds.
+    A worker is listed if it gave a sign of life in the last 15 seconds (it sends a heartbeat every
+    10 seconds), or holds a job. What it runs is read from the server's leases, at this moment.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -86,6 +87,7 @@ def workers_report(workers: list[WorkerSeen]) -> list[dict[str, Any]]:
             "concurrency": worker.about.concurrency,
             "started": moment_json(from_us(worker.about.started_us)),
             "seen_ago": worker.ago,
+            "alive": worker.alive,
             "version": worker.about.version,
             "busy": worker.about.busy,
             "doing": [
@@ -126,6 +128,13 @@ def print_workers(workers: list[WorkerSeen]) -> None:
     ]
     table(columns, [_row(worker) for worker in workers])
     for worker in workers:
+        if not worker.alive:
+            ago = describe(worker.ago)
+            echo(
+                f"{worker.name} has given no sign of life for {ago}; if it is dead, its jobs run "
+                "again when their leases end.",
+                "yellow",
+            )
         if worker.about.unserved:
             tasks = ", ".join(worker.about.unserved)
             echo(f"{worker.name} was asked for what it does not serve: {tasks}", "yellow")

@@ -15,8 +15,11 @@ from bide.keys import Keys
 from bide.ops.manage import DATA
 from bide.ops.reply import number, pairs, words
 
-SILENT: Final = 60.0
-"""Seconds after which a worker that says nothing is not shown any more; it speaks every ten."""
+EVERY: Final = 10.0
+"""Seconds between two heartbeats of a worker."""
+
+ALIVE: Final = 15.0
+"""Seconds within which a live worker has given a sign of life: a heartbeat, with time to spare."""
 
 
 class Doing(msgspec.Struct, frozen=True, array_like=True):
@@ -36,6 +39,9 @@ class Doing(msgspec.Struct, frozen=True, array_like=True):
 MOST_DOING: Final = 10
 """Jobs that a worker tells of; how many there are, it says too."""
 
+
+_FORGOTTEN: Final = 3600.0
+"""Seconds after which `heartbeat.lua` may forget a worker that says nothing."""
 
 MOST_UNSERVED: Final = 10
 """Tasks that it does not serve that a worker tells of."""
@@ -63,6 +69,8 @@ class About(msgspec.Struct, frozen=True):
     """Tasks that it was lately asked for, and does not serve."""
     skew: float | None = None
     """Seconds by which its clock is ahead of the server's; None while that is not known."""
+    lease: float = 0.0
+    """Seconds for which it holds a job without renewing the lease; 0 where it does not say."""
 
     @property
     def started(self) -> datetime:
@@ -71,11 +79,20 @@ class About(msgspec.Struct, frozen=True):
 
 
 class WorkerSeen(NamedTuple):
-    """A worker, and how long ago (seconds) it was last heard of."""
+    """A worker, and how long ago (seconds) it last gave a sign of life."""
 
     name: str
     ago: float
     about: About
+
+    @property
+    def alive(self) -> bool:
+        """Whether that is less than 15 seconds ago.
+
+        A worker sends a heartbeat every 10 seconds; to renew the lease of a job is a sign of life
+        too. A worker that is not alive is listed as long as it holds a job under a lease.
+        """
+        return self.ago <= ALIVE
 
 
 def register(keys: Keys, queues: Sequence[str]) -> Command[None]:
@@ -127,7 +144,7 @@ def stop(keys: Keys, names: Sequence[str]) -> Command[list[str]]:
 
 
 def workers(keys: Keys) -> Command[list[WorkerSeen]]:
-    """The workers that were heard of lately."""
+    """The workers that were heard of within an hour, dead ones too; see `bide.ops.holders`."""
     return command("workers", keys, (), _read_workers)
 
 
@@ -143,7 +160,7 @@ def _read_workers(reply: list[Any]) -> list[WorkerSeen]:
             continue
         at_us, _, text = value.partition(b" ")
         ago = (reply[1] - number(at_us)) / 1e6
-        if ago <= SILENT:
+        if ago <= _FORGOTTEN:
             seen.append(WorkerSeen(name, ago, _read_about(text)))
     return sorted(seen, key=lambda worker: worker.name)
 

@@ -79,8 +79,9 @@ class AsyncJob(JobView[R]):
         Raises:
             JobNotFound: it is no more.
         """
+        workers = await self.queue.workers()
         results = await self.queue._client.run_many(why_calls(self.queue, self.id))
-        return why(told(self.queue, self, results))
+        return why(told(self.queue, self, results, workers))
 
     async def cancel(self, running: bool = True) -> bool:
         """Take the job back before it runs; one that runs is asked to end; as `Queue.cancel`."""

@@ -75,8 +75,9 @@ class Job(JobView[R]):
         Raises:
             JobNotFound: it is no more.
         """
+        workers = self.queue.workers()
         results = self.queue._client.run_many(why_calls(self.queue, self.id))
-        return why(told(self.queue, self, results))
+        return why(told(self.queue, self, results, workers))
 
     def cancel(self, running: bool = True) -> bool:
         """Take the job back before it runs; one that runs is asked to end; as `Queue.cancel`."""

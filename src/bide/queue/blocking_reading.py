@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bide.current import current_job
 from bide.keys import keys_of
-from bide.ops import inspect, registry
+from bide.ops import holders, inspect, registry
 from bide.ops.registry import WorkerSeen
 from bide.queue.blocking_job import Job
 from bide.queue.parents import by_queue, in_order
@@ -43,10 +43,15 @@ class Reading:
         ]
 
     def workers(self) -> list[WorkerSeen]:
-        """The workers that serve this queue and were heard of lately."""
+        """The workers that serve this queue and live, or hold a job, with what they run now.
+
+        A worker that dies is listed for up to 15 seconds, and for as long as it holds a job.
+        """
         queue = cast("Queue", self)
         seen = queue._client.run(registry.workers(queue._here.everywhere))
-        return [worker for worker in seen if queue.name in worker.about.queues]
+        seen = [worker for worker in seen if queue.name in worker.about.queues]
+        held = queue._client.attempt_many(holders.ask(seen, queue.prefix))
+        return holders.tell(seen, held)
 
     def _beside(self, name: str) -> Queue:
         """Another queue of the same server, by its name."""

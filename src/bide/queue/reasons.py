@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from bide.command import Command
-from bide.ops import inspect, registry
+from bide.ops import inspect
+from bide.ops.registry import WorkerSeen
 from bide.queue.core import QueueCore
 from bide.queue.view import JobView, not_found
 from bide.why import Read
@@ -18,17 +19,18 @@ def why_calls(queue: QueueCore[Any], id: str) -> list[Command[Any]]:
     return [
         inspect.fetch(place.keys, [id]),
         inspect.counts(place.keys),
-        registry.workers(place.everywhere),
     ]
 
 
-def told(queue: QueueCore[Any], job: JobView[Any], results: Sequence[Any]) -> Read:
-    """What those calls have read; the job shows it, too.
+def told(
+    queue: QueueCore[Any], job: JobView[Any], results: Sequence[Any], workers: Sequence[WorkerSeen]
+) -> Read:
+    """What those calls have read, and the workers of the queue; the job shows it, too.
 
     Raises:
         JobNotFound: the job is no more.
     """
-    (snapshot,), counts, workers = results
+    (snapshot,), counts = results
     if snapshot is None:
         raise not_found(job.id)
     job._snapshot = snapshot

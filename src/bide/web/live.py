@@ -108,10 +108,10 @@ class Live:
     async def _look(self) -> _Look:
         names = await self._site.queues()
         counts = await self._site.counts(names)
-        workers = await self._site.workers()
+        workers = await self._site.workers(jobs=0)
         stand = (
             tuple((name, str(each._replace(now_us=0))) for name, each in counts.items()),
-            tuple((one.name, one.about.busy) for one in workers),
+            tuple((one.name, one.alive, one.about.busy) for one in workers),
         )
         return _Look(time.time(), hash(stand))
 

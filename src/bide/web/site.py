@@ -16,9 +16,9 @@ from bide.ids import check_name
 from bide.job import Snapshot
 from bide.keys import Keys, keys_of
 from bide.loops import PerLoop, Recent
-from bide.ops import inspect, registry
+from bide.ops import holders, inspect, registry
 from bide.ops.inspect import Counts
-from bide.ops.registry import WorkerSeen
+from bide.ops.registry import MOST_DOING, WorkerSeen
 from bide.web.masking import Mask
 
 PATIENCE: Final = 2.0
@@ -103,9 +103,15 @@ class Site:
             self._ahead = max(each.now for each in counts.values()) - datetime.now(UTC)
         return counts
 
-    async def workers(self) -> list[WorkerSeen]:
-        """The workers that were heard of lately, and serve what is shown."""
+    async def workers(self, jobs: int = MOST_DOING) -> list[WorkerSeen]:
+        """The workers that live or hold a job, and serve what is shown; with what they run now.
+
+        Args:
+            jobs: how many jobs of each worker to name.
+        """
         seen = await self.client.run(registry.workers(self._everywhere))
+        held = await self.client.attempt_many(holders.ask(seen, self.prefix, jobs))
+        seen = holders.tell(seen, held)
         if self._only is None:
             return seen
         return [self._of_shown(one) for one in seen if self._only.intersection(one.about.queues)]

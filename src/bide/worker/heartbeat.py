@@ -1,8 +1,10 @@
-"""What a worker says every ten seconds, for those who look; correctness needs none of it.
+"""A worker reports every ten seconds that it is alive. Nothing depends on this for correctness.
 
-It says that it lives, and hears whether it is to stop. It notes again which queues it serves, so
-that their list is whole again if somebody removed it. And where the server has lost its scripts, it
-loads those that viewers call, who may not.
+The report is for those who look, and the reply says whether the worker is to stop. With it, the
+worker registers its queues again, in case somebody removed the list of queues. If the server has
+lost its scripts, the worker loads the scripts that viewers call: viewers have no permission to load
+them. What the worker runs is in the report for older releases and for users who may not read all
+queues: see `bide.ops.holders`.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ from bide.connection import GOODBYE
 from bide.errors import BideError
 from bide.keys import Keys
 from bide.ops.consume import leave
-from bide.ops.registry import About, heartbeat, register
+from bide.ops.registry import EVERY, About, heartbeat, register
 from bide.rights import SCRIPTS
 
-EVERY: Final = 10.0
+AGAIN: Final = 1.0
+"""Seconds before a heartbeat that failed is sent again."""
 
 
 async def beat(
@@ -50,25 +53,28 @@ async def beat(
     """
     skew: float | None = None
     asked = False
-    loads = -1
+    missed = -1
     names = [str(each.queue) for each in queues]
     while not over.is_set():
+        pause = AGAIN
         with contextlib.suppress(BideError):
             before = time.time()
             calls = (heartbeat(keys, worker, about(skew)), register(keys, names))
-            pulse, _ = await client.run_many(calls)
+            pulse, _ = await client.attempt_many(calls)
+            if isinstance(pulse, BideError):
+                raise pulse
             beaten()
+            pause = EVERY
             skew = (before + time.time()) / 2 - pulse.now_us / 1e6
             if pulse.stop and not asked:
                 asked = True
                 stop()
-            if client.loads != loads:
-                loads = client.loads
-                await client.load(
-                    SCRIPTS["viewer"], [keys["workers"], *(q["meta"] for q in queues)]
-                )
+            if client.missed_scripts != missed:
+                before_load = client.missed_scripts
+                await client.load_everywhere(SCRIPTS["viewer"])
+                missed = before_load
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(EVERY):
+            async with asyncio.timeout(pause):
                 await over.wait()
 
 

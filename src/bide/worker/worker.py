@@ -398,4 +398,5 @@ class Worker:
             schema=SCHEMA,
             unserved=running.unserved.names(),
             skew=skew,
+            lease=self._lease_us / 1e6,
         )

@@ -74,6 +74,11 @@ function record.dropped(line, bytes)
   return (head or line) .. string.format(' %dd', bytes) .. (ended or '')
 end
 
+-- Who holds a job, and since when; nothing for what is not a record. A fourth of the work.
+function record.holder(line)
+  return string.match(line or '', '^%d %d+ %d+ %d+ [01] (%d+) (%S+)', 36)
+end
+
 -- What is assumed of a job whose record cannot be read.
 function record.unknown(head, now)
   return {head = head, priority = 5, attempt = 1, crashes = 0, strikes = 0, alone = 0,

@@ -29,7 +29,7 @@ async def queues(site: Site, asked: Asked) -> dict[str, Any]:
     """All queues with their jobs by state, and how many workers serve each."""
     names = await site.queues()
     counts = await site.counts(names)
-    seen = await site.workers()
+    seen = await site.workers(jobs=0)
     report = queues_report(counts)
     for name, each in report.items():
         each["workers"] = sum(name in one.about.queues for one in seen)

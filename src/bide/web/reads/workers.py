@@ -10,7 +10,7 @@ from bide.web.site import Site
 
 
 async def workers(site: Site, asked: Asked) -> dict[str, Any]:
-    """The workers that were heard of in the last minute.
+    """The workers that live or hold a job.
 
     Raises:
         NotFound: there is no queue `q`.
