@@ -71,6 +71,11 @@ def unavailable(error: Exception, where: str) -> ServerUnavailable:
     return ServerUnavailable(f"Cannot reach the server at {where} ({reason}); {remedy}.")
 
 
+def may_pass(error: ServerUnavailable) -> bool:
+    """Whether the server may be reached later with nothing changed here."""
+    return not any(sign in str(error) for sign in _LASTING)
+
+
 _START: Final = "start it, or give its address with url= or $BIDE_URL"
 _CURES: Final = (
     (
@@ -86,6 +91,9 @@ _CURES: Final = (
     ("reset by peer", "start it again if it died; if it wants TLS, use rediss:// and not redis://"),
 )
 """A word in what the connection died of, and what to do then."""
+
+_LASTING: Final = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER")
+"""Signs that the address has to be corrected: it will not do to wait."""
 
 
 _IN_SCRIPT: Final = ("The user executing the script can't", "ACL failure in script")

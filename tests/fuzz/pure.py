@@ -306,6 +306,7 @@ _SAMPLES: list[tuple[Command[Any], Any]] = [
     (inspect.listing(MAIL, "failed", 0, 5), [b"ok", NOW, b"a", b"b"]),
     (manage.retry(MAIL, ["a"], "+0"), [b"ok", NOW, b"ok", NOW]),
     (manage.empty(MAIL, "x"), [b"ok", 5, 1]),
+    (manage.forget(MAIL), [b"holds", b"pending", 2]),
     (listen.listen(MAIL, "l", "-"), [b"ok", NOW, b"1-0", 0]),
     (schedules.read_page(MAIL, "0"), [b"ok", NOW, b"0", b"nightly", SCHEDULES[0]]),
     (schedules.pause_schedule(MAIL, "nightly", True), [b"ok", NOW, SCHEDULES[0]]),

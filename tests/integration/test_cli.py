@@ -136,8 +136,16 @@ def test_no_check_enqueues_by_name_alone(home: Path, one_url: str) -> None:
             1,
             "start it, or give its address",
         ),
-        (["worker", "shop", "-u", "redis://127.0.0.1:1"], 1, "Cannot reach the server"),
-        (["worker", "shop", "-u", "unix:///nowhere.sock"], 1, "Cannot reach the server"),
+        (
+            ["worker", "shop", "-u", "redis://127.0.0.1:1", "--burst"],
+            1,
+            "Cannot reach the server",
+        ),
+        (
+            ["worker", "shop", "-u", "unix:///nowhere.sock", "--burst"],
+            1,
+            "Cannot reach the server",
+        ),
     ],
 )
 def test_an_error_is_one_sentence_with_its_fix(

@@ -65,6 +65,11 @@ def test_what_is_not_good_enough_says_what_would_be(secured: Secured, url: str, 
     queue.close()
 
 
+def test_a_worker_does_not_wait_for_a_server_that_it_does_not_trust(secured: Secured) -> None:
+    with pytest.raises(ServerUnavailable, match="name the authority"):
+        Worker("mail", url=f"rediss://localhost:{secured.port}").work()
+
+
 @pytest.mark.parametrize(
     "query", ["?ssl_ca_certs={ca}&ssl_check_hostname=false", "?ssl_cert_reqs=none"]
 )

@@ -18,7 +18,7 @@ from bide.errors import (
 )
 from bide.keys import keys_of
 from bide.ops import manage
-from bide.refusals import is_transient, translate, unwrapped
+from bide.refusals import is_transient, may_pass, translate, unavailable, unwrapped
 
 WHERE = "redis://host:6379/0"
 GONE = lib.ConnectionError("Connection closed by server.")
@@ -77,3 +77,19 @@ def test_access_denied_does_not_pass_though_the_library_calls_it_a_connection_er
     assert isinstance(lib.AuthenticationError("x"), lib.ConnectionError)
     assert not is_transient(lib.AuthenticationError("x"))
     assert is_transient(lib.ConnectionError("x"))
+
+
+@pytest.mark.parametrize(
+    ("said", "passes"),
+    [
+        ("Error 111 connecting to 127.0.0.1:6379. Connection refused.", True),
+        ("Redis is loading the dataset in memory", True),
+        ("Error -2 connecting to valkey:6379. Name or service not known.", True),
+        ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: unable to get issuer", False),
+        ("[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)", False),
+    ],
+)
+def test_waiting_cures_a_server_that_is_down_and_no_address_that_is_wrong(
+    said: str, passes: bool
+) -> None:
+    assert may_pass(unavailable(lib.ConnectionError(said), WHERE)) is passes

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from bide import logs
-from bide.errors import BideError, TooOld, UsageError
+from bide.errors import AccessDenied, BideError, ServerUnavailable, TooOld, UsageError
 from bide.logs import printable
 from bide.supervisor.plan import Farewell, News, Vitals, decode_plan, encode
 from bide.worker import Worker
@@ -21,6 +21,11 @@ from bide.worker.processes.wire import Reader, send
 EVERY: Final = 1.0
 SOON: Final = 0.05
 """Seconds between two reports; until it has begun, others wait for that."""
+
+_MEANT_WRONG: Final = (UsageError, LookupError, TooOld)
+_NOT_LET_IN: Final = (AccessDenied, ServerUnavailable)
+"""Errors that another member would meet, too. A worker waits for a server that is down: that it
+cannot be reached is an error only in a burst, or where waiting does not help."""
 
 _WRONG: Final = 2
 """The exit code of a command line that cannot be meant."""
@@ -42,10 +47,9 @@ def main() -> None:
         worker.work(plan.burst, beside=lambda: report(worker, line))
     except BideError as error:
         sys.stderr.write(f"Error: {printable(str(error))}\n")
-        if not isinstance(error, UsageError | LookupError | TooOld):
-            sys.exit(1)
-        _say(line, Farewell("unusable"))
-        sys.exit(_WRONG)
+        if isinstance(error, _MEANT_WRONG + _NOT_LET_IN):
+            _say(line, Farewell("unusable"))
+        sys.exit(_WRONG if isinstance(error, _MEANT_WRONG) else 1)
     _say(line, _vitals(worker))
     _say(line, Farewell("replace" if worker.replaceable else "ended"))
     leave_threads_behind()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final
 
 from bide import aio
-from bide.errors import BideError, CannotSave, TooOld, UsageError
+from bide.errors import BideError, CannotSave, ServerUnavailable, TooOld, UsageError
 from bide.keys import Keys
 from bide.logs import Log
 from bide.ops.registry import Beginning, begin, register
 from bide.payload.signing import Keyring
+from bide.refusals import may_pass
+from bide.worker.again import SAY_EVERY, pause_after
 from bide.worker.schedules import set_declared
 
 log = Log("bide.worker")
@@ -25,8 +28,45 @@ async def begin_with(
     queues: Sequence[Keys],
     allow_eviction: bool,
     keyring: Keyring | None = None,
+    *,
+    waits: bool,
 ) -> None:
     """Note that the queues are in use, and set the schedules that are declared for them.
+
+    Args:
+        client: of the server.
+        everywhere: the keys that no queue owns.
+        queues: the keys of each queue.
+        allow_eviction: whether the server may drop keys when its memory is full.
+        keyring: what signs the jobs of schedules.
+        waits: whether to try again until the server can be reached.
+
+    Raises:
+        ServerUnavailable: the server could not be reached, and it is not to be waited for, or
+            waiting does not help: its certificate is not trusted, for instance.
+        UsageError, TooOld, BideError: as of `_begin`.
+    """
+    failures = 0
+    while True:
+        try:
+            return await _begin(client, everywhere, queues, allow_eviction, keyring)
+        except ServerUnavailable as error:
+            if not waits or not may_pass(error):
+                raise
+            if failures % SAY_EVERY == 0:
+                log.warning("%s Trying again until it works.", error)
+        failures += 1
+        await asyncio.sleep(pause_after(failures))
+
+
+async def _begin(
+    client: aio.Client,
+    everywhere: Keys,
+    queues: Sequence[Keys],
+    allow_eviction: bool,
+    keyring: Keyring | None,
+) -> None:
+    """Begin, or not at all; a repeat changes nothing.
 
     Raises:
         ServerUnavailable: the server could not be reached.
@@ -52,7 +92,8 @@ async def begin_with(
             )
         if not allow_eviction:
             _check_policy(client.where, found.policy)
-    if isinstance(noted, CannotSave):  # it will pass, and producers note their queues, too
+    # It will pass, and producers note their queues, too. The list may be on another node.
+    if isinstance(noted, CannotSave | ServerUnavailable):
         log.warning("%s", noted)
     elif isinstance(noted, BideError):
         raise noted

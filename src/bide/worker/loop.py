@@ -16,7 +16,6 @@ claim named, a wake hint, a job that ends, a request to stop.
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -28,6 +27,7 @@ from bide.command import Command
 from bide.errors import BideError, ScriptBug, ServerRefused
 from bide.logs import Log
 from bide.ops.consume import MAX_SETTLE_BYTES, Claim, Settle, Verdict
+from bide.worker.again import SAY_EVERY, pause_after
 from bide.worker.alarm import make_alarm
 from bide.worker.ear import Ear
 from bide.worker.order import Order
@@ -39,9 +39,6 @@ from bide.worker.station import Station
 
 log = Log("bide.worker")
 
-_FIRST_PAUSE: Final = 0.05
-_LONGEST_PAUSE: Final = 2.0
-_SAY_EVERY: Final = 30
 _WARN_EVERY: Final = 60.0
 _LAST_ROUND_TRIP: Final = 1.0
 _DRAIN: Final = 10.0
@@ -345,7 +342,7 @@ class Loop:
         """Leave a queue alone for a little while, jittered; then the same is sent again."""
         if isinstance(error, ScriptBug):
             raise error
-        if station.failures % _SAY_EVERY == 0:
+        if station.failures % SAY_EVERY == 0:
             reason = str(error) or "No reply in time."
             log.warning("queue %s: %s Trying again until it works.", station.queue, reason)
         station.failures += 1
@@ -353,9 +350,8 @@ class Loop:
         if self.aborted or (self.stopping and not held and station.failures >= _LAST_TRIES):
             self.cut_off = True  # what is held comes back when its lease ends
             return
-        pause = min(_FIRST_PAUSE * 2.0 ** min(station.failures - 1, 16), _LONGEST_PAUSE)
-        pause *= random.uniform(0.5, 1.0)
         station.resting = True
+        pause = pause_after(station.failures)
         asyncio.get_running_loop().call_later(pause, self._resume, station)
 
     def _resume(self, station: Station) -> None:

@@ -176,7 +176,9 @@ class Worker:
             How many jobs this worker executed.
 
         Raises:
-            ServerUnavailable: the server could not be reached at the start.
+            ServerUnavailable: in a burst, the server could not be reached at the start; or it
+                cannot be reached as its URL says: its certificate is not trusted, for instance.
+                Otherwise the worker waits for the server, and says so in its log.
             UsageError: one of the queues is a delay queue, which holds data, or its server would
                 drop jobs when its memory is full; or this thread runs an event loop already, in
                 which `await worker.run()` works.
@@ -208,11 +210,21 @@ class Worker:
         """`work`, in the event loop that runs now."""
         self._permit.check("the worker", self._url)
         self.replaceable = self._signalled_to = False
+        self._loop = self._running = None
+        self._event_loop = asyncio.get_running_loop()
         client = aio.Client(self._url, patience=0, clock=self._clock)
+        begin = begin_with(
+            client,
+            self._global_keys,
+            self._keys,
+            self._allow_eviction,
+            self._keyring,
+            waits=not burst,
+        )
         try:
             with signals.heard(self._signalled):
-                allow = self._allow_eviction
-                await begin_with(client, self._global_keys, self._keys, allow, self._keyring)
+                if not await self._unless_stopped(begin):
+                    return 0
                 return await self._run(client, burst)
         finally:
             self._stops = 0
@@ -225,7 +237,7 @@ class Worker:
         ]
         self._loop = loop = Loop(client, stations, self._order, burst)
         self._running = running = self._make_running(loop.ring)
-        self._event_loop = event_loop = asyncio.get_running_loop()
+        event_loop = asyncio.get_running_loop()
 
         def ask(channel: str, id: str) -> None:
             with contextlib.suppress(RuntimeError):  # the event loop has closed
@@ -239,7 +251,13 @@ class Worker:
 
         if self._stops:
             self._obey()
-        if not await self._open(running):
+        is_open = False
+        try:
+            is_open = await self._unless_stopped(running.open())
+        finally:
+            if not is_open:
+                await running.close()
+        if not is_open:
             return 0
         leases = Leases(client.url, self._clock, self._lease_us / 1e6, running.leased, ask)
         leases.start()
@@ -289,20 +307,19 @@ class Worker:
             log.info("worker %s stopped after %d jobs", self.name, running.executed)
         return running.executed
 
-    async def _open(self, running: Running | Crew) -> bool:
-        """Get ready; False where that was cut short, by being asked to stop."""
-        self._opening = opening = asyncio.ensure_future(running.open())
+    async def _unless_stopped(self, opening: Coroutine[Any, Any, None]) -> bool:
+        """Await what comes before the first job; False if it was cut short by a request to stop."""
+        self._opening = task = asyncio.create_task(opening)
+        if self._stops:
+            task.cancel()
         try:
-            await opening
+            await task
         except asyncio.CancelledError:
-            await running.close()
             if not self._stops:
                 raise
             log.info("worker %s stopped before it had begun", self.name)
+            self.replaceable = self._signalled_to
             return False
-        except BaseException:
-            await running.close()
-            raise
         finally:
             self._opening = None
         return True
@@ -355,12 +372,14 @@ class Worker:
 
     def _obey(self) -> None:
         """Do what has been asked: let running jobs finish, or give them back."""
-        assert self._loop is not None
-        assert self._running is not None
         if self._opening is not None:  # nothing runs that could finish
             self._opening.cancel()
-            self._loop.stop()
-        elif self._stops > 1:
+            if self._loop is not None:
+                self._loop.stop()
+            return
+        assert self._loop is not None
+        assert self._running is not None
+        if self._stops > 1:
             self._abort()
         elif not self._loop.stopping:
             log.info("worker %s stops: %d jobs may finish", self.name, self._running.busy)
