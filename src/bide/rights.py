@@ -41,7 +41,7 @@ _OPERATE: Final = (
 )
 _WORK: Final = (
     *("begin", "claim", "extend", "hear", "heartbeat", "leave", "note", "pop", "post", "refuse"),
-    *("schedule_refill", "settle"),
+    *("schedule_refill", "settle", "workers"),
 )
 
 SCRIPTS: Final[dict[Role, tuple[str, ...]]] = {

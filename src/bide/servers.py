@@ -73,6 +73,37 @@ def read_servers(url: str) -> Servers:
     return Servers(kind, named, scheme, user + at, slash + db, query, master)
 
 
+def same_servers(one: str, other: str) -> bool:
+    """Whether two URLs that `bide.connection.resolve_url` has passed name the same data.
+
+    User, password and TLS options may differ, and so may the nodes that are named. Two names of one
+    host are taken for two hosts, but for those of this machine.
+    """
+    (kind, some, rest), (other_kind, others, other_rest) = _named(one), _named(other)
+    return (kind, rest) == (other_kind, other_rest) and not some.isdisjoint(others)
+
+
+def _named(url: str) -> tuple[Kind, set[Address], tuple[str, ...]]:
+    """The kind of servers, those that a URL names, and what else says where the data are."""
+    parts = urlsplit(url)
+    scheme, _, suffix = parts.scheme.partition("+")
+    kind = KINDS[suffix]
+    db = dict(parse_qsl(parts.query)).get("db", "0")
+    if scheme == "unix":
+        return kind, {(parts.path, 0)}, ("unix", db)
+    path = parts.path.strip("/").split("/")
+    master = path.pop(0) if kind == "sentinel" else ""
+    if kind == "one":
+        named = [(parts.hostname or "", parts.port or _PORTS[kind])]
+    else:
+        named = addresses(parts)
+    hosts = {("localhost" if host in _LOCAL else host.lower(), port) for host, port in named}
+    return kind, hosts, (master, "".join(path) or db)
+
+
+_LOCAL: Final = ("127.0.0.1", "::1")
+
+
 def addresses(parts: SplitResult) -> list[Address]:
     """Host and port of each server before the path of a Cluster's or Sentinels' URL.
 

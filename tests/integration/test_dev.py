@@ -306,4 +306,4 @@ def test_a_worker_that_dies_at_work_is_replaced(tmp_path: Path, start: Start) ->
 def test_a_queue_with_a_server_of_its_own_is_told(tmp_path: Path, start: Start) -> None:
     (tmp_path / "app.py").write_text(APP.replace('"letters"', '"letters", url="redis://elsewhere"'))
     dev = start("app.py")
-    dev.wait_for("queue letters has a server of its own")
+    dev.wait_for(r"jobs of app:hello go to redis://elsewhere \(queue letters\)")

@@ -30,7 +30,7 @@ from bide.worker.worker import GRACE, LEASE
 
 @click.command()
 @click.argument("modules", nargs=-1, metavar="[MODULE]...")
-@queues_option("Again for more.  [default: default]")
+@queues_option("Again for more.  [default: the queues of the modules' tasks, else default]")
 @click.option(
     "--order",
     metavar="ORDER",
@@ -109,7 +109,8 @@ def worker(
     """Run the jobs of queues.
 
     Their functions are those of MODULEs, and what these register. What is not given is as
-    [tool.bide.worker] in pyproject.toml has it. Stops on SIGINT or SIGTERM when running jobs have
+    [tool.bide.worker] in pyproject.toml has it. Without -q, the worker serves the queues that stand
+    in MODULEs, and those of their tasks. Stops on SIGINT or SIGTERM when running jobs have
     finished; a second signal gives them back.
 
     With -w or --health-port, and under systemd (Type=notify), a supervisor starts the workers,
@@ -136,7 +137,7 @@ def worker(
         "grace": grace,
     }
     options: dict[str, Any] = {
-        "queues": list(queues or told.worker.queues or ("default",)),
+        "queues": list(queues or told.worker.queues) or None,
         "modules": list(modules),
         "url": url,
         "prefix": prefix,

@@ -17,12 +17,8 @@ from typing import Any, Final
 import msgspec
 
 from bide import logs
-from bide.connection import resolve_url
 from bide.errors import BideError
 from bide.logs import printable
-from bide.queue import AsyncQueue, Queue
-from bide.queue.tasks import Call
-from bide.task import registering_modules
 from bide.worker import Worker
 from bide.worker.frames import from_application
 from bide.worker.leftovers import leave_threads_behind
@@ -72,9 +68,7 @@ def main() -> None:
 def _work(plan: DevPlan, line: socket.socket) -> None:
     """Import, and run jobs until told to stop; whatever is wrong with the source is raised."""
     importlib.import_module(plan.module)
-    options = dict(plan.options)
-    options.setdefault("queues", _names(queues_of(plan.module), plan.url))
-    worker = Worker(url=plan.url, modules=[plan.module], **options)
+    worker = Worker(url=plan.url, modules=[plan.module], **plan.options)
     worker.work(beside=lambda: _stop_with(line, worker))
 
 
@@ -82,31 +76,6 @@ def explain(error: BaseException) -> str:
     """What was raised: the traceback, from the application's own first line on."""
     lines = traceback.format_exception(type(error), error, from_application(error.__traceback__))
     return "".join(f"{printable(line)}\n" for line in "".join(lines).splitlines())
-
-
-def queues_of(module: str) -> list[Queue | AsyncQueue]:
-    """The queues that stand in a module and in those that have registered tasks, in their order."""
-    found: list[Queue | AsyncQueue] = []
-    for name in (module, *sorted(registering_modules() - {module})):
-        for value in list(vars(sys.modules.get(name, object)).values()):
-            if isinstance(value, Call):
-                value = value.queue
-            if isinstance(value, Queue | AsyncQueue):
-                found.append(value)
-    return list(dict.fromkeys(found))
-
-
-def _names(queues: list[Queue | AsyncQueue], url: str) -> list[str]:
-    """Their names; who looks for jobs on another server than this one is told so."""
-    log = logs.Log("bide.dev")
-    for queue in queues:
-        if queue.url != resolve_url(url):
-            log.warning(
-                "queue %s has a server of its own, which this worker does not serve; leave out "
-                "url=, and set $BIDE_URL where it runs in production",
-                queue.name,
-            )
-    return list(dict.fromkeys(queue.name for queue in queues)) or ["default"]
 
 
 async def _stop_with(line: socket.socket, worker: Worker) -> None:

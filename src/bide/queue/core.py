@@ -30,6 +30,7 @@ from bide.payload.serializers import CODECS, Codec, pack
 from bide.payload.signing import VARIABLE, Kind, Seal
 from bide.policy import check_timeout
 from bide.queue.following import Following
+from bide.queue.homes import Home
 from bide.queue.parents import references, terms_of
 from bide.queue.place import Permit, Place
 from bide.queue.stored import APART, is_unicode, stored
@@ -86,6 +87,11 @@ class QueueCore(Generic[C]):
     def _pickle_seal(self) -> Seal | None:
         """What must hold before a pickle is read here; None where none is read at all."""
         return self._here.seal if self.serializer == "pickle" else None
+
+    @property
+    def _home(self) -> Home:
+        """The queue, as it was named."""
+        return Home(self.name, self._url, self._prefix)
 
     @property
     def _here(self) -> Place[C]:

@@ -24,6 +24,7 @@ from bide.clock import at_to_us, delay_to_us
 from bide.errors import UsageError
 from bide.naming import Named, refuse_method
 from bide.options import Options, TaskOptions, check_names
+from bide.queue.homes import note_home
 from bide.task import defaults_of, register
 
 if TYPE_CHECKING:
@@ -134,6 +135,7 @@ class Task(BlockingCall[P, R], Named, Generic[P, C, R]):
         """
         function, self.name, given = _enrolled(function, options, name)
         super().__init__(function, queue, Options(), given)
+        note_home(self.name, queue._home)
         _look_like(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
@@ -158,6 +160,7 @@ class AsyncTask(AwaitedCall[P, R], Named, Generic[P, C, R]):
         """Register the function, as `Task` does."""
         function, self.name, given = _enrolled(function, options, name)
         super().__init__(function, queue, Options(), given)
+        note_home(self.name, queue._home)
         _look_like(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:

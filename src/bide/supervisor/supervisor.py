@@ -128,7 +128,8 @@ class Supervisor:
     def run(self) -> int:
         """Supervise until all members have ended; the exit code."""
         kin.adopt_orphans()
-        with titled(f"bide supervisor {', '.join(self._plan.options['queues'])}"):
+        options = self._plan.options
+        with titled(f"bide supervisor {', '.join(options.get('queues') or options['modules'])}"):
             return asyncio.run(self._run())
 
     async def _run(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from bide.middleware import _used
+from bide.queue.homes import _homes
 from bide.queue.schedules import _declared
 from bide.resource import _resources
 from bide.task import _registered
@@ -19,6 +20,7 @@ def isolated_registry() -> Iterator[None]:
     """
     tasks, schedules = dict(_registered), dict(_declared)
     resources, middlewares = list(_resources), list(_used)
+    homes = {home: dict(names) for home, names in _homes.items()}
     try:
         yield
     finally:
@@ -26,5 +28,7 @@ def isolated_registry() -> Iterator[None]:
         _registered.update(tasks)
         _declared.clear()
         _declared.update(schedules)
+        _homes.clear()
+        _homes.update(homes)
         _resources[:] = resources
         _used[:] = middlewares

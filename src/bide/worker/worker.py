@@ -15,7 +15,7 @@ from functools import partial
 from types import FrameType
 from typing import Any, Final
 
-from bide import aio, config, logs, signals
+from bide import aio, config, signals
 from bide.clock import Duration, to_us
 from bide.connection import resolve_prefix, resolve_url
 from bide.errors import UsageError
@@ -25,21 +25,21 @@ from bide.logs import Log
 from bide.ops.registry import MOST_DOING, About
 from bide.queue import AsyncQueue, Queue
 from bide.script import SERVER_CLOCK
-from bide.task import Served, registering_modules
+from bide.task import Served
 from bide.version import VERSION
 from bide.worker import cancels, eventloop, idleness, title
 from bide.worker.begin import begin_with
-from bide.worker.executors import Executor, check_limits, is_apart
+from bide.worker.executors import Executor, check_limits
 from bide.worker.figures import ByQueue, figures_of
 from bide.worker.given import agreed, permit_for, pickling
 from bide.worker.heartbeat import beat, say_goodbye
 from bide.worker.leases import Leases
 from bide.worker.loop import Loop
+from bide.worker.making import make_running
 from bide.worker.order import OrderChoice, make_order
 from bide.worker.processes.crew import Crew
-from bide.worker.processes.house import House
-from bide.worker.processes.wire import Setting
 from bide.worker.running import Running
+from bide.worker.sight import queues_of, warn
 from bide.worker.station import Station
 
 log = Log("bide.worker")
@@ -60,7 +60,7 @@ class Worker:
 
     def __init__(
         self,
-        queues: Queue | AsyncQueue | str | Iterable[Queue | AsyncQueue | str],
+        queues: Queue | AsyncQueue | str | Iterable[Queue | AsyncQueue | str] | None = None,
         *,
         url: str | None = None,
         prefix: str | None = None,
@@ -80,7 +80,8 @@ class Worker:
         """Set up; nothing is sent before `work`.
 
         Args:
-            queues: one or several; which of them jobs are taken from is for `order` to say.
+            queues: one or several; which of them jobs are taken from is for `order` to say. By
+                default those that stand in `modules` and those of their tasks, else `default`.
             url: the server; by default that of the queues, else `$BIDE_URL`.
             prefix: of the keys; by default that of the queues, else `$BIDE_PREFIX`, else `bide`.
             modules: modules to import and serve; functions of others are not run, unless a
@@ -112,10 +113,14 @@ class Worker:
             UsageError: an argument cannot be meant, or the queues are on different servers.
             TaskNotFound: a module cannot be imported.
         """
+        self._limits = limits = check_limits(executor, concurrency, max_jobs, max_rss)
+        self._modules = [modules] if isinstance(modules, str) else list(modules)
+        self._served = Served(self._modules, limits.executor)
+        if queues is None:
+            queues = queues_of(self._modules, resolve_url(url), resolve_prefix(prefix))
         given = [queues] if isinstance(queues, str | Queue | AsyncQueue) else list(queues)
         if not given:
             raise UsageError("A worker needs at least one queue.")
-        self._limits = limits = check_limits(executor, concurrency, max_jobs, max_rss)
         self._max_idle = None if max_idle is None else to_us(max_idle, "max_idle") / 1e6
         self._url = resolve_url(agreed("url", url, given))
         self._permit = permit_for(url, given)
@@ -133,8 +138,6 @@ class Worker:
         self._keyring = config.signing_keys()
         self._pickled = pickling(given, allow_pickle, self._keyring)
         self._allow_eviction = allow_eviction
-        self._modules = [modules] if isinstance(modules, str) else list(modules)
-        self._served = Served(self._modules, limits.executor)
         self._order = make_order(order, self.queues)
         self._keys = [keys_of(queue, prefix) for queue in self.queues]
         self._global_keys = keys_of(None, prefix)
@@ -213,18 +216,13 @@ class Worker:
         self._loop = self._running = None
         self._event_loop = asyncio.get_running_loop()
         client = aio.Client(self._url, patience=0, clock=self._clock)
-        begin = begin_with(
-            client,
-            self._global_keys,
-            self._keys,
-            self._allow_eviction,
-            self._keyring,
-            waits=not burst,
-        )
+        keys, allow = self._keys, self._allow_eviction
+        begin = begin_with(client, self._global_keys, keys, allow, self._keyring, waits=not burst)
         try:
             with signals.heard(self._signalled):
                 if not await self._unless_stopped(begin):
                     return 0
+                await warn(client, self._global_keys, self._modules, self.queues)
                 return await self._run(client, burst)
         finally:
             self._stops = 0
@@ -236,7 +234,16 @@ class Worker:
             for keys in self._keys
         ]
         self._loop = loop = Loop(client, stations, self._order, burst)
-        self._running = running = self._make_running(loop.ring)
+        self._running = running = make_running(
+            self.name,
+            self._limits,
+            self._served,
+            self._modules,
+            self._pickled,
+            self._keyring,
+            self._global_keys.prefix,
+            loop.ring,
+        )
         event_loop = asyncio.get_running_loop()
 
         def ask(channel: str, id: str) -> None:
@@ -254,11 +261,11 @@ class Worker:
         is_open = False
         try:
             is_open = await self._unless_stopped(running.open())
+            if not is_open:
+                return 0
         finally:
             if not is_open:
                 await running.close()
-        if not is_open:
-            return 0
         leases = Leases(client.url, self._clock, self._lease_us / 1e6, running.leased, ask)
         leases.start()
         everyone = self._global_keys["workers"]
@@ -327,34 +334,6 @@ class Worker:
     def _note_beat(self) -> None:
         self._beaten = time.monotonic()
 
-    def _make_running(self, changed: Callable[[], None]) -> Running | Crew:
-        limits = self._limits
-        if not is_apart(limits.executor):
-            return Running(
-                self.name,
-                self._served,
-                limits.concurrency,
-                limits.max_jobs,
-                self._pickled,
-                changed,
-            )
-        held = config.overridden()
-        setting = Setting(
-            executor="fork" if limits.executor == "fork" else "process",
-            worker=self.name,
-            modules=self._modules,
-            also=sorted(registering_modules() - set(self._modules)),
-            pickled=sorted(self._pickled),
-            url=held.url,
-            prefix=held.prefix,
-            root=self._global_keys.prefix,
-            signing_keys=self._keyring.text if self._keyring else None,
-            log=logs.settings(),
-            max_jobs=limits.max_jobs,
-            max_rss=limits.max_rss,
-        )
-        return Crew(House(setting, limits.concurrency), changed)
-
     def stop(self) -> None:
         """Ask it to stop, as a signal would; the second call does not wait.
 
@@ -377,8 +356,8 @@ class Worker:
             if self._loop is not None:
                 self._loop.stop()
             return
-        assert self._loop is not None
-        assert self._running is not None
+        if self._loop is None or self._running is None:  # `_run` looks whether it was asked
+            return
         if self._stops > 1:
             self._abort()
         elif not self._loop.stopping:

@@ -18,6 +18,7 @@ from django.utils import timezone
 from bide import Queue, UsageError, Worker
 from bide.contrib.django import Backend, Connections, on_commit
 from bide.contrib.django.backend import _priority
+from bide.queue.homes import Home, known_homes
 from tests.contrib.django import jobs
 
 exceptions: Any = importlib.import_module(f"{jobs.package}.exceptions")
@@ -93,6 +94,19 @@ def test_it_waits_for_the_commit_also_with_run_after() -> None:
         jobs.add.using(run_after=timezone.now() + timedelta(hours=1)).enqueue(1)
         assert counts() == (0, 0)
     assert counts() == (1, 1)
+
+
+def test_a_worker_knows_all_queues_that_a_task_may_be_enqueued_on() -> None:
+    """Without a queue it serves them, and it says so if it is told to serve others."""
+    add, fails = "tests.contrib.django.jobs:add", "tests.contrib.django.jobs:fails"
+    homes = known_homes()
+    assert [home for home, tasks in homes.items() if add in tasks] == [
+        Home("default", None, None),
+        Home("mail", None, None),
+    ]
+    assert [home for home, tasks in homes.items() if fails in tasks] == [
+        Home("default", None, "other")
+    ]
 
 
 def test_a_rollback_takes_it_back() -> None:

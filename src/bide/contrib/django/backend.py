@@ -17,6 +17,7 @@ from bide.errors import BideError, JobNotFound, UsageError
 from bide.ids import new_id
 from bide.options import Options
 from bide.queue import Queue
+from bide.queue.homes import Home, note_home
 from bide.queue.place import Permit
 from bide.task import check_options
 
@@ -63,6 +64,8 @@ class Backend(_Base):  # type: ignore[misc]
                     f"OPTIONS of TASKS[{alias!r}] has {name!r}, which is none of "
                     f"{', '.join(_OPTIONS)}."
                 )
+        self._named: list[str] = list(params.get("QUEUES") or self.queues)
+        """QUEUES, in their order."""
         self._on_commit: bool | str = self.options.get("on_commit", True)
         given = {name: self.options[name] for name in _TASK_OPTIONS if name in self.options}
         self._options = Options(**given)  # type: ignore[typeddict-item]
@@ -75,12 +78,15 @@ class Backend(_Base):  # type: ignore[misc]
         """Refuse what cannot be run, and let workers of this process run the others."""
         super().validate_task(task)
         try:
-            serve(task)
+            name = serve(task)
         except UsageError as error:
             kinds = part_of(task, "exceptions")
             # Django calls it the one, django-tasks the other.
             refused = getattr(kinds, "InvalidTask", None) or kinds.InvalidTaskError
             raise refused(str(error)) from error
+        if known[name] is task:  # and not what `using` has made of it, once more for each job
+            for queue in self._named or [task.queue_name]:
+                note_home(name, Home(queue, self.options.get("url"), self.options.get("prefix")))
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """Make a job; it is sent when the transaction is committed, unless told otherwise.

@@ -1,0 +1,148 @@
+"""Which jobs of its modules' tasks a worker sees: the queues that it serves, and what it misses."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from bide import aio
+from bide.connection import hide_password
+from bide.errors import BideError, UsageError
+from bide.keys import Keys
+from bide.logs import Log
+from bide.ops import registry
+from bide.queue import AsyncQueue, Queue
+from bide.queue.homes import Home, known_homes
+from bide.queue.tasks import Call
+from bide.servers import same_servers
+from bide.task import registering_modules
+
+log = Log("bide.worker")
+
+DEFAULT = "default"
+"""The queue that is served where modules have none: that of `Queue()`."""
+
+
+def queues_of(modules: Sequence[str], url: str, prefix: str) -> list[str]:
+    """The names of the queues that modules have, in their order, without repeats.
+
+    A queue of another server or prefix counts only if it has tasks: what is wrong with it, `warn`
+    says.
+    """
+    found = homes_of(modules)
+    names = [home.queue for home in found if found[home] or _is_here(home, url, prefix)]
+    return list(dict.fromkeys(names)) or [DEFAULT]
+
+
+def homes_of(modules: Sequence[str]) -> dict[Home, list[str]]:
+    """The queues of an application, and the names of the tasks that belong to each.
+
+    They are the queues that stand in its modules, in their order, and in the modules that have
+    registered tasks; then those that other tasks belong to.
+    """
+    found: dict[Home, list[str]] = {}
+    for module in (*modules, *sorted(registering_modules() - {*modules})):
+        for value in list(vars(sys.modules.get(module, object)).values()):
+            if isinstance(value, Call):
+                value = value.queue
+            if isinstance(value, Queue | AsyncQueue):
+                found.setdefault(value._home, [])
+    for home, tasks in known_homes().items():
+        found.setdefault(home, []).extend(tasks)
+    return found
+
+
+async def warn(
+    client: aio.Client, everywhere: Keys, modules: Sequence[str], queues: Sequence[str]
+) -> None:
+    """Log which jobs of its modules' tasks a worker will never see.
+
+    Modules that declare no task say nothing of queues: their functions are enqueued by import path.
+    A queue that the worker leaves out on purpose is served by another worker.
+
+    Args:
+        client: of the worker's server.
+        everywhere: the keys that no queue owns.
+        modules: those that the worker was given.
+        queues: those that it serves.
+    """
+    if not modules:
+        return
+    here: dict[str, list[str]] = {}
+    for home, tasks in homes_of(modules).items():
+        if not tasks:
+            continue
+        if _is_here(home, client.url, everywhere.prefix):
+            here.setdefault(home.queue, []).extend(tasks)
+        else:
+            log.warning("%s", _elsewhere(home, tasks, client.url, everywhere.prefix))
+    missed = [queue for queue in here if queue not in queues]
+    if missed and here.keys().isdisjoint(queues):
+        log.warning(
+            "this worker serves %s, where its modules have no task: it will not run %s; start it "
+            "with %s",
+            _listed(queues),
+            _tasks_on(here, missed),
+            _options(missed),
+        )
+    elif missed:
+        served = await _served_elsewhere(client, everywhere)
+        missed = [queue for queue in missed if queue not in served]
+        if missed:
+            idle = [queue for queue in queues if queue not in here]
+            served_idly = f"; on {_listed(idle)}, which it serves, its modules have no task"
+            log.warning(
+                "no worker runs %s: start this worker with %s too, or another%s",
+                _tasks_on(here, missed),
+                _options(missed),
+                served_idly if idle else "",
+            )
+
+
+def _is_here(home: Home, url: str, prefix: str) -> bool:
+    """Whether a worker of that server and prefix can see jobs of a queue."""
+    with suppress(UsageError):  # what is wrong with its URL, whoever enqueues is told
+        return same_servers(home.server, url) and home.root == prefix
+    return True
+
+
+def _elsewhere(home: Home, tasks: Sequence[str], url: str, prefix: str) -> str:
+    """That jobs of a queue go where this worker does not look."""
+    if same_servers(home.server, url):
+        where, here = f"under the prefix {home.root!r}", f"the prefix {prefix!r}"
+        what = "prefix"
+    else:
+        where, here = f"to {hide_password(home.server)}", hide_password(url)
+        what = "url"
+    return (
+        f"jobs of {_some(tasks)} go {where} (queue {home.queue}), and this worker serves {here}; "
+        f"give both the same, or leave {what}= out of the queue and set $BIDE_{what.upper()} for "
+        "both"
+    )
+
+
+async def _served_elsewhere(client: aio.Client, everywhere: Keys) -> set[str]:
+    """The queues that other workers serve; none where that cannot be read."""
+    with suppress(BideError):
+        seen = await client.run(registry.workers(everywhere))
+        return {queue for worker in seen if worker.alive for queue in worker.about.queues}
+    return set()
+
+
+def _tasks_on(here: dict[str, list[str]], queues: Sequence[str]) -> str:
+    return ", ".join(f"{_some(here[queue])} on {queue}" for queue in queues)
+
+
+def _some(tasks: Sequence[str]) -> str:
+    """The first of some tasks, and how many others there are."""
+    first, *others = dict.fromkeys(tasks)
+    return f"{first} and {len(others)} more" if others else first
+
+
+def _listed(queues: Iterable[str]) -> str:
+    return ", ".join(queues)
+
+
+def _options(queues: Iterable[str]) -> str:
+    return " ".join(f"-q {queue}" for queue in queues)
