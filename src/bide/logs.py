@@ -14,6 +14,7 @@ import math
 import os
 import re
 import sys
+import traceback
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
@@ -73,10 +74,18 @@ class Log(logging.LoggerAdapter[logging.Logger]):
 def _indent_exception(record: logging.LogRecord) -> bool:
     """Write an exception down for other handlers as our own does it: indented and escaped."""
     if record.exc_info and not record.exc_text:
-        error = record.exc_info[1]
-        text = format_error(error) if error else ""
-        record.exc_text = _indented(text)
+        record.exc_text = _indented(_exception(record))
     return True
+
+
+def _exception(record: logging.LogRecord) -> str:
+    """The exception of a record, with the traceback that came with the record."""
+    kind, error, trace = record.exc_info or (None, None, None)
+    if error is None:
+        return ""
+    if trace is error.__traceback__:
+        return format_error(error).removesuffix("\n")
+    return "".join(traceback.format_exception(kind, error, trace)).removesuffix("\n")
 
 
 def _indented(text: str) -> str:
@@ -274,7 +283,7 @@ def _message(record: logging.LogRecord) -> str:
 def _blocks(formatter: logging.Formatter, record: logging.LogRecord) -> Iterator[tuple[str, str]]:
     """What takes many lines: the exception, the stack."""
     if record.exc_info and record.exc_info[1] is not None:
-        yield "exc", format_error(record.exc_info[1]).removesuffix("\n")
+        yield "exc", _exception(record)
     elif record.exc_text:
         yield "exc", record.exc_text
     if record.stack_info:

@@ -189,7 +189,8 @@ def missing(said: str, command: Command[Any] | None, clock: str) -> str:
     if is_load and (command is None or command.script in SCRIPTS["viewer"]):
         return (
             "its user may not load scripts, and the server does not hold one that this call needs; "
-            "start a worker, which loads them, within ten seconds also after the server restarts"
+            "start a worker of this release, which loads them at its start, and within 10 s of a "
+            "server restart"
         )
     if named:
         lacks = f"the right +{named[1].lower()}"

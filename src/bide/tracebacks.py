@@ -1,7 +1,7 @@
 """An exception as text, as `traceback.format_exception` writes it, and cheap when it recurs.
 
 Python compiles the line of each frame to mark the part that raised, which takes longer than a small
-job. When a service is down, many thousand jobs raise at the same line. The text of a frame depends
+job. When a service is down, many thousand jobs raise at the same lines. The text of a frame depends
 on its code and its instruction alone, so it is made once.
 """
 
@@ -14,32 +14,61 @@ from typing import Final
 _MOST_FRAMES: Final = 1_000
 """Frames whose text is kept."""
 
-_DEEP: Final = 50
-"""Frames above which `traceback` is asked: it writes frames that repeat once."""
+_DEEP: Final = 60
+"""Frames above which `traceback` formats the exception."""
+
+_REPEATS: Final = 3
+"""Frames of one line in a row after which `traceback` counts the others instead."""
+
+_CAUSE: Final = (
+    "\nThe above exception was the direct cause of the following exception:\n\n",
+    "\nDuring handling of the above exception, another exception occurred:\n\n",
+)
 
 _WITH_HINTS: Final = (AttributeError, ImportError, NameError, SyntaxError)
-"""Errors to which `traceback` adds hints, which depend on more than the message."""
+"""Errors to which `traceback` adds suggestions."""
 
 _frames: Final[dict[tuple[int, int], tuple[CodeType, str]]] = {}
 
 
 def format_error(error: BaseException) -> str:
     """An exception with its traceback, and with those that it came from."""
-    if (
-        isinstance(error, BaseExceptionGroup)
-        or error.__cause__ is not None
-        or (error.__context__ is not None and not error.__suppress_context__)
-    ):
-        return "".join(traceback.format_exception(error))
-    frames = []
+    parts: list[str] = []
+    seen: set[int] = set()
+    one: BaseException | None = error
+    while one is not None:
+        frames = _frames_of(one)
+        if frames is None or id(one) in seen or isinstance(one, BaseExceptionGroup):
+            return "".join(traceback.format_exception(error))
+        seen.add(id(one))
+        head = "Traceback (most recent call last):\n" if frames else ""
+        parts.append(f"{head}{''.join(frames)}{_message(one)}")
+        if one.__cause__ is not None:
+            one = one.__cause__
+            parts.append(_CAUSE[0])
+        elif one.__context__ is not None and not one.__suppress_context__:
+            one = one.__context__
+            parts.append(_CAUSE[1])
+        else:
+            one = None
+    return "".join(reversed(parts))
+
+
+def _frames_of(error: BaseException) -> list[str] | None:
+    """The text of each frame; None for a deep or recursive traceback, which is shortened."""
+    frames: list[str] = []
     at = error.__traceback__
+    last: tuple[CodeType, int] | None = None
+    repeats = 0
     while at is not None:
+        where = at.tb_frame.f_code, at.tb_lineno
+        repeats = repeats + 1 if where == last else 1
+        if repeats > _REPEATS or len(frames) > _DEEP:
+            return None
+        last = where
         frames.append(_frame(at))
         at = at.tb_next
-    if len(frames) > _DEEP:
-        return "".join(traceback.format_exception(error))
-    head = "Traceback (most recent call last):\n" if frames else ""
-    return f"{head}{''.join(frames)}{_message(error)}"
+    return frames
 
 
 def _frame(at: TracebackType) -> str:

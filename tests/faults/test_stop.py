@@ -166,7 +166,7 @@ def test_a_sign_of_life_that_failed_is_sent_again_soon(
             return About("host")
 
         beating = heartbeat.beat(
-            client, keys_of(None), "w1.a", about, heard.set, lambda: None, over
+            client, keys_of(None), [], "w1.a", about, heard.set, lambda: None, over
         )
         task = asyncio.create_task(beating)
         async with asyncio.timeout(30):

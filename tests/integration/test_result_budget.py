@@ -22,7 +22,7 @@ def test_a_dropped_result_is_said_and_the_job_has_completed(
         print(first.result)
     with pytest.raises(ResultDropped):
         first.wait(1)
-    assert caplog.text.count("the oldest results are dropped") == 1
+    assert caplog.text.count("the server drops the oldest results") == 1
 
 
 def test_a_job_that_runs_again_has_its_new_result(queue: Queue) -> None:

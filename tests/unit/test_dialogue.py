@@ -186,7 +186,7 @@ def test_a_server_that_forgets_what_it_is_given_is_not_asked_for_ever(
 
 @pytest.mark.parametrize(
     ("script", "says"),
-    [("counts", "start a worker, which loads them"), ("pause", "`bide acl .*operator")],
+    [("counts", "start a worker of this release"), ("pause", "`bide acl .*operator")],
 )
 def test_a_user_who_may_not_load_scripts_is_told_so(script: str, says: str) -> None:
     """A viewer's come with a worker; others need another role."""

@@ -67,6 +67,17 @@ def deep(levels: int = 80) -> None:
     plain()
 
 
+def shallow() -> None:
+    deep(20)
+
+
+def chained_twice() -> None:
+    try:
+        from_another()
+    except OSError as error:
+        raise RuntimeError("no") from error
+
+
 def broken() -> None:
     raise Broken
 
@@ -87,6 +98,8 @@ def bad_syntax() -> None:
         misspelt,
         grouped,
         deep,
+        shallow,
+        chained_twice,
         broken,
         bad_syntax,
     ],

@@ -79,11 +79,11 @@ def _server(readings: Readings) -> Iterator[Finding]:
     name, said = "Redis", str(info.get("redis_version", "?"))
     if "valkey_version" in info:
         name, said = "Valkey", str(info["valkey_version"])
-    fixed = _without_holes(name, _version(said))
+    fixed = _fixed_release(name, _version(said))
     if _version(str(info.get("redis_version", "0"))) < OLDEST:
         yield Finding("server", "fail", f"{name} {said}", "Upgrade to Redis 6.2 or Valkey.")
     elif fixed is not None:
-        says = f"{name} {said}: whoever may run a script can run any code (CVE-2025-49844)"
+        says = f"{name} {said}: a user who may run scripts can run any code (CVE-2025-49844)"
         yield Finding("server", "warn", says, f"Upgrade to {name} {fixed}, or later.")
     else:
         yield Finding("server", "ok", f"{name} {said}")
@@ -98,7 +98,7 @@ _FIXED: Final[dict[str, tuple[tuple[int, int, int], ...]]] = {
 -49844, as the projects' release notes of October 2025 say."""
 
 
-def _without_holes(name: str, version: tuple[int, ...]) -> str | None:
+def _fixed_release(name: str, version: tuple[int, ...]) -> str | None:
     """The release to upgrade to; None where this one is good."""
     releases = _FIXED[name]
     later = next((fixed for fixed in releases if fixed[:2] >= version[:2]), None)

@@ -36,13 +36,14 @@
 -- @arg   count     integer  how many jobs at most: the worker's free slots
 -- @arg   lease_us  integer  how long they are held without being extended
 -- @arg   busy      integer  how many jobs the worker runs already
--- @arg   arm       integer  2 to wait with free slots, 1 to wait if nothing was taken, 0 not to
+-- @arg   arm       integer  2 to wait with free slots, 1 to wait if nothing was taken, 0 not to, 3
 -- @reply ok now until deadline more alone drain thin post, then per job: id body token tries due
 -- @reply stale     the worker has since sent a later claim
 -- @include clock record hint wait reclaim recall weigh minute
 -- @later   event retain sweep noting ended find term expire hold gate timetable fire group rota
 -- @later   when depend depending fold stand
 
+-- arm, 3: as 2, and to say whether the rate of a group holds a due job back
 -- thin: the names of schedules that want to be sent more times, with spaces between them
 -- more: 1 where there is, 2 where a limit holds back what is due
 -- post: 1 where something is to be told to, or asked of, another queue
@@ -286,8 +287,8 @@ if not paused then
   if limited then
     overdue, deadline, held_back = gate.close(limited, meta, now, #taken, overdue, deadline)
   end
-  -- Only an idle worker that found nothing asks, and may be about to end (a burst).
-  if has_groups and busy == 0 and #taken == 0 and not overdue then
+  -- A burst ends when nothing is due. It must know whether a rate holds a job back.
+  if has_groups and arm == 3 and busy == 0 and #taken == 0 and not overdue then
     for level = 1, LEVELS do
       held_back = held_back or rota.holds_back(sets, group, level, now)
     end
@@ -325,7 +326,7 @@ wait.forget(keep, park, now)
 local due_by = wait.due_by(keep, park, deadline, now)
 if count > #taken then
   if not overdue and not more then redis.call('DEL', wake) end
-  if arm == 2 or (arm == 1 and #taken == 0) then
+  if arm >= 2 or (arm == 1 and #taken == 0) then
     reply[3] = wait.arm(keep, park, worker, due_by, now)
   end
 end

@@ -129,7 +129,8 @@ def claim(
         lease_us: how long they are held without being extended.
         busy: how many jobs the worker runs already.
         arm: 2: with free slots left it waits for what is due next; 1: it does if nothing was
-            taken; 0: it does not, and another is called to keep the time.
+            taken; 0: it does not, and another is called to keep the time; 3: as 2, and the reply
+            is `limited` also if the rate of a group holds a due job back.
     """
     args = (worker, seq, min(count, MAX_CLAIM), lease_us, busy, arm)
     return command("claim", keys, args, _read_claim)

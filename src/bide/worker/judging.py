@@ -61,20 +61,22 @@ _ASKED_FOR: Final = Retry()
 class Floods:
     """Limits how many failed attempts of a task this process logs in a second.
 
-    To log an error takes longer than to run a job that raises at once. When a service is down, the
-    log would hold up the jobs behind those that fail; and each job keeps its own error.
+    To log an error takes longer than to run a job that raises at once, so logging all of them would
+    delay the jobs behind. Each job keeps its error in any case. Attempts that will be retried count
+    apart from final failures, on which alerts depend.
     """
 
     def __init__(self) -> None:
         self._second = 0
-        self._counts: dict[str, int] = {}
+        self._counts: dict[tuple[str, bool], int] = {}
 
-    def may_log(self, task: str) -> bool:
-        """Count a failed attempt; whether it is to be logged. Any thread may call."""
+    def may_log(self, task: str, is_final: bool = True) -> bool:
+        """Count a failed attempt; whether to log it. Any thread may call."""
         second = int(time.monotonic())
         if second != self._second:
             self._second, self._counts = second, {}
-        count = self._counts[task] = self._counts.get(task, 0) + 1
+        key = task, is_final
+        count = self._counts[key] = self._counts.get(key, 0) + 1
         if count == MOST_LOGGED + 1:
             log.warning(
                 "%s: more than %d attempts failed within a second; until the next second, their "
@@ -143,7 +145,7 @@ def _raised(run: Run, error: BaseException, served: Served) -> Judged:
         if not run.ended:
             _log_failure(run.task_name, what, error)
         return Judged(("fail", kept(run), data), run.policy.on_failure, error)
-    if not run.ended and _floods.may_log(run.task_name):
+    if not run.ended and _floods.may_log(run.task_name, is_final=False):
         log.warning("%s raised %r; again in %.3g s", what, error, delay)
     return Judged(("retry", f"+{round(delay * 1e6)}", data), None, error)
 

@@ -85,7 +85,6 @@ class Loop:
         self._alone = False
         self._drain_until = 0.0
         self._cold = False
-        self._quiet_until = 0.0
         self._bell = asyncio.Event()
         self._limit = asyncio.timeout(None)
         self.polled = 0.0
@@ -139,9 +138,9 @@ class Loop:
     def _free(self) -> int:
         """Slots that may be filled now.
 
-        An outcome takes the slot of its job until it is on its way to the server: otherwise jobs
-        that end faster than they are settled would be claimed without bound, and all of them run
-        again after a kill. A queue that does not answer does not keep the others waiting.
+        An outcome occupies its job's slot until the worker sends it. Otherwise a worker could claim
+        without bound jobs that end faster than it settles them, and a kill would run all of them
+        again. A queue that does not answer does not keep the others waiting.
         """
         if self.stopping or self._alone:
             return 0
@@ -188,7 +187,7 @@ class Loop:
         return parts
 
     def _take_settles(self) -> list[list[Settle]]:
-        """The outcomes of each queue that the next round trip takes along; it claims after them."""
+        """Take the outcomes that go with the next round trip, ahead of its claims."""
         leaving: list[list[Settle]] = []
         size = 0
         for station in self._stations:
@@ -223,7 +222,7 @@ class Loop:
         return shares
 
     def _room(self, station: Station) -> int:
-        """How many jobs may be claimed from a queue, whose own outcomes count also if it fails."""
+        """Free slots for this queue. Its unsent outcomes count even while the queue fails."""
         return self._running.capacity - len(self._running) - len(station.settles)
 
     def _asks(self, station: Station, now: float, free: int) -> bool:
@@ -249,7 +248,7 @@ class Loop:
             if settles:
                 commands.append(station.settle(settles))
             if claim_for is not None:
-                commands.append(station.claim(claim_for, self._running.busy))
+                commands.append(station.claim(claim_for, self._running.busy, self._burst))
         sent = time.monotonic()
         self._limit = asyncio.timeout(_LAST_ROUND_TRIP if self.aborted else None)
         try:
@@ -327,14 +326,14 @@ class Loop:
                 )
 
     def _warn_of_results(self, station: Station) -> None:
-        """Say that results are dropped; seldom, because each further large one drops another."""
+        """Warn that results are dropped, at most once a minute: each large one drops another."""
         now = time.monotonic()
-        if now < self._quiet_until:
+        if now < station.quiet_until:
             return
-        self._quiet_until = now + _WARN_EVERY
+        station.quiet_until = now + _WARN_EVERY
         log.warning(
-            "queue %s: the oldest results are dropped, because results over 2,000 bytes take more "
-            "than the queue keeps; return less, or raise Retention(results=...)",
+            "queue %s: the server drops the oldest results, because results of 2,000 bytes or more "
+            "exceed their budget; return less, or raise Retention(results=...)",
             station.queue,
         )
 

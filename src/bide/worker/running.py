@@ -107,7 +107,7 @@ class Running:
         self._collecting = False
         self._callbacks: set[asyncio.Task[None]] = set()
         self.executed = 0
-        self.unserved: Final = Unserved(-(-concurrency // 2))
+        self.unserved: Final = Unserved()
 
     def __len__(self) -> int:
         """How many slots are taken: held jobs, and threads that outlast their time-out."""
@@ -388,7 +388,7 @@ class Running:
         if run.missing:
             self.unserved.note(run)
             if outcome == "snooze":
-                when = self.unserved.look_again(run)
+                when = self.unserved.look_again(run, -(-self.capacity // 2))
         if outcome not in UNCOUNTED:
             self.executed += 1
             log.debug("%s (job %s): %s", run.task_name, run.claimed.id, outcome)

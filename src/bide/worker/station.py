@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
@@ -40,7 +41,7 @@ class Station:
         self.figures: Final = figures
         """What is counted; None where nobody asks."""
         self.settles: deque[Settle] = deque()
-        """Outcomes that the server does not have; each takes a slot until it does."""
+        """Outcomes that are not on their way to the server; each takes a slot until it is."""
         self.said: Final = Sayings()
         """What running jobs have said of themselves; any thread adds."""
         self.check = True
@@ -51,6 +52,8 @@ class Station:
         """A hint came that nobody has acted upon yet."""
         self.unanswered = False
         """A claim was sent whose reply has not been seen: it may have taken jobs."""
+        self.quiet_until = 0.0
+        """Until when not to warn again that results are dropped (`time.monotonic()`)."""
         self.failures = 0
         """How many round trips have failed in a row."""
         self.resting = False
@@ -63,6 +66,7 @@ class Station:
         self._lease_us = lease_us
         self.lease: Final = lease_us / 1e6
         self._seq = 1
+        self._clock = (0, 0.0)
         self._fresh = False  # a hint came since the claim under way was made
         self._echoed = False
 
@@ -103,11 +107,17 @@ class Station:
         """The call that applies outcomes."""
         return settle(self.keys, settles)
 
-    def claim(self, count: int, busy: int) -> Command[Claim]:
+    def claim(self, count: int, busy: int, burst: bool = False) -> Command[Claim]:
         """The next claim; the same one again until `claimed` has been told its reply."""
         self._fresh = False
         self.unanswered = True
-        return claim(self.keys, self._worker, self._seq, count, self._lease_us, busy)
+        arm = 3 if burst else 2
+        return claim(self.keys, self._worker, self._seq, count, self._lease_us, busy, arm)
+
+    def now_us(self) -> int:
+        """The server's time, as far as the latest claim has told."""
+        told_us, at = self._clock
+        return told_us + round((time.monotonic() - at) * 1e6)
 
     def claimed(self, reply: Claim, sent: float) -> None:
         """Note the reply to the latest claim, which was sent at `sent` (`time.monotonic()`)."""
@@ -116,6 +126,8 @@ class Station:
             self.figures.note_claim(reply)
         self.unanswered = False
         self.limited = reply.limited
+        if not reply.stale:
+            self._clock = reply.now_us, sent
         self.hinted = self._fresh  # what came meanwhile may not have been there for the claim
         if reply.stale:
             self.check = True

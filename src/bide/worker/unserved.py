@@ -1,8 +1,8 @@
 """The tasks that a worker was lately asked for and does not serve.
 
 The log and `bide info` name them. The worker looks at their jobs again a few at a time: each job
-after as long as it has waited so far, and the jobs of one task at moments that are far enough apart
-to cost the server little, however many jobs wait.
+after as long as it has waited so far, and later if many wait. So the looks cost the server little,
+however many jobs wait.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ GAP_US: Final = 500_000
 """Microseconds between two moments at which jobs of one task are looked at."""
 
 CLAIMS: Final = 3
-"""Full claims that the jobs of one such moment take: 16 calls a second, with the settles."""
+"""How many full claims the jobs of one such moment take."""
 
-_FURTHEST_US: Final = 3_600_000_000
-"""How far ahead a moment may lie; one that is further was of a clock that has been set back."""
+FURTHEST_US: Final = 300_000_000
+"""The longest delay until a look, in microseconds. A moment that is later was given out before the
+server's clock was set back."""
 
 
 class _Task:
@@ -48,12 +49,10 @@ class _Task:
 class Unserved:
     """A few names, and when each was last asked for; however many jobs ask, each is logged once."""
 
-    def __init__(self, batch: int) -> None:
-        """Set up; `batch` is how many jobs one claim takes."""
-        self._most = CLAIMS * batch
+    def __init__(self) -> None:
         self._tasks: dict[str, _Task] = {}
         self._others = _Task()
-        """All that there was no room for among the names."""
+        """Shared by the tasks beyond the first `MOST_UNSERVED`."""
 
     def note(self, run: Run) -> None:
         """A job has ended, or waits, whose task is not served here; its `task_name` is known."""
@@ -72,16 +71,23 @@ class Unserved:
                 )
         self._tasks[name].asked_at = now
 
-    def look_again(self, run: Run) -> str:
-        """When such a job is to be looked at again, as a settle has it: a moment, on the server."""
+    def look_again(self, run: Run, batch: int) -> str:
+        """When to look at a job again, as a settle has it: a moment on the server's clock.
+
+        Args:
+            run: the job.
+            batch: how many jobs one claim takes.
+        """
         task = self._tasks.get(run.task_name[:LONGEST_TASK], self._others)
         delay_us = round(min(max(run.waited(), 1.0), SELDOM) * 1e6)
-        now_us = run.claimed.token + round((time.monotonic() - run.claimed_at) * 1e6)
-        moment = -(-(now_us + delay_us) // GAP_US)
-        if moment <= task.moment < moment + _FURTHEST_US // GAP_US:
-            moment = task.moment
-            if task.jobs >= self._most:
-                moment += max(1, len(self._tasks))  # the looks of all tasks share what may be spent
+        now_us = run.station.now_us()
+        earliest = -(-(now_us + delay_us) // GAP_US)
+        latest = (now_us + FURTHEST_US) // GAP_US
+        moment = task.moment if earliest <= task.moment <= latest else earliest
+        if moment == task.moment and task.jobs >= CLAIMS * batch:
+            moment += max(1, len(self._tasks))  # the looks of all tasks share what may be spent
+        if moment > latest:  # so many wait that the moments take more, and cost more
+            moment = earliest
         if moment != task.moment:
             task.moment, task.jobs = moment, 0
         task.jobs += 1

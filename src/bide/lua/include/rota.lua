@@ -6,7 +6,7 @@
 -- turn among the suspects then, and waits for that.
 local rota = {BEGIN = 'begin'}
 
-local SUSPECT, AHEAD = 2, 50
+local SUSPECT, AHEAD, HELD = 2, 50, 1000
 
 -- When the first turn at a level is, and whose; nil where there is none.
 function rota.first(sets, group, level)
@@ -93,14 +93,17 @@ function rota.take(sets, group, gate, record, level, now, wanted, steps, take, t
   until met == 0 or seen < #owners or wanted <= 0
 end
 
--- Whether the rate of a group holds back a job that is due. Of the turns that are to come at a
--- level, it looks at the first.
+-- Whether the rate of a group holds back a job that is due. Looks at the next `HELD` turns of a
+-- level.
 function rota.holds_back(sets, group, level, now)
   local letter = group.letter(level)
   local found = redis.call('ZRANGEBYLEX', sets.turns, string.format('(%s %017.0f', letter, now + 1),
-    '(' .. letter .. '!', 'LIMIT', 0, AHEAD)
-  for _, marker in ipairs(found) do
-    local f = group.read(sets, string.sub(marker, 21))
+    '(' .. letter .. '!', 'LIMIT', 0, HELD)
+  local names = {}
+  for i, marker in ipairs(found) do names[i] = string.sub(marker, 21) end
+  local known = #names > 0 and redis.call('HMGET', sets.groups, unpack(names)) or {}
+  for i, name in ipairs(names) do
+    local f = group.parse(known[i], name)
     local due_us = f.turn > now and f.turn == f.free and group.head(sets, f.name)
     if due_us and due_us <= now then return true end
   end

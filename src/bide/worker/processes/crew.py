@@ -92,7 +92,7 @@ class Crew:
         self._judging: dict[int, _Death] = {}
         self._astray = Astray()
         self.executed = 0
-        self.unserved: Final = Unserved(-(-len(house.slots) // 2))
+        self.unserved: Final = Unserved()
         self.calls_back = False
         self.has_had_enough = False
         house.hear(self._heard, self._learned, self._able)
@@ -389,7 +389,7 @@ class Crew:
             task_of(run)
             self.unserved.note(run)
             if outcome == "snooze":
-                when = self.unserved.look_again(run)
+                when = self.unserved.look_again(run, -(-self.capacity // 2))
         if outcome not in UNCOUNTED:
             self.executed += 1
         settle = Settle(run.claimed.id, run.claimed.token, outcome, when, data)
