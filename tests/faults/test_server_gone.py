@@ -76,6 +76,21 @@ def test_a_server_killed_again_and_again_loses_no_job_and_runs_none_twice(
     assert [worker.wait() for worker in workers] == [0, 0]
 
 
+def test_a_worker_says_at_once_that_an_outage_has_another_reason(
+    durable: Server, at: redis.Redis, crew: Crew
+) -> None:
+    """First the line is down; when it is up again, the server wants a password."""
+    with Proxy(durable.url) as line:
+        (worker,) = crew.workers_at_work(1, line.url, "-q", "mail")
+        line.refuse()
+        worker.says("Trying again until it works")
+        at.config_set("requirepass", "secret")
+        line.accept()
+        worker.says("refuses access")
+        worker.kill()
+    at.config_set("requirepass", "")
+
+
 @pytest.mark.parametrize("busy", [True, False], ids=["busy", "idle"])
 def test_a_worker_ends_within_its_grace_though_the_server_is_down(
     durable: Server, queue: Queue, crew: Crew, busy: bool

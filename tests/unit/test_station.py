@@ -245,3 +245,28 @@ def test_a_flood_of_one_job_drops_no_line_of_another(station: Station) -> None:
     kept = [id for call in sent(station) for id, _, _ in call]
     assert kept.count("quiet") == 2
     assert kept.count("loud") == MAX_LINES
+
+
+# -- what is logged of an outage
+
+
+def test_a_new_reason_is_logged_at_once_and_an_old_one_seldom(station: Station) -> None:
+    logged = [station.failed(reason) for reason in ["refused", "refused", "loading", "refused"]]
+    assert logged == [True, False, True, False]
+
+
+def test_a_reason_is_logged_again_while_an_outage_lasts(station: Station) -> None:
+    logged = [station.failed("refused") for _ in range(91)]
+    assert [at for at, is_logged in enumerate(logged) if is_logged] == [0, 30, 60, 90]
+
+
+def test_a_number_does_not_make_a_reason_new(station: Station) -> None:
+    assert station.failed("MOVED 3999 10.0.0.1")
+    assert not station.failed("MOVED 4000 10.0.0.1")
+
+
+def test_the_next_outage_is_logged_from_its_start(station: Station) -> None:
+    station.failed("refused")
+    station.succeeded()
+    assert station.failures == 0
+    assert station.failed("refused")

@@ -27,7 +27,7 @@ from bide.command import Command
 from bide.errors import BideError, ScriptBug, ServerRefused
 from bide.logs import Log
 from bide.ops.consume import MAX_SETTLE_BYTES, Claim, Settle, Verdict
-from bide.worker.again import SAY_EVERY, pause_after
+from bide.worker.again import pause_after
 from bide.worker.alarm import make_alarm
 from bide.worker.ear import Ear
 from bide.worker.order import Order
@@ -277,7 +277,7 @@ class Loop:
             # What was refused is sent again with the same ids; what was applied answers as before.
             station.put_back(settles)
         else:
-            station.failures = 0
+            station.succeeded()
             if settles:
                 self._note_verdicts(station, settles, replies[0])
                 if claim_for is None and self._burst:  # where no hint is heard of what they freed
@@ -341,10 +341,9 @@ class Loop:
         """Leave a queue alone for a little while, jittered; then the same is sent again."""
         if isinstance(error, ScriptBug):
             raise error
-        if station.failures % SAY_EVERY == 0:
-            reason = str(error) or "No reply in time."
+        reason = str(error) or "No reply in time."
+        if station.failed(reason):
             log.warning("queue %s: %s Trying again until it works.", station.queue, reason)
-        station.failures += 1
         held = self._running.busy or any(station.settles for station in self._stations)
         if self.aborted or (self.stopping and not held and station.failures >= _LAST_TRIES):
             self.cut_off = True  # what is held comes back when its lease ends

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -21,6 +22,11 @@ from bide.ops.consume import (
 from bide.payload.signing import Keyring, Seal
 from bide.worker.figures import Figures
 from bide.worker.saying import Sayings
+
+_LOG_EVERY: Final = 30
+"""Failures in a row after which the reason is logged again, whether it is new or not."""
+
+_NUMBER: Final = re.compile(r"\d+")
 
 
 class Station:
@@ -56,6 +62,8 @@ class Station:
         """Until when not to warn again that results are dropped (`time.monotonic()`)."""
         self.failures = 0
         """How many round trips have failed in a row."""
+        self._reasons: set[str] = set()
+        """Why they failed, without the numbers in it."""
         self.resting = False
         """Nothing is sent for a little while, because a round trip failed."""
         self.exact = False
@@ -69,6 +77,22 @@ class Station:
         self._clock = (0, 0.0)
         self._fresh = False  # a hint came since the claim under way was made
         self._echoed = False
+
+    def failed(self, reason: str) -> bool:
+        """Count a round trip that failed; return whether to log the reason.
+
+        A reason that is new in this outage is logged at once. Numbers in it do not make it new.
+        """
+        reason = _NUMBER.sub("", reason)
+        is_new = reason not in self._reasons
+        self._reasons.add(reason)
+        self.failures += 1
+        return is_new or self.failures % _LOG_EVERY == 1
+
+    def succeeded(self) -> None:
+        """Note that a round trip worked: the next failure begins another outage."""
+        self.failures = 0
+        self._reasons.clear()
 
     def hint(self, caller: str) -> None:
         """A wake hint for this queue came to this worker.
