@@ -47,7 +47,7 @@ def live(url: str, at_once: int, served: Served) -> None:
         reply = client.run_many([*commands, station.claim(at_once, 0)])[-1]
         station.claimed(reply, sent)
         for claimed in reply.jobs:
-            station.settles.append(_run(station, claimed, sent, name, served, lifespan))
+            station.settles.append(_run(station, claimed, sent, served, lifespan))
         while not station.settles and not station.is_due(time.monotonic()):
             # Redis reads 0 as for ever.
             seconds = max(0.001, min(station.until - time.monotonic(), 10.0))
@@ -57,11 +57,11 @@ def live(url: str, at_once: int, served: Served) -> None:
 
 
 def _run(
-    station: Station, claimed: Claimed, sent: float, worker: str, served: Served, lifespan: Lifespan
+    station: Station, claimed: Claimed, sent: float, served: Served, lifespan: Lifespan
 ) -> Settle:
     """Run a job as `bide.worker.processes.child` does."""
     run = Run(station, claimed, sent, lambda: None)
-    target, body = read(run, worker, served, allow_pickle=False)
+    target, body = read(run, served, allow_pickle=False)
     call = prepare(body, target, lifespan, used())
     assert run.job is not None
     outcome, when, data = judging.completed(run, call.run(run.job, _no_coroutines)).ended

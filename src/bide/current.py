@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, Final, Protocol
@@ -153,3 +154,13 @@ def current_job() -> CurrentJob:
 def enter(job: CurrentJob) -> None:
     """Make `job` the current one of this context."""
     _current.set(job)
+
+
+@contextmanager
+def within(job: CurrentJob) -> Iterator[None]:
+    """Make `job` the current one for a while."""
+    token = _current.set(job)
+    try:
+        yield
+    finally:
+        _current.reset(token)

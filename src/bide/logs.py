@@ -63,6 +63,7 @@ class Log(logging.LoggerAdapter[logging.Logger]):
     def __init__(self, name: str) -> None:
         super().__init__(logging.getLogger(name))
         self.logger.addFilter(_indent_exception)
+        self.logger.addFilter(_FIELDS)
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         """Log a message of ours, made of anything."""
@@ -130,6 +131,10 @@ class JobFilter(logging.Filter):
             if not hasattr(record, name):
                 setattr(record, name, value)
         return True
+
+
+_FIELDS: Final = JobFilter()
+"""For bide's own loggers, whoever handles their records."""
 
 
 def _of_current_job() -> dict[str, Any]:

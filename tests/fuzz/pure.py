@@ -6,6 +6,7 @@ import contextlib
 import io
 import itertools
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -175,7 +176,7 @@ def a_body(mutator: Mutator, corpus: list[bytes]) -> None:
     station = Station(MAIL, "w", 1_000_000)
     run = Run(station, Claimed("a", body, NOW, 1, 0, NOW, NOW), 0.0, lambda: None)
     with contextlib.suppress(BideError):
-        target, read_body = read(run, "w", _served, allow_pickle=True)
+        target, read_body = copy_context().run(read, run, _served, allow_pickle=True)
         assert target.function.__module__ == tasks.__name__, "nothing else is ever found"
         prepare(read_body, target, Lifespan(), ())
     assert run.task_name.isprintable()

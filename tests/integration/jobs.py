@@ -155,6 +155,11 @@ def see_tenant(name: str) -> str:
     return before
 
 
+async def see_tenant_async(name: str) -> str:
+    await asyncio.sleep(0)
+    return see_tenant(name)
+
+
 def nested(depth: int) -> object:
     """A result that is too deep to be encoded."""
     value: object = None

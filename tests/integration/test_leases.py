@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
 
 import pytest
 import redis
 
 from bide import sync
-from bide.job import Claimed
 from bide.keys import keys_of
+from bide.logs import JOB_FIELDS
 from bide.ops import consume, produce
 from bide.payload.codec import Body
 from bide.script import SERVER_CLOCK
 from bide.worker.leases import GRACE, Held, Leases
+from bide.worker.run import Run
 from bide.worker.station import Station
 
 KEYS = keys_of("mail")
@@ -23,31 +23,19 @@ LEASE = 60.0
 LEASE_US = 60_000_000
 
 
-@dataclass
-class Job:
-    """A job under a lease, claimed a lease ago."""
-
-    claimed: Claimed
-    deadline: float
-    station: Station
-    claimed_at: float
-    ended: bool = False
-    lost: bool = False
-
-
 @pytest.fixture
-def job(one_url: str) -> Job:
+def job(one_url: str) -> Run:
+    """A job under a lease, claimed a lease ago."""
     client = sync.Client(one_url)
     client.run(produce.enqueue(KEYS, [produce.prepare(Body("app:task"), job_id="a")]))
     (claimed,) = client.run(consume.claim(KEYS, "w1", 1, 1, LEASE_US, 0)).jobs
     client.close()
-    now = time.monotonic()
-    return Job(claimed, now + 60, Station(KEYS, "w1", LEASE_US), now - LEASE)
+    return Run(Station(KEYS, "w1", LEASE_US), claimed, time.monotonic() - LEASE, lambda: None)
 
 
 @pytest.mark.parametrize(("ago", "renewed"), [(0, True), (GRACE / 2, True), (GRACE + 1, False)])
 def test_a_lease_is_renewed_until_the_time_out_and_its_grace(
-    job: Job, one_url: str, ago: float, renewed: bool
+    job: Run, one_url: str, ago: float, renewed: bool
 ) -> None:
     job.deadline = time.monotonic() - ago
     with redis.Redis.from_url(one_url) as direct:
@@ -57,7 +45,7 @@ def test_a_lease_is_renewed_until_the_time_out_and_its_grace(
         assert (direct.zscore(KEYS["active"], "a") != before) == renewed
 
 
-def renew(job: Job, url: str) -> list[tuple[str, str]]:
+def renew(job: Run, url: str) -> list[tuple[str, str]]:
     """Renew once; what was said of jobs that are to end."""
     heard: list[tuple[str, str]] = []
     leases = Leases(url, SERVER_CLOCK, LEASE, lambda: [job], lambda *what: heard.append(what))
@@ -65,7 +53,7 @@ def renew(job: Job, url: str) -> list[tuple[str, str]]:
     return heard
 
 
-def test_a_job_that_was_asked_to_end_hears_it_with_its_lease(job: Job, one_url: str) -> None:
+def test_a_job_that_was_asked_to_end_hears_it_with_its_lease(job: Run, one_url: str) -> None:
     assert renew(job, one_url) == []
     with redis.Redis.from_url(one_url) as direct:
         direct.zadd(KEYS["asked"], {"a": 1})
@@ -73,13 +61,14 @@ def test_a_job_that_was_asked_to_end_hears_it_with_its_lease(job: Job, one_url: 
 
 
 def test_a_lease_that_has_passed_to_another_is_told_of_once(
-    job: Job, one_url: str, caplog: pytest.LogCaptureFixture
+    job: Run, one_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     job.claimed = job.claimed._replace(token=job.claimed.token - 1)
     for _ in range(2):
         renew(job, one_url)
     assert job.lost
-    assert caplog.text.count("job a: its lease has passed to another worker") == 1
+    (record,) = [one for one in caplog.records if "has passed to another" in one.getMessage()]
+    assert [getattr(record, name) for name in JOB_FIELDS] == ["a", 1, "app:task", "mail"]
 
 
 def test_a_renewal_that_fails_is_followed_by_others(

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -106,10 +107,15 @@ def test_queues_that_differ_in_their_server_or_prefix_are_refused(one_url: str) 
     assert Worker([here, staging], prefix="other")._keys[0].prefix == "other"
 
 
-def test_what_one_thread_job_sets_in_its_context_the_next_does_not_see(queue: Queue) -> None:
-    seen = [queue.enqueue(jobs.see_tenant, name) for name in ("a", "b", "c")]
-    worker(queue, concurrency=1).work(burst=True)
-    assert [job.refresh().result for job in seen] == ["nobody"] * 3
+@pytest.mark.parametrize("concurrency", [1, 2])
+@pytest.mark.parametrize("task", [jobs.see_tenant, jobs.see_tenant_async])
+def test_what_one_job_sets_in_its_context_the_next_does_not_see(
+    queue: Queue, task: Any, concurrency: int
+) -> None:
+    """Also where it waited for the slot of one that ended."""
+    seen = [queue.enqueue(task, name) for name in "abcdefghij"]
+    worker(queue, concurrency=concurrency).work(burst=True)
+    assert {job.refresh().result for job in seen} == {"nobody"}
 
 
 @pytest.mark.parametrize(

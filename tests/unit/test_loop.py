@@ -11,9 +11,12 @@ import pytest
 from bide.errors import ServerUnavailable
 from bide.job import Claimed
 from bide.keys import keys_of
+from bide.logs import JOB_FIELDS
 from bide.ops.consume import Claim, Settle
+from bide.payload.codec import Body, encode_body
 from bide.worker.loop import Loop, _Part
 from bide.worker.order import Strict
+from bide.worker.run import Run
 from bide.worker.station import Station
 
 pytestmark = pytest.mark.anyio
@@ -142,10 +145,23 @@ async def test_a_burst_looks_once_more_behind_what_it_settled(
     """The slots may have gone to another queue, and a burst does not wait for hints."""
     loop = Loop(Gone(), [station], Strict(), burst=bool(burst))  # type: ignore[arg-type]
     loop._running = Slots()  # type: ignore[assignment]
-    loop._running.confirmed = lambda settles: None  # type: ignore[method-assign]
+    loop._running.confirmed = lambda settles: []  # type: ignore[method-assign]
     station.check = False
     empty = REPLY._replace(jobs=[], until_us=10, deadline_us=10)
     replies = [["ok"]] if claimed is None else [["ok"], empty]
     part = _Part(0, station, [], [Settle("a", 1, "complete")], claimed)
     loop._read(part, replies, time.monotonic())
     assert station.check == bool(looks)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_an_outcome_that_came_too_late_is_logged_with_the_fields_of_its_job(
+    loop: Loop, station: Station, caplog: pytest.LogCaptureFixture, is_known: bool
+) -> None:
+    """One that was given back as it came was never accepted: nothing is known of it."""
+    run = Run(station, JOB._replace(body=encode_body(Body("app:task"))), 0.0, lambda: None)
+    loop._running.confirmed = lambda settles: [run if is_known else None]  # type: ignore[method-assign]
+    loop._note_verdicts(station, [Settle("a", 1, "complete")], ["lost"])
+    (record,) = caplog.records
+    known = [1, "app:task"] if is_known else ["", ""]
+    assert [getattr(record, name) for name in JOB_FIELDS] == ["a", *known, "mail"]

@@ -11,7 +11,7 @@ import asyncio
 from contextvars import copy_context
 from typing import Any, Final, NamedTuple
 
-from bide.current import CurrentJob, enter
+from bide.current import CurrentJob, current_job, enter
 from bide.errors import BideError, TaskNotFound
 from bide.middleware import used
 from bide.retry import NO_RETRY
@@ -19,7 +19,7 @@ from bide.task import Served, Target
 from bide.testing.stage import AsyncStage, Awaited, Plain, Stage, Steps, catch, catch_async
 from bide.worker import judging
 from bide.worker.calling import Call, call_back, prepare
-from bide.worker.reading import current, read
+from bide.worker.reading import read
 from bide.worker.run import Ended, Run
 
 WORKER: Final = "bide-testing"
@@ -64,16 +64,16 @@ def perform(
     value: Any = None
     error: BaseException | None = None
     try:
-        target, body = read(run, WORKER, served, allow_pickle=True)
+        target, body = context.run(read, run, served, allow_pickle=True)
         if target.signature.injected:
             yield Awaited(context, stage.open_for(target.signature.injected.values()))
-        call = prepare(body, target, stage.lifespan, used())
+        call = context.run(prepare, body, target, stage.lifespan, used())
     except BideError as refused:
+        context.run(enter, run.job or run.as_job())
         error = refused
         run.missing = False  # a test has all code there is: nobody is to be waited for
     else:
         assert run.job is not None
-        context.run(enter, run.job)
         if target.is_async:
             value, error = yield Awaited(context, catch_async(_in_time(run, call, run.job)))
         else:
@@ -81,13 +81,13 @@ def perform(
     if not retries:
         run.policy = run.policy._replace(retry=NO_RETRY, has_retry=False)
     if error is None:
-        judged = judging.completed(run, value)
+        judged = context.run(judging.completed, run, value)
     else:
-        judged = judging.raised(run, error, served)
+        judged = context.run(judging.raised, run, error, served)
     callback = judged.callback
     if callback is not None:
-        job, told = run.job or current(run, WORKER), judged.value
-        yield Plain(context, lambda wait: call_back(callback, served, job, told, wait))
+        told = judged.value
+        yield Plain(context, lambda wait: call_back(callback, served, current_job(), told, wait))
     failed = judged.value if isinstance(judged.value, BaseException) else error
     return Performed(judged.ended, error if judged.ended[0] == "complete" else failed)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Generic, Protocol, TypeVar
 
 
@@ -24,6 +25,8 @@ class Deadlines(Generic[T]):
     def __init__(self, loop: asyncio.AbstractEventLoop, expire: Callable[[T], None]) -> None:
         self._loop = loop
         self._expire = expire
+        self._context = copy_context()
+        """That of no job: the timer is for all."""
         self._heap: list[tuple[float, int, T]] = []
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -56,7 +59,7 @@ class Deadlines(Generic[T]):
             self._timer = None
         if self._heap:
             self._armed_for = self._heap[0][0]
-            self._timer = self._loop.call_at(self._armed_for, self._fire)
+            self._timer = self._loop.call_at(self._armed_for, self._fire, context=self._context)
 
     def _fire(self) -> None:
         self._timer = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
 from bide import sync
@@ -34,6 +35,10 @@ class Held(Protocol):
     deadline: float
     ended: bool
     lost: bool
+
+    def named(self) -> AbstractContextManager[None]:
+        """Have each record that is logged inside carry the fields of this job."""
+        ...
 
 
 class Leases(threading.Thread):
@@ -100,8 +105,9 @@ class Leases(threading.Thread):
                 self._asked(station.keys["asked"], job.claimed.id)
             if verdict == "lost" and not job.ended and not job.lost:
                 job.lost = True
-                log.warning(
-                    "job %s: its lease has passed to another worker; what this run returns will "
-                    "be refused",
-                    job.claimed.id,
-                )
+                with job.named():
+                    log.warning(
+                        "job %s: its lease has passed to another worker; what this run returns "
+                        "will be refused",
+                        job.claimed.id,
+                    )

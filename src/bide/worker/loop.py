@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -311,19 +311,21 @@ class Loop:
     ) -> None:
         if station.figures is not None:
             station.figures.note_settles(settles, verdicts)
-        self._running.confirmed(settles)
+        runs = self._running.confirmed(settles)
         if verdicts.count("ok") == len(settles):
             return
         if "full" in verdicts:
             self._warn_of_results(station)
-        for settle, verdict in zip(settles, verdicts, strict=True):
+        for settle, verdict, run in zip(settles, verdicts, runs, strict=True):
             if verdict == "lost":
-                log.warning(
-                    "job %s: the outcome (%s) came after its lease had passed to another "
-                    "worker, and was refused",
-                    settle.id,
-                    settle.outcome,
-                )
+                with run.named() if run else nullcontext():  # None: it was never accepted here
+                    log.warning(
+                        "job %s: the outcome (%s) came after its lease had passed to another "
+                        "worker, and was refused",
+                        settle.id,
+                        settle.outcome,
+                        extra={"job_id": settle.id, "queue": station.queue},
+                    )
 
     def _warn_of_results(self, station: Station) -> None:
         """Warn that results are dropped, at most once a minute: each large one drops another."""

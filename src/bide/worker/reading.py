@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from bide.current import CurrentJob
+from bide.current import enter
 from bide.errors import TaskNotFound
 from bide.payload.codec import Body, Envelope, check_id, decode_envelope, open_envelope
 from bide.task import Served, Target
@@ -14,20 +11,22 @@ from bide.worker.calling import policy_for
 from bide.worker.run import Run
 
 
-def read(run: Run, worker: str, served: Served, *, allow_pickle: bool) -> tuple[Target, Body]:
+def read(run: Run, served: Served, *, allow_pickle: bool) -> tuple[Target, Body]:
     """The task and the body of a job; along the way, the run learns what it is.
+
+    The context in which this is called becomes that of the job.
 
     Raises:
         BideError: the body is not signed as it has to be, or cannot be read, the task is not
             served, or the job must not be repeated and a worker died under it.
     """
-    target, envelope, is_signed = identify(run, worker, served)
+    target, envelope, is_signed = identify(run, served)
     if run.claimed.reclaims and run.policy.on_crash == "fail":
         raise judging.crashed()
     return target, open_envelope(envelope, allow_pickle=allow_pickle and is_signed)
 
 
-def identify(run: Run, worker: str, served: Served) -> tuple[Target, Envelope, bool]:
+def identify(run: Run, served: Served) -> tuple[Target, Envelope, bool]:
     """Have a run learn what it is, by which policy, without touching its arguments.
 
     Returns:
@@ -41,10 +40,11 @@ def identify(run: Run, worker: str, served: Served) -> tuple[Target, Envelope, b
     is_signed = run.station.seal.check("job", run.claimed.id, run.claimed.body)
     envelope = decode_envelope(run.claimed.body)
     head = envelope.body
-    run.task_name = head.task if head.task.isprintable() else repr(head.task)
+    run.learn(head)
     run.codec = head.codec
     run.policy = policy_for(head, run.policy)
-    run.job = current(run, worker, head.meta, head.schedule, head.parents)
+    run.job = run.as_job(head.meta, head.schedule, head.parents)
+    enter(run.job)
     try:
         target = served.find_to_run(head.task)
     except TaskNotFound:
@@ -52,16 +52,3 @@ def identify(run: Run, worker: str, served: Served) -> tuple[Target, Envelope, b
         raise
     run.policy = policy_for(head, target.policy)
     return target, envelope, is_signed
-
-
-def current(
-    run: Run,
-    worker: str,
-    meta: Mapping[str, Any] | None = None,
-    schedule: str | None = None,
-    parents: Sequence[str] = (),
-) -> CurrentJob:
-    """The job, as its own code sees it."""
-    return CurrentJob(
-        run.station.queue, worker, run.task_name, run.claimed, run, meta, schedule, parents
-    )

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from threading import Lock
-from typing import Final
+from typing import Any, Final
 
-from bide.current import CurrentJob
+from bide.current import CurrentJob, within
+from bide.errors import BideError
 from bide.job import Claimed
+from bide.logs import Log
 from bide.ops.consume import Outcome, Said
 from bide.ops.registry import Doing
-from bide.payload.codec import DEFAULT_TIMEOUT
+from bide.payload.codec import DEFAULT_TIMEOUT, Body, decode_envelope
 from bide.payload.serializers import Codec
 from bide.policy import Policy
 from bide.worker.station import Station
+
+log = Log("bide.worker")
 
 Ended = tuple[Outcome, str, bytes]
 """Outcome, when, data: as `ops.consume.Settle` has them."""
@@ -104,6 +110,35 @@ class Run:
         if self.station.said.add(Said(self.claimed.id, self.claimed.token, kind, text)):
             self.say_soon()
 
+    def learn(self, head: Body) -> None:
+        """Take note of the task that the body names."""
+        self.task_name = head.task if head.task.isprintable() else repr(head.task)
+
+    def as_job(
+        self,
+        meta: Mapping[str, Any] | None = None,
+        schedule: str | None = None,
+        parents: Sequence[str] = (),
+    ) -> CurrentJob:
+        """Return the job as its own code sees it."""
+        station = self.station
+        return CurrentJob(
+            station.queue,
+            station.worker,
+            task_of(self),
+            self.claimed,
+            self,
+            meta,
+            schedule,
+            parents,
+        )
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Have each record that is logged inside carry the fields of this job."""
+        with within(self.job or self.as_job()):
+            yield
+
     def doing(self) -> Doing:
         """What is said of it to those who look at the worker."""
         return Doing(self.station.queue, self.claimed.id, self.task_name, self.claimed.token)
@@ -118,3 +153,18 @@ class Run:
         claimed = self.claimed
         since_us = claimed.missing_us or claimed.token
         return (claimed.token - since_us) / 1e6 + time.monotonic() - self.claimed_at
+
+
+def log_end(run: Run, outcome: Outcome) -> None:
+    """Log that a job has ended, where each job is to be logged (`--verbose`)."""
+    if log.isEnabledFor(logging.DEBUG):
+        with run.named():
+            log.debug("%s (job %s): %s", task_of(run), run.claimed.id, outcome)
+
+
+def task_of(run: Run) -> str:
+    """Return the task of a job, also where nothing has read its body yet; `?` if nothing can."""
+    if run.task_name == "?":
+        with suppress(BideError):
+            run.learn(decode_envelope(run.claimed.body).body)
+    return run.task_name

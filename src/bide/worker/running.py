@@ -18,7 +18,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Final
 
-from bide.current import CurrentJob, enter
+from bide.current import CurrentJob, current_job
 from bide.errors import BideError
 from bide.job import Claimed
 from bide.logs import Log
@@ -40,8 +40,8 @@ from bide.worker.leases import GRACE
 from bide.worker.lifespan import Lifespan
 from bide.worker.pace import STALE, Pace
 from bide.worker.processes.kin import rss
-from bide.worker.reading import current, read
-from bide.worker.run import BEGUN, UNBEGUN, UNCOUNTED, Ended, Run
+from bide.worker.reading import read
+from bide.worker.run import BEGUN, UNBEGUN, UNCOUNTED, Ended, Run, log_end
 from bide.worker.station import Station
 from bide.worker.threads import Threads
 from bide.worker.unserved import Unserved
@@ -83,7 +83,6 @@ class Running:
             pickled: the queues whose arguments are read though they were pickled.
             changed: called in the loop's thread when there is something to send.
         """
-        self._worker = worker
         self._served = served
         self._lifespan = Lifespan()
         self._concurrency = concurrency
@@ -91,6 +90,8 @@ class Running:
         self._pickled = pickled
         self._changed = changed
         self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
+        """What each job's context begins as: what one job sets, the next must not see."""
         self._wait = from_thread(self._loop)
         self._threads = Threads(f"bide-{worker}")
         self._deadlines: Deadlines[Run] = Deadlines(self._loop, self._expire)
@@ -157,10 +158,9 @@ class Running:
         """
         return [*self._held.values(), *self._unconfirmed.values()]
 
-    def confirmed(self, settles: Sequence[Settle]) -> None:
-        """The server has taken note of these outcomes."""
-        for settle in settles:
-            self._unconfirmed.pop(settle, None)
+    def confirmed(self, settles: Sequence[Settle]) -> list[Run | None]:
+        """The server has taken note of these outcomes; return their runs."""
+        return [self._unconfirmed.pop(settle, None) for settle in settles]
 
     def accept(self, station: Station, jobs: Sequence[Claimed], claimed_at: float) -> None:
         """Take jobs over; they start in the next turn of the loop.
@@ -186,10 +186,11 @@ class Running:
             run = self._line.popleft()
             run.begun_at = self._moved_at = time.monotonic()
             try:
-                self._start(run)
+                self._context.copy().run(self._start, run)
             except Exception:
                 # Not the job's fault: no thread is to be had, for one.
-                log.exception("job %s could not be started, and waits a little", run.claimed.id)
+                with run.named():
+                    log.exception("job %s could not be started, and waits a little", run.claimed.id)
                 self._end(run, ("snooze", _A_LITTLE, b""))
             free -= not run.ended
         if self._line and not self._looking:
@@ -209,12 +210,13 @@ class Running:
         self._fill_slots()
 
     def _start(self, run: Run) -> None:
+        """Start a job; the context in which this is called becomes its own."""
         if run.asked:
             self._end(run, ("cancel", "", b""))
             return
         try:
             allow_pickle = run.station.queue in self._pickled
-            target, body = read(run, self._worker, self._served, allow_pickle=allow_pickle)
+            target, body = read(run, self._served, allow_pickle=allow_pickle)
             call = prepare(body, target, self._lifespan, used())
         except BideError as error:
             self._end_unrun(run, error)
@@ -225,8 +227,7 @@ class Running:
         if target.is_async:
             run.task = self._loop.create_task(self._run_async(run, call, run.job))
         else:
-            # A context of its own, as each task has: what one job sets, the next must not see.
-            context = copy_context()
+            context = copy_context()  # which another thread may enter before this one has left it
             job = run.job
             self._threads.submit(lambda: context.run(self._run_in_thread, run, call, job))
 
@@ -270,7 +271,6 @@ class Running:
         await self._lifespan.close()
 
     async def _run_async(self, run: Run, call: Call, job: CurrentJob) -> None:
-        enter(job)
         try:
             judged = judging.completed(run, await call.run_async(job))
         except BaseException as error:
@@ -281,7 +281,6 @@ class Running:
         self._end(run, run.decided)
 
     def _run_in_thread(self, run: Run, call: Call, job: CurrentJob) -> Callable[[], None]:
-        enter(job)
         try:
             judged = judging.completed(run, call.run(job, self._wait))
         except BaseException as error:
@@ -300,7 +299,6 @@ class Running:
     async def _call_back(self, run: Run, judged: Judged, job: CurrentJob) -> None:
         """Run a callback, within what is left of the job's time and a grace."""
         assert judged.callback is not None
-        enter(job)
         left = max(0.0, run.deadline - time.monotonic()) + GRACE
         try:
             async with asyncio.timeout(left):
@@ -357,12 +355,12 @@ class Running:
     def _end_unrun(self, run: Run, error: BaseException) -> None:
         """End a job whose function has not come to an end, or was never called."""
         if run.decided is None:
-            judged = judging.raised(run, error, self._served)
-            if run.decide(judged.ended) and judged.callback is not None:
-                job = run.job or current(run, self._worker)
-                task = self._loop.create_task(self._call_back(run, judged, job))
-                self._callbacks.add(task)
-                task.add_done_callback(self._called_back)
+            with run.named():
+                judged = judging.raised(run, error, self._served)
+                if run.decide(judged.ended) and judged.callback is not None:
+                    task = self._loop.create_task(self._call_back(run, judged, current_job()))
+                    self._callbacks.add(task)
+                    task.add_done_callback(self._called_back)
         self._end(run, run.decided)  # also where only a callback takes too long
 
     def _called_back(self, task: asyncio.Task[None]) -> None:
@@ -391,7 +389,7 @@ class Running:
                 when = self.unserved.look_again(run, -(-self.capacity // 2))
         if outcome not in UNCOUNTED:
             self.executed += 1
-            log.debug("%s (job %s): %s", run.task_name, run.claimed.id, outcome)
+            log_end(run, outcome)
         settle = Settle(run.claimed.id, run.claimed.token, outcome, when, data)
         self._unconfirmed[settle] = run
         run.station.settles.append(settle)

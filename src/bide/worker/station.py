@@ -44,6 +44,8 @@ class Station:
         self.seal: Final = Seal(keyring, keys)
         """What checks the signatures of the queue's jobs."""
         self.queue = keys.queue or ""
+        self.worker: Final = worker
+        """The name of the worker."""
         self.figures: Final = figures
         """What is counted; None where nobody asks."""
         self.settles: deque[Settle] = deque()
@@ -70,7 +72,6 @@ class Station:
         """Whether `until` is a deadline, which wants punctuality, or only a time to look again."""
         self.until = 0.0
         """When to claim even if nothing was heard (`time.monotonic()`); 0 for not armed."""
-        self._worker = worker
         self._lease_us = lease_us
         self.lease: Final = lease_us / 1e6
         self._seq = 1
@@ -101,10 +102,10 @@ class Station:
         longest: itself. It calls again, now as the last in the line; if it hears itself once more,
         nobody else is there.
         """
-        if caller == self._worker and self._echoed:
+        if caller == self.worker and self._echoed:
             self._echoed = False
             return
-        self._echoed = caller == self._worker
+        self._echoed = caller == self.worker
         self.hinted = self._fresh = self.check = True
 
     def is_due(self, now: float, settles: Sequence[Settle] = ()) -> bool:
@@ -136,7 +137,7 @@ class Station:
         self._fresh = False
         self.unanswered = True
         arm = 3 if burst else 2
-        return claim(self.keys, self._worker, self._seq, count, self._lease_us, busy, arm)
+        return claim(self.keys, self.worker, self._seq, count, self._lease_us, busy, arm)
 
     def now_us(self) -> int:
         """The server's time, as far as the latest claim has told."""

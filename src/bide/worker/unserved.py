@@ -64,11 +64,12 @@ class Unserved:
             self._tasks[name] = _Task()
             if run.decided is not None and run.decided[0] == "snooze":
                 why = decode_error(run.decided[2])
-                log.warning(
-                    "job %s waits, as may others of its task: %s",
-                    run.claimed.id,
-                    why.message if why else "",
-                )
+                with run.named():
+                    log.warning(
+                        "job %s waits, as may others of its task: %s",
+                        run.claimed.id,
+                        why.message if why else "",
+                    )
         self._tasks[name].asked_at = now
 
     def look_again(self, run: Run, batch: int) -> str:

@@ -26,7 +26,7 @@ from typing import Any, Final, NoReturn
 from msgspec.structs import replace
 
 from bide import config
-from bide.current import CurrentJob, enter
+from bide.current import CurrentJob, current_job, enter
 from bide.errors import BideError, JobTimeout, PayloadError
 from bide.keys import keys_of
 from bide.logs import Log
@@ -58,7 +58,7 @@ from bide.worker.processes.wire import (
     decode_order,
     encode,
 )
-from bide.worker.reading import current, identify, read
+from bide.worker.reading import identify, read
 from bide.worker.run import UNBEGUN, Run
 from bide.worker.title import set_title
 
@@ -79,8 +79,9 @@ _BURY_EVERY: Final = 64
 class Mouth:
     """The station of a child's jobs: what they say goes to the worker at once."""
 
-    def __init__(self, seal: Seal, child: Child, number: int) -> None:
+    def __init__(self, seal: Seal, worker: str, child: Child, number: int) -> None:
         self.queue = seal.keys.queue
+        self.worker = worker
         self.seal = seal
         self.said = self
         self._child = child
@@ -145,7 +146,8 @@ class Child:
             message = self._lines.receive()
             if message is None:
                 return ENDED
-            self.serve(decode_order(message))
+            # In a context of its own: what one job sets, the next must not see.
+            copy_context().run(self.serve, decode_order(message))
         return RETIRED
 
     def tell(self, reply: Reply) -> bool:
@@ -174,7 +176,7 @@ class Child:
         if self._ran:
             self._interrupts.listen()
         seal = Seal(self._keyring, keys_of(order.queue, self._setting.root))
-        mouth: Any = Mouth(seal, self, order.number)
+        mouth: Any = Mouth(seal, self._setting.worker, self, order.number)
         run = Run(mouth, order.claimed, order.claimed_at, lambda: None)
         if order.died:
             run.deadline = now
@@ -185,7 +187,7 @@ class Child:
         if judged.callback is not None:
             self._row.limit(max(run.deadline, time.monotonic()))
             if self._tell_end(Decided(order.number, judged.ended), run):
-                copy_context().run(self._call_back, judged, run)
+                call_back(judged.callback, self._served, current_job(), judged.value, self._wait)
             self._check_self(run)
         self._ran += 1
         flush()
@@ -216,10 +218,10 @@ class Child:
         allow_pickle = order.queue in self._setting.pickled
         try:
             if order.overran:
-                identify(run, self._setting.worker, self._served)
+                identify(run, self._served)
                 run.timed_out = True
                 raise JobTimeout(f"{judging.overrun(run)} {order.died}")
-            target, body = read(run, self._setting.worker, self._served, allow_pickle=allow_pickle)
+            target, body = read(run, self._served, allow_pickle=allow_pickle)
             job = run.job
             assert job is not None
             call = prepare(body, target, self._lifespan, used())
@@ -228,8 +230,9 @@ class Child:
             self._row.limit(run.deadline)
             if target.is_async:
                 return self._judge_coroutine(call, run, job)
-            return judging.completed(run, copy_context().run(self._call, call, run, job))
+            return judging.completed(run, self._interrupts.call(run, call.run, job, self._wait))
         except BaseException as error:
+            enter(run.job or run.as_job())
             return judging.raised(run, error, self._served)
 
     def _judge_coroutine(self, call: Call, run: Run, job: CurrentJob) -> Judged:
@@ -245,22 +248,12 @@ class Child:
     def _judge_dead(self, order: Order, run: Run) -> Judged:
         """Find out what becomes of a job that has killed another child."""
         with contextlib.suppress(BideError):  # then it has no policy
-            identify(run, self._setting.worker, self._served)
+            identify(run, self._served)
+        enter(run.job or run.as_job())
         return judging.died(run, order.died)
 
-    def _call(self, call: Call, run: Run, job: CurrentJob) -> Any:
-        enter(job)
-        return self._interrupts.call(run, call.run, job, self._wait)
-
     async def _await(self, call: Call, run: Run, job: CurrentJob) -> Any:
-        enter(job)
         return await self._interrupts.wait(run, call.run_async(job))
-
-    def _call_back(self, judged: Judged, run: Run) -> None:
-        assert judged.callback is not None
-        job = run.job or current(run, self._setting.worker)
-        enter(job)
-        call_back(judged.callback, self._served, job, judged.value, self._wait)
 
     def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine; the event loop is made for the first, and stays.

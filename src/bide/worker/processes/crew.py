@@ -24,7 +24,7 @@ from bide.worker.leases import GRACE
 from bide.worker.pace import STALE, Pace
 from bide.worker.processes import kin
 from bide.worker.processes.astray import Astray
-from bide.worker.processes.evidence import obituary, task_of
+from bide.worker.processes.evidence import obituary
 from bide.worker.processes.house import House
 from bide.worker.processes.slot import Slot
 from bide.worker.processes.wire import (
@@ -37,7 +37,7 @@ from bide.worker.processes.wire import (
     decode_order,
     encode,
 )
-from bide.worker.run import BEGUN, UNBEGUN, UNCOUNTED, Ended, Run
+from bide.worker.run import BEGUN, UNBEGUN, UNCOUNTED, Ended, Run, log_end, task_of
 from bide.worker.running import SAY_AFTER
 from bide.worker.station import Station
 from bide.worker.unserved import Unserved
@@ -138,10 +138,9 @@ class Crew:
                     del held[number]
         return [*held.values(), *self._unconfirmed.values()]
 
-    def confirmed(self, settles: Sequence[Settle]) -> None:
-        """The server has taken note of these outcomes."""
-        for settle in settles:
-            self._unconfirmed.pop(settle, None)
+    def confirmed(self, settles: Sequence[Settle]) -> list[Run | None]:
+        """The server has taken note of these outcomes; return their runs."""
+        return [self._unconfirmed.pop(settle, None) for settle in settles]
 
     def accept(self, station: Station, jobs: Sequence[Claimed], claimed_at: float) -> None:
         """Take jobs over, and hand them out."""
@@ -248,7 +247,8 @@ class Crew:
             if not number:
                 self._astray.suspect(self._handed_out)
         elif run.decided is not None:
-            log.warning("%s (job %s): its callback was cut off", task_of(run), run.claimed.id)
+            with run.named():
+                log.warning("%s (job %s): its callback was cut off", task_of(run), run.claimed.id)
             self._end(number)
         elif run.asked and slot.killed:
             run.decide(("cancel", "", b""))
@@ -261,7 +261,8 @@ class Crew:
             # What becomes of it is for a child to say, with the policy and the callback.
             self._judging[number] = death = _Death(obituary(died), run.timed_out)
             if not death.overran:
-                log.error("%s (job %s) crashed. %s", task_of(run), run.claimed.id, death.how)
+                with run.named():
+                    log.error("%s (job %s) crashed. %s", task_of(run), run.claimed.id, death.how)
             run.deadline = time.monotonic() + DEFAULT_TIMEOUT
             self._unsent.appendleft(number)
         else:
@@ -360,7 +361,8 @@ class Crew:
             waiting = {n for n in self._held if n > self._newest or n in self._judging}
         for number in self._astray.find(self._handed_out - begun, waiting, now):
             run = self._held[number]
-            log.warning("job %s was lost with a child, and is given back", run.claimed.id)
+            with run.named():
+                log.warning("job %s was lost with a child, and is given back", run.claimed.id)
             run.decide(BEGUN)
             self._end(number)
 
@@ -368,12 +370,14 @@ class Crew:
         """Leave a job to its lease: nothing says under which of several their processes died."""
         run = self._held.pop(number)
         run.ended = True
-        log.error(
-            "%s (job %s) died with the %d jobs that ran here; it is run again when its lease ends",
-            task_of(run),
-            run.claimed.id,
-            among,
-        )
+        with run.named():
+            log.error(
+                "%s (job %s) died with the %d jobs that ran here; it is run again when its lease "
+                "ends",
+                task_of(run),
+                run.claimed.id,
+                among,
+            )
         self._changed()
 
     def _say_soon(self) -> None:
@@ -392,6 +396,7 @@ class Crew:
                 when = self.unserved.look_again(run, -(-self.capacity // 2))
         if outcome not in UNCOUNTED:
             self.executed += 1
+            log_end(run, outcome)
         settle = Settle(run.claimed.id, run.claimed.token, outcome, when, data)
         self._unconfirmed[settle] = run
         run.station.settles.append(settle)

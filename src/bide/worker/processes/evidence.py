@@ -1,25 +1,11 @@
-"""What is known of a job whose process has died: which it was, and how the process ended."""
+"""How a process ended that has died."""
 
 from __future__ import annotations
 
 import os
 import signal
 
-from bide.errors import BideError
-from bide.payload.codec import decode_envelope
 from bide.worker.processes.wire import Died
-from bide.worker.run import Run
-
-
-def task_of(run: Run) -> str:
-    """The task of a job, which the worker has no need to read while all goes well."""
-    if run.task_name == "?":
-        try:
-            task = decode_envelope(run.claimed.body).body.task
-        except BideError:
-            return "?"
-        run.task_name = task if task.isprintable() else repr(task)
-    return run.task_name
 
 
 def signal_name(number: int) -> str:

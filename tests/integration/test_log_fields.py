@@ -1,0 +1,145 @@
+"""Records that concern one job carry its fields, in every executor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from bide import Queue
+from bide.logs import JOB_FIELDS
+from tests.integration.console import bide
+
+SHOP = """
+import asyncio, logging, os, time
+from dataclasses import dataclass
+
+import bide
+
+log = logging.getLogger("shop")
+queue = bide.Queue("mail")
+
+
+@dataclass
+class Order:
+    amount: int
+
+    def __post_init__(self):
+        log.info("reads an order")
+
+
+def fine(order: Order):
+    log.info("runs")
+
+
+async def fine_async(order: Order):
+    log.info("runs")
+
+
+def pause(attempt, error):
+    log.info("chooses a pause")
+    return 0 if attempt == 1 else None
+
+
+def call_back(job, error):
+    log.info("calls back")
+    raise RuntimeError("broken callback")
+
+
+def boom():
+    raise ValueError("boom")
+
+
+async def boom_async():
+    raise ValueError("boom")
+
+
+for function in (boom, boom_async):
+    queue.task(retry=bide.Retry(3, backoff=pause), on_failure=call_back)(function)
+
+
+def unfit():
+    return object()
+
+
+async def unfit_async():
+    return object()
+
+
+@queue.task(timeout=0.2)
+def slow():
+    time.sleep(0.5)
+
+
+@queue.task(timeout=0.2)
+async def slow_async():
+    await asyncio.sleep(60)
+
+
+def die():
+    os._exit(3)
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path, one_url: str) -> Iterator[Queue]:
+    (tmp_path / "shop.py").write_text(SHOP)
+    queue = Queue("mail", url=one_url)
+    yield queue
+    queue.close()
+
+
+def logged(home: Path, url: str, executor: str, *options: str) -> list[dict[str, Any]]:
+    """What a worker logs until nothing is due."""
+    command = ["worker", "shop", "-q", "mail", "--burst", "-x", executor, "--log-format", "json"]
+    done = bide(home, *command, *options, url=url)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stderr.splitlines()]
+
+
+@pytest.mark.parametrize("executor", ["auto", "process", "fork"])
+def test_each_record_of_a_job_carries_its_fields(
+    tmp_path: Path, one_url: str, direct: redis.Redis, shop: Queue, executor: str
+) -> None:
+    calls = {
+        **{f"shop:fine{kind}": [{"amount": 1}] for kind in ("", "_async")},
+        **{
+            f"shop:{task}{kind}": []
+            for task in ("boom", "unfit", "slow")
+            for kind in ("", "_async")
+        },
+        "shop:nothing": [],
+        **({} if executor == "auto" else {"shop:die": []}),
+    }
+    task_of = {shop.enqueue(task, *args).id: task for task, args in calls.items()}
+    task_of |= {
+        shop.enqueue(task, "no order").id: task for task in ("shop:fine", "shop:fine_async")
+    }
+    direct.hset(shop.keys["jobs"], (odd := shop.enqueue("shop:boom")).id, b"no body")
+    task_of[odd.id] = "?"
+    told: dict[str, list[str]] = {id: [] for id in task_of}
+    for record in logged(tmp_path, one_url, executor, "-v"):
+        ids = [id for id in task_of if id in record["msg"]]
+        if record["logger"] == "shop" or ids:
+            assert {*JOB_FIELDS} <= record.keys(), record
+            assert ids in ([], [record["job_id"]]), record
+            assert record["task"] == task_of[record["job_id"]], record
+            assert record["queue"] == "mail", record
+            told[record["job_id"]].append(record["msg"])
+        else:
+            assert not {*JOB_FIELDS} & record.keys(), record
+    for id, task in task_of.items():
+        said = "\n".join(told[id])
+        outcome = "complete" if "runs" in said else "crash" if task == "shop:die" else "fail"
+        expected = "waits, as may others" if task == "shop:nothing" else f": {outcome}"
+        assert expected in said, task
+        if task.startswith("shop:boom"):
+            assert said.count("chooses a pause") == 2
+            assert said.count("calls back") == 1
+            assert "its callback" in said
+        if task.startswith("shop:fine"):
+            assert "reads an order" in said or "failed: PayloadError" in said
