@@ -202,30 +202,39 @@ class JsonFormatter(logging.Formatter):
         return _json(dict(_fields(self, record)))
 
 
-_settings: tuple[str, int] | None = None
+Settings = tuple[str | None, int | None]
+"""Format and level; None for what was left out."""
+
+_settings: Settings | None = None
+_handler: _Handler | None = None
 
 
-def settings() -> tuple[str, int] | None:
+def settings() -> Settings | None:
     """Format and level, as `setup` was given them; None where it was not called."""
     return _settings
 
 
-def setup(format: str = "text", level: int = logging.INFO, stream: TextIO | None = None) -> None:
+def setup(
+    format: str | None = None, level: int | None = None, stream: TextIO | None = None
+) -> None:
     """Log everything to one stream, for a process that runs jobs; called again, it starts anew.
 
+    A module that a worker imports may set up logging, too. Then a format and a level that are given
+    here still hold, and those that are left out are the module's choice.
+
     Args:
-        format: `text`, `kv` or `json`.
-        level: of bide's own loggers; all others are shown from INFO on.
+        format: `text` (if it is left out), `kv` or `json`.
+        level: of bide's own loggers, INFO if it is left out; all others are shown from INFO on.
         stream: standard error by default; at a terminal, `text` has colours unless `$NO_COLOR`
             is set.
 
     Raises:
         UsageError: there is no such format.
     """
-    global _settings
+    global _handler, _settings
     to = stream or sys.stderr
     formatter: logging.Formatter
-    if format == "text":
+    if format is None or format == "text":
         formatter = TextFormatter(to.isatty() and not os.environ.get("NO_COLOR"))
     elif format == "kv":
         formatter = KeyValueFormatter()
@@ -233,20 +242,68 @@ def setup(format: str = "text", level: int = logging.INFO, stream: TextIO | None
         formatter = JsonFormatter()
     else:
         raise UsageError(f"There is no log format {format!r}; give text, kv or json.")
-    handler = _Handler(to)
-    handler.addFilter(JobFilter())
-    handler.setFormatter(formatter)
+    _handler = _Handler(to)
+    _shape(_handler, formatter)
     root = logging.getLogger()
     for old in [old for old in root.handlers if isinstance(old, _Handler)]:
         root.removeHandler(old)
-    root.addHandler(handler)
+    root.addHandler(_handler)
     root.setLevel(logging.INFO)
-    logging.getLogger("bide").setLevel(level)
+    logging.getLogger("bide").setLevel(logging.INFO if level is None else level)
     _settings = (format, level)
+
+
+def hold() -> None:
+    """Have what `setup` was given hold, once modules were imported that may set up logging, too.
+
+    A module decides what is logged, and where to. The format that `setup` was given is that of all
+    handlers that write to the terminal; handlers of files and services stay as they are.
+    """
+    if _settings is None or _handler is None:
+        return
+    format, level = _settings
+    root = logging.getLogger()
+    known = root.manager.loggerDict.values()
+    loggers = [root, *(one for one in known if isinstance(one, logging.Logger))]
+    for logger in loggers:
+        if logger.name.partition(".")[0] == "bide":
+            logger.disabled = False  # as `dictConfig` leaves each logger that it does not name
+    if level is not None:
+        logging.getLogger("bide").setLevel(level)
+    if format is None:
+        return
+    if not any(map(_is_terminal, root.handlers)):
+        root.addHandler(_handler)
+    for logger in loggers:
+        for handler in filter(_is_terminal, logger.handlers[:]):
+            if _handler in root.handlers and _reaches_root(logger):
+                logger.removeHandler(handler)  # or each record would be there twice
+            else:
+                _shape(handler, _handler.formatter)
 
 
 class _Handler(logging.StreamHandler[TextIO]):
     """Ours, to be told from those that the application has set."""
+
+
+def _shape(handler: logging.Handler, formatter: logging.Formatter | None) -> None:
+    """Set the format of a handler, and have its records name their job."""
+    handler.addFilter(_FIELDS)
+    handler.setFormatter(formatter)
+
+
+def _is_terminal(handler: logging.Handler) -> bool:
+    """Whether it is a handler of the application's for standard output or standard error."""
+    if isinstance(handler, _Handler) or not isinstance(handler, logging.StreamHandler):
+        return False
+    return handler.stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+
+
+def _reaches_root(logger: logging.Logger) -> bool:
+    """Whether its records come to the handlers of the root logger."""
+    while logger.parent is not None and logger.propagate:
+        logger = logger.parent
+    return logger.parent is None
 
 
 # -- a record's fields

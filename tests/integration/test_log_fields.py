@@ -143,3 +143,95 @@ def test_each_record_of_a_job_carries_its_fields(
             assert "its callback" in said
         if task.startswith("shop:fine"):
             assert "reads an order" in said or "failed: PayloadError" in said
+
+
+# -- modules that set up logging themselves
+
+SAYS = """
+def greet():
+    logging.getLogger("shop").warning("hello")
+
+
+async def greet_async():
+    logging.getLogger("shop").warning("hello")
+"""
+
+CONFIG = """
+import logging.config, sys
+
+CONSOLE = {"class": "logging.StreamHandler", "formatter": "own"}
+FORMATS = {"own": {"format": "OWN %(name)s %(message)s"}}
+
+
+def configure(**config):
+    logging.config.dictConfig({"version": 1, "formatters": FORMATS, **config})
+
+"""
+
+SET_UPS = {
+    "basicConfig": 'logging.basicConfig(format="OWN %(message)s")',
+    "by force": 'logging.basicConfig(format="OWN %(message)s", force=True)',
+    "of the root": 'configure(handlers={"c": CONSOLE}, root={"handlers": ["c"]})',
+    "of a logger": 'configure(handlers={"c": CONSOLE}, loggers={"shop": {"handlers": ["c"]}})',
+    "of a logger alone": (
+        'configure(handlers={"c": CONSOLE}, '
+        'loggers={"shop": {"handlers": ["c"], "propagate": False}})'
+    ),
+    "on standard output": (
+        'configure(handlers={"c": CONSOLE | {"stream": "ext://sys.stdout"}}, '
+        'root={"handlers": ["c"]})'
+    ),
+    "one handler more": "logging.getLogger().addHandler(logging.StreamHandler())",
+    "in a file": (
+        'configure(handlers={"f": {"class": "logging.FileHandler", "filename": "own.log", '
+        '"formatter": "own"}}, root={"handlers": ["f"]})'
+    ),
+    "when it opens": (
+        "import bide\n@bide.resource\ndef logs():\n"
+        '    configure(handlers={"c": CONSOLE}, root={"handlers": ["c"]})\n    yield'
+    ),
+}
+
+
+@pytest.mark.parametrize("executor", ["auto", "process", "fork"])
+@pytest.mark.parametrize("set_up", SET_UPS.values(), ids=SET_UPS)
+def test_the_format_that_was_asked_for_holds(
+    tmp_path: Path, one_url: str, executor: str, set_up: str
+) -> None:
+    (tmp_path / "shop.py").write_text(f"{CONFIG}{set_up}\n{SAYS}")
+    queue = Queue("mail", url=one_url)
+    jobs = {queue.enqueue(task).id for task in ("shop:greet", "shop:greet_async")}
+    command = ["worker", "shop", "-q", "mail", "--burst", "-x", executor, "--log-format", "json"]
+    done = bide(tmp_path, *command, "-v", url=one_url)
+    records = [json.loads(line) for line in (done.stdout + done.stderr).splitlines()]
+    assert sorted(r["job_id"] for r in records if r["msg"] == "hello") == sorted(jobs)
+    ended = [r["job_id"] for r in records if r["msg"].endswith(": complete")]
+    assert sorted(ended) == sorted(jobs)
+    assert [r["level"] for r in records if "stopped after 2 jobs" in r["msg"]] == ["info"]
+    if "own.log" in set_up:
+        assert (tmp_path / "own.log").read_text().count("OWN shop hello") == 2
+    queue.close()
+
+
+def test_where_no_format_was_asked_for_a_module_chooses(tmp_path: Path, one_url: str) -> None:
+    (tmp_path / "shop.py").write_text(f"{CONFIG}{SET_UPS['of the root']}\n{SAYS}")
+    queue = Queue("mail", url=one_url)
+    queue.enqueue("shop:greet")
+    done = bide(tmp_path, "worker", "shop", "-q", "mail", "--burst", "-v", url=one_url)
+    lines = done.stderr.splitlines()
+    assert "OWN shop hello" in lines
+    assert all(line.startswith("OWN ") for line in lines)
+    assert any("stopped after 1 jobs" in line for line in lines)
+    assert any(": complete" in line for line in lines)
+    queue.close()
+
+
+def test_verbose_holds_against_a_module(tmp_path: Path, one_url: str) -> None:
+    quiet = 'logging.getLogger("bide").setLevel("WARNING")'
+    (tmp_path / "shop.py").write_text(f"{CONFIG}{quiet}\n{SAYS}")
+    queue = Queue("mail", url=one_url)
+    for options in ((), ("-v",)):
+        queue.enqueue("shop:greet")
+        done = bide(tmp_path, "worker", "shop", "-q", "mail", "--burst", *options, url=one_url)
+        assert (": complete" in done.stderr) == bool(options)
+    queue.close()

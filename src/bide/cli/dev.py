@@ -51,5 +51,5 @@ def dev(
         "executor": executor or told.worker.executor,
     }
     options = {name: value for name, value in options.items() if value is not None}
-    log = (log_format or told.log_format or "text", logging.DEBUG)
+    log = (log_format or told.log_format, logging.DEBUG)
     Dev(find_program(app, Path.cwd()), options, log, command).run()

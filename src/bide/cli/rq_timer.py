@@ -47,9 +47,7 @@ def rq_timer(
         from bide.contrib.rq.connections import client_of
     except ImportError as error:
         raise UsageError(f"{error}.") from None
-    logs.setup(
-        log_format or settings().log_format or "text", logging.DEBUG if verbose else logging.INFO
-    )
+    logs.setup(log_format or settings().log_format, logging.DEBUG if verbose else None)
     client = client_of(resolve_url(url))
     made: list[Any] = [*queues]
     if queue_class is not None:

@@ -123,7 +123,7 @@ def worker(
             "No MODULE is given: name those whose functions may run, as in `bide worker "
             "shop.tasks`, or set modules in [tool.bide.worker] of pyproject.toml."
         )
-    log = (log_format or told.log_format or "text", logging.DEBUG if verbose else logging.INFO)
+    log = (log_format or told.log_format, logging.DEBUG if verbose else None)
     logs.setup(*log)
     import_from_here()
     given: dict[str, Any] = {

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from bide import logs
 from bide.dev import page
 from bide.dev.part import Part
 from bide.dev.program import Program
@@ -50,7 +51,7 @@ class Dev:
         self,
         program: Program,
         options: dict[str, Any],
-        log: tuple[str, int],
+        log: logs.Settings,
         command: Sequence[str] = (),
     ) -> None:
         """Set up; nothing is started before `run`.

@@ -37,8 +37,7 @@ class DevPlan(msgspec.Struct, frozen=True):
     url: str
     options: dict[str, Any]
     """Of `bide.Worker`; without `queues`, those that the application has are served."""
-    log: tuple[str, int]
-    """Format and level."""
+    log: logs.Settings
 
 
 def main() -> None:

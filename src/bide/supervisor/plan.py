@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from bide import logs
 from bide.worker.figures import ByQueue
 
 
@@ -16,8 +17,7 @@ class Plan(msgspec.Struct, frozen=True):
     options: dict[str, Any]
     """The arguments of `bide.Worker`."""
     burst: bool
-    log: tuple[str, int]
-    """Format and level."""
+    log: logs.Settings
     counts: bool = False
     """Whether it is to say what it has done."""
 

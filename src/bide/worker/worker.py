@@ -215,6 +215,7 @@ class Worker:
         self.replaceable = self._signalled_to = False
         self._loop = self._running = None
         self._event_loop = asyncio.get_running_loop()
+        logs.hold()  # against what the modules have set up that were imported
         client = aio.Client(self._url, patience=0, clock=self._clock)
         keys, allow = self._keys, self._allow_eviction
         begin = begin_with(client, self._global_keys, keys, allow, self._keyring, waits=not burst)
@@ -266,6 +267,7 @@ class Worker:
         finally:
             if not is_open:
                 await running.close()
+        logs.hold()  # against what the resources have set up
         leases = Leases(client.url, self._clock, self._lease_us / 1e6, running.leased, ask)
         leases.start()
         everyone = self._global_keys["workers"]

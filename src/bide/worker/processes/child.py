@@ -25,7 +25,7 @@ from typing import Any, Final, NoReturn
 
 from msgspec.structs import replace
 
-from bide import config
+from bide import config, logs
 from bide.current import CurrentJob, current_job, enter
 from bide.errors import BideError, JobTimeout, PayloadError
 from bide.keys import keys_of
@@ -128,6 +128,7 @@ class Child:
                 log.exception("a child cannot begin")
                 self.tell(Broken(self._slot, f"{type(error).__name__}: {error}"))
                 os._exit(1)
+            logs.hold()
         self.tell(Ready(self._slot, self._pid))
         try:
             how = self._serve_all()

@@ -80,6 +80,7 @@ class Nursery:
         for name in setting.also:
             _import_if_possible(name)
         served.find_all()
+        logs.hold()
         imported.warn({line.fileno() for line in (control, orders, replies)})
         self._of_imports = set(kin.children())
         self._handed, hand_over = os.pipe()

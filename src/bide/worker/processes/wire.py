@@ -15,6 +15,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from bide import logs
 from bide.job import Claimed
 from bide.ops.consume import Outcome
 
@@ -221,7 +222,7 @@ class Setting(NamedTuple):
     root: str
     """The prefix of the worker's keys."""
     signing_keys: str | None
-    log: tuple[str, int] | None
+    log: logs.Settings | None
     max_jobs: int | None
     max_rss: int | None
 
