@@ -41,7 +41,7 @@ from bide.events import Event
 from bide.flows import chain, fan_in
 from bide.folding import Debounce, Gather, Throttle, Unique, debounce, gather, throttle
 from bide.limits import Limits
-from bide.middleware import Middleware, use
+from bide.middleware import FailedAttempt, Middleware, use
 from bide.notes import Attempt, LogLine, Progress
 from bide.ops.groups import GroupCounts
 from bide.ops.inspect import Counts
@@ -93,6 +93,7 @@ __all__ = [
     "ErrorInfo",
     "Event",
     "Fail",
+    "FailedAttempt",
     "Gather",
     "Group",
     "GroupCounts",

@@ -1,8 +1,8 @@
-"""What surrounds every enqueue and every run of a process: tracing, metrics, a session per job."""
+"""What surrounds every enqueue and every run of a process, and hears of every failure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -10,7 +10,7 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from bide.current import CurrentJob
 from bide.errors import UsageError
@@ -20,8 +20,30 @@ from bide.payload.codec import Body
 Around = AbstractContextManager[Any] | AbstractAsyncContextManager[Any] | None
 
 
+class FailedAttempt(NamedTuple):
+    """An attempt that failed, and what follows it."""
+
+    job: CurrentJob
+    """The job, which is also the current one."""
+    error: BaseException
+    """What the task raised; or `JobTimeout`, `PayloadError`, `TaskNotFound`, `WorkerCrashed`."""
+    args: Sequence[Any] | None
+    """The positional arguments as they were enqueued; None if they cannot be read."""
+    kwargs: Mapping[str, Any] | None
+    """The keyword arguments as they were enqueued; None if they cannot be read."""
+    retry_in: float | None
+    """Seconds until the next attempt; None if there is none, because the job has failed."""
+    raised: bool
+    """The error came out of the run itself, so `Middleware.running` has seen it."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the job has failed: no other attempt follows."""
+        return self.retry_in is None
+
+
 class Middleware:
-    """Three hooks; override what you need, and pass an instance to `bide.use`."""
+    """Four hooks; override what you need, and pass an instance to `bide.use`."""
 
     def enqueuing(self, queue: str, body: Body) -> Body:
         """Called in the producer for each job, before its arguments are encoded.
@@ -54,6 +76,14 @@ class Middleware:
         """
         return None
 
+    def failed(self, failure: FailedAttempt) -> Awaitable[None] | None:
+        """Called in the worker once for each attempt that failed, for whatever reason.
+
+        It may be a coroutine function. It changes nothing: what it raises is logged, and how the
+        attempt ended stands. A snooze and a cancel are no failures.
+        """
+        return None
+
 
 M = TypeVar("M", bound=Middleware)
 
@@ -75,6 +105,11 @@ def use(middleware: M) -> M:
 def used() -> list[Middleware]:
     """Those in use, outermost first."""
     return _used
+
+
+def hearing_failures() -> list[Middleware]:
+    """Return those in use that override `failed`."""
+    return [one for one in _used if type(one).failed is not Middleware.failed]
 
 
 _ALONE: Final = nullcontext()

@@ -18,6 +18,7 @@ NOT_RUN = {
     "docs/coming-from/rq.md": 2,
     "docs/examples.md": 1,
     "docs/howto/develop.md": 1,
+    "docs/howto/middleware.md": 1,
     "docs/howto/page.md": 2,
     "docs/howto/web.md": 11,
     "docs/index.md": 1,

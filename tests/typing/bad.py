@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bide
 from bide import AsyncQueue, Queue, RetryLater, Worker
 
 queue = Queue("mail")
@@ -45,3 +46,13 @@ text: str = add.enqueue(1).wait(1)  # refused
 async def awaited() -> None:
     await fetch.enqueue(3)  # refused
     await fetch.later("1m").enqueue(url=3)  # refused
+
+
+class Wrong(bide.Middleware):
+    def failed(self, failure: bide.Job[int]) -> None: ...  # refused
+
+
+class Final(bide.Middleware):
+    def failed(self, failure: bide.FailedAttempt) -> None:
+        failure.is_final = True  # refused
+        failure.retry_in + 1  # refused

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
@@ -120,3 +120,26 @@ class Greeter:
 
 
 queue.enqueue(Greeter().greet, "x")
+
+
+class Plain(bide.Middleware):
+    """A hook that is a plain function."""
+
+    def failed(self, failure: bide.FailedAttempt) -> None:
+        assert_type(failure.job, bide.CurrentJob)
+        assert_type(failure.error, BaseException)
+        assert_type(failure.args, Sequence[Any] | None)
+        assert_type(failure.kwargs, Mapping[str, Any] | None)
+        assert_type(failure.retry_in, float | None)
+        assert_type(failure.is_final, bool)
+        assert_type(failure.raised, bool)
+
+
+class Awaited(bide.Middleware):
+    """A hook that is a coroutine function."""
+
+    async def failed(self, failure: bide.FailedAttempt) -> None: ...
+
+
+assert_type(bide.use(Plain()), Plain)
+bide.use(Awaited())

@@ -11,14 +11,14 @@ import asyncio
 from contextvars import copy_context
 from typing import Any, Final, NamedTuple
 
-from bide.current import CurrentJob, current_job, enter
+from bide.current import CurrentJob, enter
 from bide.errors import BideError, TaskNotFound
 from bide.middleware import used
 from bide.retry import NO_RETRY
 from bide.task import Served, Target
 from bide.testing.stage import AsyncStage, Awaited, Plain, Stage, Steps, catch, catch_async
-from bide.worker import judging
-from bide.worker.calling import Call, call_back, prepare
+from bide.worker import aftermath, judging
+from bide.worker.calling import Call, prepare
 from bide.worker.reading import read
 from bide.worker.run import Ended, Run
 
@@ -63,6 +63,7 @@ def perform(
     context = copy_context()
     value: Any = None
     error: BaseException | None = None
+    in_run = False
     try:
         target, body = context.run(read, run, served, allow_pickle=True)
         if target.signature.injected:
@@ -74,6 +75,7 @@ def perform(
         run.missing = False  # a test has all code there is: nobody is to be waited for
     else:
         assert run.job is not None
+        in_run = True
         if target.is_async:
             value, error = yield Awaited(context, catch_async(_in_time(run, call, run.job)))
         else:
@@ -83,11 +85,9 @@ def perform(
     if error is None:
         judged = context.run(judging.completed, run, value)
     else:
-        judged = context.run(judging.raised, run, error, served)
-    callback = judged.callback
-    if callback is not None:
-        told = judged.value
-        yield Plain(context, lambda wait: call_back(callback, served, current_job(), told, wait))
+        judged = context.run(judging.raised, run, error, served, in_run=in_run)
+    if aftermath.is_due(judged):
+        yield Plain(context, lambda wait: aftermath.call(run, judged, served, wait))
     failed = judged.value if isinstance(judged.value, BaseException) else error
     return Performed(judged.ended, error if judged.ended[0] == "complete" else failed)
 
@@ -97,7 +97,6 @@ async def _in_time(run: Run, call: Call, job: CurrentJob) -> Any:
     try:
         async with limit:
             return await call.run_async(job)
-    except BaseException as error:
-        if limit.expired():
-            raise judging.overrun(run) from error
+    except BaseException:
+        run.timed_out = limit.expired()
         raise

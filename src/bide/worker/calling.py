@@ -1,9 +1,8 @@
 """From a stored body to a call: what runs, with which arguments, surrounded by what.
 
-Arguments become what the function's annotations say, resources are handed in, middlewares are
-entered around the call, and callbacks run after it. A plain function is called in the thread that
-calls `run`, a coroutine function is awaited by `run_async`; middlewares and callbacks of the other
-kind are taken to where they belong.
+Arguments become what the function's annotations say, resources are handed in, and middlewares are
+entered around the call. A plain function is called in the thread that calls `run`, a coroutine
+function is awaited by `run_async`; middlewares of the other kind are taken to where they belong.
 
 Code in a thread that needs a coroutine's result is given a `Wait`: how to wait for one from there.
 """
@@ -11,21 +10,16 @@ Code in a thread that needs a coroutine's result is given a `Wait`: how to wait 
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 from bide.current import CurrentJob
-from bide.logs import Log
 from bide.middleware import Middleware
 from bide.payload.codec import Body
 from bide.policy import Policy
-from bide.task import Served, Target, is_async
-from bide.worker.frames import begin_in_application
+from bide.task import Target
 from bide.worker.lifespan import Lifespan
-
-log = Log("bide.worker")
 
 Wait = Callable[[Coroutine[Any, Any, Any]], Any]
 """Runs a coroutine where coroutines run, and returns its result, or raises what it raised."""
@@ -119,55 +113,6 @@ def policy_for(body: Body, policy: Policy) -> Policy:
     if body.on_failure is not None:
         policy = policy._replace(on_failure=body.on_failure)
     return policy
-
-
-InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Calls a plain function in a thread."""
-
-
-async def call_back_async(
-    callback: Callable[..., Any] | str,
-    served: Served,
-    job: CurrentJob,
-    value: Any,
-    in_thread: InThread,
-) -> None:
-    """Run a callback of a job that ran on the event loop; what it raises is logged."""
-    try:
-        function = served.function(callback) if isinstance(callback, str) else callback
-        if is_async(function):
-            await function(job, value)
-        else:
-            made = await in_thread(lambda: function(job, value))
-            if inspect.isawaitable(made):  # it was a coroutine function, in a wrapper
-                await made
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:
-        begin_in_application(error)
-        log.exception("job %s: its callback %r raised", job.id, callback)
-
-
-def call_back(
-    callback: Callable[..., Any] | str,
-    served: Served,
-    job: CurrentJob,
-    value: Any,
-    wait: Wait,
-) -> None:
-    """Run a callback of a job that ran in a thread, there; what it raises is logged."""
-    try:
-        function = served.function(callback) if isinstance(callback, str) else callback
-        made = function(job, value)
-        if inspect.isawaitable(made):
-            wait(_awaiting(made))
-    except BaseException as error:
-        begin_in_application(error)
-        log.exception("job %s: its callback %r raised", job.id, callback)
-
-
-async def _awaiting(made: Awaitable[Any]) -> Any:
-    return await made
 
 
 @contextmanager

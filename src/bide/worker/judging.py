@@ -39,6 +39,15 @@ class Judged(NamedTuple):
     """What is to be called now."""
     value: object
     """What the callback is told: the result, or the error."""
+    retry_in: float | None = None
+    """Seconds until the next attempt, after one that failed; None if there is none."""
+    raised: bool = False
+    """The error came out of the run itself."""
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether the attempt failed, finally or not."""
+        return self.ended[0] in ("retry", "fail", "crash")
 
 
 CRASHES: Final = 3
@@ -99,22 +108,34 @@ def completed(run: Run, result: object) -> Judged:
     except PayloadError as error:
         if _floods.may_log(run.task_name):
             log.error("%s (job %s) failed: %s", run.task_name, run.claimed.id, error)
-        return Judged(("fail", kept(run), encode_error(error)), run.policy.on_failure, error)
+        return failed(run, error)
     return Judged(("complete", kept(run), data), run.policy.on_success, result)
 
 
-def raised(run: Run, error: BaseException, served: Served) -> Judged:
+def failed(run: Run, error: BaseException) -> Judged:
+    """Return what a run came to that failed for good."""
+    return Judged(("fail", kept(run), encode_error(error)), run.policy.on_failure, error)
+
+
+def raised(run: Run, error: BaseException, served: Served, *, in_run: bool = False) -> Judged:
     """What a run that raised came to: another attempt, or the end.
 
     Whatever goes wrong while that is found out (a backoff function may raise anything) ends the
     job, and is its error.
+
+    Args:
+        run: the run.
+        error: what was raised.
+        served: the tasks, where a backoff function is found.
+        in_run: it was raised by the function or by what surrounds it, and not before or instead.
     """
     try:
         begin_in_application(error)
-        return _raised(run, error, served)
+        judged = _raised(run, error, served)
     except BaseException as broken:
         _log_failure(run.task_name, f"{run.task_name} (job {run.claimed.id})", broken)
-        return Judged(("fail", kept(run), encode_error(broken)), run.policy.on_failure, broken)
+        return failed(run, broken)
+    return judged._replace(raised=in_run and judged.value is error)
 
 
 def _raised(run: Run, error: BaseException, served: Served) -> Judged:
@@ -140,14 +161,13 @@ def _raised(run: Run, error: BaseException, served: Served) -> Judged:
         log.info("%s was cancelled while it ran", what)
         return Judged(("cancel", "", b""), None, None)
     delay = _delay(run, error, served)
-    data = encode_error(error)
     if delay is None:
         if not run.ended:
             _log_failure(run.task_name, what, error)
-        return Judged(("fail", kept(run), data), run.policy.on_failure, error)
+        return failed(run, error)
     if not run.ended and _floods.may_log(run.task_name, is_final=False):
         log.warning("%s raised %r; again in %.3g s", what, error, delay)
-    return Judged(("retry", f"+{round(delay * 1e6)}", data), None, error)
+    return Judged(("retry", f"+{round(delay * 1e6)}", encode_error(error)), None, error, delay)
 
 
 def _waits(run: Run, error: TaskNotFound) -> Judged:
@@ -168,10 +188,12 @@ def died(run: Run, how: str) -> Judged:
     """
     if run.policy.on_crash == "fail":
         error = WorkerCrashed(f"{how} on_crash='fail' forbids to run the job again.")
-        return Judged(("fail", kept(run), encode_error(error)), run.policy.on_failure, error)
+        return failed(run, error)
     error = WorkerCrashed(how)
-    callback = run.policy.on_failure if run.claimed.crashes + 1 >= CRASHES else None
-    return Judged(("crash", kept(run), encode_error(error)), callback, error)
+    ended: Ended = ("crash", kept(run), encode_error(error))
+    if run.claimed.crashes + 1 >= CRASHES:
+        return Judged(ended, run.policy.on_failure, error)
+    return Judged(ended, None, error, retry_in=0.0)
 
 
 def crashed() -> WorkerCrashed:

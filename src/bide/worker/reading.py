@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from bide.current import enter
-from bide.errors import TaskNotFound
+from bide.errors import BideError, TaskNotFound
 from bide.payload.codec import Body, Envelope, check_id, decode_envelope, open_envelope
 from bide.task import Served, Target
 from bide.worker import judging
@@ -23,7 +26,23 @@ def read(run: Run, served: Served, *, allow_pickle: bool) -> tuple[Target, Body]
     target, envelope, is_signed = identify(run, served)
     if run.claimed.reclaims and run.policy.on_crash == "fail":
         raise judging.crashed()
-    return target, open_envelope(envelope, allow_pickle=allow_pickle and is_signed)
+    run.body = open_envelope(envelope, allow_pickle=allow_pickle and is_signed)
+    return target, run.body
+
+
+def arguments_of(run: Run) -> tuple[Sequence[Any], Mapping[str, Any]] | tuple[None, None]:
+    """Return the arguments of a job as they were enqueued, None where they cannot be read.
+
+    A job whose process died has not been read here. Its pickled arguments are not read now: that
+    runs code of theirs, which may have been what the process died of.
+    """
+    if run.body is None:
+        try:
+            run.station.seal.check("job", run.claimed.id, run.claimed.body)
+            run.body = open_envelope(decode_envelope(run.claimed.body))
+        except BideError:
+            return None, None
+    return run.body.args, run.body.kwargs
 
 
 def identify(run: Run, served: Served) -> tuple[Target, Envelope, bool]:

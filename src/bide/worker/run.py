@@ -45,6 +45,7 @@ class Run:
         "_deciding",
         "asked",
         "begun_at",
+        "body",
         "claimed",
         "claimed_at",
         "codec",
@@ -77,6 +78,8 @@ class Run:
         self.task_name = "?"
         self.task: asyncio.Task[None] | None = None
         self.job: CurrentJob | None = None
+        self.body: Body | None = None
+        """With its arguments; None while they have not been read."""
         self.decided: Ended | None = None
         """How it ended, while its callback runs: whatever becomes of that, this stands."""
         self._deciding = Lock()

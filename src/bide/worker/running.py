@@ -18,7 +18,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Final
 
-from bide.current import CurrentJob, current_job
+from bide.current import CurrentJob
 from bide.errors import BideError
 from bide.job import Claimed
 from bide.logs import Log
@@ -26,14 +26,8 @@ from bide.middleware import used
 from bide.ops.consume import Settle
 from bide.ops.registry import Doing
 from bide.task import Served
-from bide.worker import judging
-from bide.worker.calling import (
-    Call,
-    call_back,
-    call_back_async,
-    from_thread,
-    prepare,
-)
+from bide.worker import aftermath, judging
+from bide.worker.calling import Call, from_thread, prepare
 from bide.worker.deadlines import Deadlines
 from bide.worker.judging import Judged
 from bide.worker.leases import GRACE
@@ -274,19 +268,19 @@ class Running:
         try:
             judged = judging.completed(run, await call.run_async(job))
         except BaseException as error:
-            judged = judging.raised(run, error, self._served)
-        if run.decide(judged.ended) and judged.callback is not None:
+            judged = judging.raised(run, error, self._served, in_run=True)
+        if run.decide(judged.ended) and aftermath.is_due(judged):
             with suppress(asyncio.CancelledError):  # its time is over; the outcome stands
-                await self._call_back(run, judged, job)
+                await self._call_back(run, judged)
         self._end(run, run.decided)
 
     def _run_in_thread(self, run: Run, call: Call, job: CurrentJob) -> Callable[[], None]:
         try:
             judged = judging.completed(run, call.run(job, self._wait))
         except BaseException as error:
-            judged = judging.raised(run, error, self._served)
-        if run.decide(judged.ended) and judged.callback is not None:
-            call_back(judged.callback, self._served, job, judged.value, self._wait)
+            judged = judging.raised(run, error, self._served, in_run=True)
+        if run.decide(judged.ended) and aftermath.is_due(judged):
+            aftermath.call(run, judged, self._served, self._wait)
         return partial(self._ended_in_thread, run)
 
     def _ended_in_thread(self, run: Run) -> None:
@@ -296,17 +290,10 @@ class Running:
             with suppress(RuntimeError):  # the loop has closed: nobody waits for this any more
                 self._loop.call_soon_threadsafe(self._collect)
 
-    async def _call_back(self, run: Run, judged: Judged, job: CurrentJob) -> None:
-        """Run a callback, within what is left of the job's time and a grace."""
-        assert judged.callback is not None
+    async def _call_back(self, run: Run, judged: Judged) -> None:
+        """Call hooks and callback, within what is left of the job's time and a grace."""
         left = max(0.0, run.deadline - time.monotonic()) + GRACE
-        try:
-            async with asyncio.timeout(left):
-                await call_back_async(
-                    judged.callback, self._served, job, judged.value, self._threads.run
-                )
-        except TimeoutError:
-            log.warning("job %s: its callback %r took too long", job.id, judged.callback)
+        await aftermath.call_async(run, judged, self._served, self._threads.run, left)
 
     def _say_soon(self) -> None:
         with suppress(RuntimeError):
@@ -357,8 +344,8 @@ class Running:
         if run.decided is None:
             with run.named():
                 judged = judging.raised(run, error, self._served)
-                if run.decide(judged.ended) and judged.callback is not None:
-                    task = self._loop.create_task(self._call_back(run, judged, current_job()))
+                if run.decide(judged.ended) and aftermath.is_due(judged):
+                    task = self._loop.create_task(self._call_back(run, judged))
                     self._callbacks.add(task)
                     task.add_done_callback(self._called_back)
         self._end(run, run.decided)  # also where only a callback takes too long

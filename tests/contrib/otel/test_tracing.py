@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -56,6 +57,24 @@ def snoozes() -> None:
         raise Snooze("0s")
 
 
+def needs_a_number(number: int) -> None: ...
+
+
+def unfit() -> object:
+    return object()
+
+
+async def hangs() -> None:
+    await asyncio.sleep(60)
+
+
+done = threading.Event()
+
+
+def hangs_in_a_thread() -> None:
+    done.wait(60)
+
+
 class Traced:
     """A tracer whose spans can be looked at."""
 
@@ -73,7 +92,9 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Traced]:
     traced = Traced()
     monkeypatch.setattr(middleware, "_used", [Tracing(traced.provider)])
     seen.clear()
+    done.clear()
     yield traced
+    done.set()
     traced.provider.shutdown()
 
 
@@ -221,6 +242,38 @@ def test_an_error_is_on_the_span_and_reaches_the_worker(traced: Traced, queue: Q
     assert [event.name for event in run.events] == ["exception"]
     job.refresh()
     assert job.status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("task", "args", "runs", "error"),
+    [
+        (needs_a_number, ["one"], 0, "PayloadError"),
+        (unfit, [], 1, "PayloadError"),
+        (hangs, [], 1, "JobTimeout"),
+        (hangs_in_a_thread, [], None, "JobTimeout"),
+    ],
+)
+def test_a_failure_that_no_run_has_raised_has_a_span_of_its_own(
+    traced: Traced, queue: Queue, task: Any, args: list[Any], runs: int | None, error: str
+) -> None:
+    job = queue.enqueue_call(task, args, timeout=0.1)
+    work(queue)
+    (failure,) = traced.spans(SpanKind.CLIENT)
+    assert failure.name == "fail orders"
+    assert failure.status.status_code is StatusCode.ERROR
+    said = dict(failure.attributes or {})
+    assert said["error.type"] == f"bide.errors.{error}"
+    assert (said["messaging.message.id"], said["bide.attempt"]) == (job.id, 1)
+    assert [event.name for event in failure.events] == ["exception"]
+    assert (failure.parent, len(failure.links)) == (None, 1)
+    if runs is not None:
+        assert len(traced.spans(SpanKind.CONSUMER)) == runs
+
+
+def test_an_error_that_a_run_has_raised_is_on_one_span(traced: Traced, queue: Queue) -> None:
+    queue.enqueue(fails)
+    work(queue)
+    assert traced.spans(SpanKind.CLIENT) == []
 
 
 def test_a_snooze_is_no_error_and_each_run_has_a_span(traced: Traced, queue: Queue) -> None:

@@ -236,6 +236,20 @@ def test_middlewares_and_callbacks_run(is_async: bool) -> None:
     ]
 
 
+def test_failed_attempts_are_heard_of() -> None:
+    """A retry policy is not applied, so each failure is the last."""
+    heard = []
+
+    class Hears(bide.Middleware):
+        def failed(self, failure: bide.FailedAttempt) -> None:
+            heard.append((failure.job.id, str(failure.error), failure.retry_in))
+
+    bide.use(Hears())
+    with eager(raise_failures=False):
+        job = shop.fail.options(retry=3).enqueue("broken")
+    assert heard == [(job.id, "broken", None)]
+
+
 def test_it_wins_over_a_bed_that_is_open(bed: TestBed) -> None:
     with eager():
         shop.send.enqueue(1)

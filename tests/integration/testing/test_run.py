@@ -327,6 +327,42 @@ def test_callbacks_run(bed: TestBed) -> None:
     ]
 
 
+class Hears(bide.Middleware):
+    def failed(self, failure: bide.FailedAttempt) -> None:
+        assert bide.current_job() is failure.job
+        error = type(failure.error).__name__
+        shop.done.append((failure.job.attempt, error, failure.args, failure.is_final))
+
+
+class HearsAsync(bide.Middleware):
+    async def failed(self, failure: bide.FailedAttempt) -> None:
+        shop.done.append("awaited")
+
+
+def test_failed_attempts_are_heard_of(bed: TestBed) -> None:
+    bide.use(Hears())
+    bide.use(HearsAsync())
+    shop.fail.options(retry=bide.Retry(1, backoff="fixed", base=0)).enqueue("broken")
+    shop.mail.enqueue_call(shop.send, ["no number"])
+    good = shop.send.options(on_success=shop.succeeded).enqueue(1)
+    bed.run(raise_failures=False)
+    assert shop.done == [
+        *[(1, "ValueError", ["broken"], False), "awaited"],
+        *[(1, "PayloadError", ["no number"], True), "awaited"],
+        *[("send", 1, "hello"), ("succeeded", good.id, "hello 1")],
+        *[(2, "ValueError", ["broken"], True), "awaited"],
+    ]
+
+
+@pytest.mark.anyio
+async def test_also_under_an_event_loop_failed_attempts_are(bed: TestBed) -> None:
+    bide.use(Hears())
+    bide.use(HearsAsync())
+    shop.fail.enqueue("broken")
+    await bed.arun(raise_failures=False)
+    assert shop.done == [(1, "ValueError", ["broken"], True), "awaited"]
+
+
 # -- misuse
 
 

@@ -60,5 +60,18 @@ def of_run(job: CurrentJob) -> tuple[str, Attributes]:
     }
 
 
+def of_failure(job: CurrentJob) -> tuple[str, Attributes]:
+    """Name and attributes of the span of a failure that no run has raised."""
+    return f"fail {job.queue}", {
+        **_common(job.queue),
+        TASK: job.task,
+        "messaging.operation.name": "fail",
+        "messaging.operation.type": "settle",
+        "messaging.message.id": job.id,
+        "messaging.client.id": job.worker,
+        "bide.attempt": job.attempt,
+    }
+
+
 def _common(queue: str) -> dict[str, str]:
     return {"messaging.system": "bide", "messaging.destination.name": queue}

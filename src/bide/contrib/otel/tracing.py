@@ -14,10 +14,17 @@ from opentelemetry.propagate import extract, inject
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode, TracerProvider
 from opentelemetry.util.types import Attributes
 
-from bide.contrib.otel.attributes import ERROR_TYPE, TASK, of_preparing, of_run, of_sending
+from bide.contrib.otel.attributes import (
+    ERROR_TYPE,
+    TASK,
+    of_failure,
+    of_preparing,
+    of_run,
+    of_sending,
+)
 from bide.current import CurrentJob
 from bide.errors import JobCancelled, PayloadError
-from bide.middleware import Middleware
+from bide.middleware import FailedAttempt, Middleware
 from bide.ops.produce import Prepared
 from bide.outcomes import Snooze
 from bide.payload.codec import Body, decode_envelope
@@ -38,6 +45,8 @@ _sending: ContextVar[Span | None] = ContextVar("_sending", default=None)
 
 class Tracing(Middleware):
     """A span for each sending of jobs, and for each run, which links to where its job was made.
+
+    A failure that no run has raised has a span of its own: a time-out, arguments that do not fit.
 
     That is the sending itself of `enqueue`; a job that is prepared has a span for this, and
     `enqueue_many` one that links to those of its jobs.
@@ -80,14 +89,29 @@ class Tracing(Middleware):
     @contextmanager
     def running(self, job: CurrentJob) -> Iterator[None]:
         """Make the span of a run, the root of a trace, with a link to the enqueue."""
+        with self._root(job, SpanKind.CONSUMER, *of_run(job)):
+            yield
+
+    def failed(self, failure: FailedAttempt) -> None:
+        """Make a span of a failure that the span of the run does not show."""
+        if failure.raised:
+            return
+        with self._root(failure.job, SpanKind.CLIENT, *of_failure(failure.job)) as span:
+            _record(span, failure.error)
+
+    @contextmanager
+    def _root(
+        self, job: CurrentJob, kind: SpanKind, name: str, attributes: Attributes
+    ) -> Iterator[Span]:
+        """Make a span that is the root of a trace, with a link to the job's enqueue."""
         came = _came(job.meta)
         origin = trace.get_current_span(came).get_span_context()
         links = [Link(origin)] if origin.is_valid else []
         # What else the enqueue's context has, baggage for one, holds for the run.
         token = context.attach(trace.set_span_in_context(trace.INVALID_SPAN, came))
         try:
-            with self._span(SpanKind.CONSUMER, *of_run(job), links):
-                yield
+            with self._span(kind, name, attributes, links) as span:
+                yield span
         finally:
             context.detach(token)
 
@@ -108,14 +132,17 @@ class Tracing(Middleware):
             except _NO_ERRORS:
                 raise
             except BaseException as error:
-                span.set_attribute(
-                    ERROR_TYPE, f"{type(error).__module__}.{type(error).__qualname__}"
-                )
-                span.set_status(StatusCode.ERROR)
-                with suppress(Exception):  # some exceptions make it impossible to show them
-                    span.record_exception(error)
-                    span.set_status(StatusCode.ERROR, str(error))
+                _record(span, error)
                 raise
+
+
+def _record(span: Span, error: BaseException) -> None:
+    """Put an error on a span."""
+    span.set_attribute(ERROR_TYPE, f"{type(error).__module__}.{type(error).__qualname__}")
+    span.set_status(StatusCode.ERROR)
+    with suppress(Exception):  # some exceptions make it impossible to show them
+        span.record_exception(error)
+        span.set_status(StatusCode.ERROR, str(error))
 
 
 def _made(job: Prepared) -> SpanContext:

@@ -26,18 +26,17 @@ from typing import Any, Final, NoReturn
 from msgspec.structs import replace
 
 from bide import config, logs
-from bide.current import CurrentJob, current_job, enter
+from bide.current import CurrentJob, enter
 from bide.errors import BideError, JobTimeout, PayloadError
 from bide.keys import keys_of
 from bide.logs import Log
 from bide.middleware import used
 from bide.ops.consume import Said as Note
-from bide.payload.codec import encode_error
 from bide.payload.signing import Seal
 from bide.resource import resources
 from bide.task import Served
-from bide.worker import eventloop, judging
-from bide.worker.calling import Call, call_back, prepare
+from bide.worker import aftermath, eventloop, judging
+from bide.worker.calling import Call, prepare
 from bide.worker.judging import Judged
 from bide.worker.leases import GRACE
 from bide.worker.lifespan import Lifespan
@@ -185,38 +184,45 @@ class Child:
         judged = self._judge(order, run)
         self._check_self(run)
         run.decide(judged.ended)
-        if judged.callback is not None:
-            self._row.limit(max(run.deadline, time.monotonic()))
-            if self._tell_end(Decided(order.number, judged.ended), run):
-                call_back(judged.callback, self._served, current_job(), judged.value, self._wait)
-            self._check_self(run)
+        if aftermath.is_due(judged):
+            judged = self._tell_end(Decided(order.number, judged.ended), judged, run)
+            self._call_back(judged, run)
         self._ran += 1
         flush()
         if not self._has_had_enough():
             set_title(IDLE)
         self._interrupts.end()
         took = time.monotonic() - now
-        self._tell_end(Done(order.number, judged.ended, took, run.missing), run)
+        done = Done(order.number, judged.ended, took, run.missing)
+        if (told := self._tell_end(done, judged, run)) is not judged:
+            self._call_back(told, run)
         self._row.end()
         if self._ran % _BURY_EVERY == 0:
             self._dead = kin.bury(self._dead)
 
-    def _tell_end(self, end: Decided | Done, run: Run) -> bool:
-        """Say how a job ended; where its result cannot be handed over, that it failed by that."""
+    def _call_back(self, judged: Judged, run: Run) -> None:
+        self._row.limit(max(run.deadline, time.monotonic()))
+        aftermath.call(run, judged, self._served, self._wait)
+        self._check_self(run)
+
+    def _tell_end(self, end: Decided | Done, judged: Judged, run: Run) -> Judged:
+        """Say how a job ended, and return that: it failed if its result cannot be handed over."""
         if self._lines.send(encode(end)):  # nothing can interrupt that now
-            return True
+            return judged
         error = PayloadError(
             f"The result of {run.task_name} could not be handed to the worker, because the system "
             "had no memory or descriptor for it; its child's log has the reason."
         )
-        self.tell(replace(end, ended=("fail", judging.kept(run), encode_error(error))))
-        return False
+        judged = judging.failed(run, error)
+        self.tell(replace(end, ended=judged.ended))
+        return judged
 
     def _judge(self, order: Order, run: Run) -> Judged:
         """Run a job to its end, and find out what that means."""
         if order.died and not order.overran:
             return self._judge_dead(order, run)
         allow_pickle = order.queue in self._setting.pickled
+        in_run = False
         try:
             if order.overran:
                 identify(run, self._served)
@@ -229,12 +235,13 @@ class Child:
             set_title(f"bide child: {run.task_name} (job {run.claimed.id})")
             run.deadline = time.monotonic() + run.policy.timeout
             self._row.limit(run.deadline)
+            in_run = True
             if target.is_async:
                 return self._judge_coroutine(call, run, job)
             return judging.completed(run, self._interrupts.call(run, call.run, job, self._wait))
         except BaseException as error:
             enter(run.job or run.as_job())
-            return judging.raised(run, error, self._served)
+            return judging.raised(run, error, self._served, in_run=in_run)
 
     def _judge_coroutine(self, call: Call, run: Run, job: CurrentJob) -> Judged:
         try:
