@@ -79,8 +79,9 @@ class Middleware:
     def failed(self, failure: FailedAttempt) -> Awaitable[None] | None:
         """Called in the worker once for each attempt that failed, for whatever reason.
 
-        It may be a coroutine function. It changes nothing: what it raises is logged, and how the
-        attempt ended stands. A snooze and a cancel are no failures.
+        If the whole worker died, the worker that finds this out calls it. It may be a coroutine
+        function. It changes nothing: what it raises is logged, and how the attempt ended stands.
+        A snooze and a cancel are no failures.
         """
         return None
 

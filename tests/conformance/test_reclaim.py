@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bide.ops.consume import Lost
 from bide.ops.produce import Prepared
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe
 
@@ -132,3 +133,50 @@ def test_a_reclaimed_job_keeps_its_last_error(q: Probe) -> None:
     assert snapshot is not None
     assert snapshot.notes.error is not None
     assert snapshot.notes.error.message == "first"
+
+
+# -- what the claim says of it
+
+
+def test_a_claim_names_what_it_has_found_lost(q: Probe) -> None:
+    job = q.take("a", "w1")
+    q.settle(job, "retry", "+0", b'{"type":"E","message":""}')
+    (job,) = q.claim("w1").jobs
+    q.move(LEASE + 1)
+    (lost,) = q.claim("w2", 0).lost
+    assert lost == Lost(job._replace(body=b"", reclaims=1), "w1", has_failed=False)
+    assert list(q.claim("w2", 0).lost) == []
+
+
+def test_a_job_that_has_failed_by_that_is_named_so(q: Probe) -> None:
+    q.add("a")
+    found: list[Lost] = []
+    for n in range(1, 6):  # two strikes, then three crashes alone
+        assert q.taken(f"w{n}") == ["a"]
+        q.leave(f"w{n}")
+        q.move(LEASE + 1)
+        found += q.claim("undertaker", 0).lost
+    assert [(lost.worker, lost.has_failed) for lost in found] == [
+        *((f"w{n}", False) for n in range(1, 5)),
+        ("w5", True),
+    ]
+    assert [(lost.claimed.reclaims, lost.claimed.crashes) for lost in found] == [
+        *((1, 0), (2, 0), (3, 1), (4, 2), (5, 3)),
+    ]
+    assert {lost.claimed.attempt for lost in found} == {1}
+    assert q.where("a") == "failed"
+
+
+def test_a_job_that_was_asked_to_end_is_not_named(q: Probe) -> None:
+    q.take("a", "w1")
+    q.cancel("a")
+    q.move(LEASE + 1)
+    assert list(q.claim("w2", 0).lost) == []
+    assert q.where("a") == "cancelled"
+
+
+def test_a_repeat_of_the_claim_does_not_name_it_again(q: Probe) -> None:
+    q.take("a", "w1")
+    q.move(LEASE + 1)
+    assert len(q.claim("w2", seq=1).lost) == 1
+    assert list(q.claim("w2", seq=1).lost) == []

@@ -159,7 +159,8 @@ class Queue(Settled):
         stays = arm == 2 or (arm == 1 and not taken)
         until = self._wait(now, worker, free, stays, deadline, overdue or more)
         left = 1 if more else 2 if held_back else 0
-        return [b"ok", now, until, deadline or 0, left, int(alone), int(drain), b"", 0, *told]
+        what = [left, int(alone), int(drain), b"", 0, self.lost]
+        return [b"ok", now, until, deadline or 0, *what, *told]
 
     def _through(
         self, gate: Gate, taken: int, overdue: bool, deadlines: list[int]
@@ -288,18 +289,17 @@ class Queue(Settled):
                 held.append(job)
         alone = int(any(job.run and job.run.alone for job in held))
         told = [field for job in held for field in self._told(job)]
-        return [b"ok", now, 0, 0, 1, alone, 0, b"", 0, *told]
+        return [b"ok", now, 0, 0, 1, alone, 0, b"", 0, [], *told]
 
     def _told(self, job: Job, is_first: bool = False) -> Reply:
         run = job.run
         assert run
-        leases = run.crashes + run.strikes
-        tries = f"{run.attempt} {leases} {run.first or run.due} {run.crashes} {run.missing}"
-        told = run.attempt if is_first else tries.encode()
+        told = run.attempt if is_first else run.tries()
         return [job.id.encode(), job.body, run.token, told, run.due]
 
     def _reclaim(self, now: int, ended_by: int) -> int:
         expired = [job for job in self.at("active") if job.score <= ended_by][:RECLAIMS]
+        self.lost: Reply = []
         for job in expired:
             run = job.run
             assert run
@@ -309,13 +309,17 @@ class Queue(Settled):
                 run.strikes += 1
             run.alone = 0
             error = b""
+            lost = [job.id.encode(), b"%016d" % run.token, run.tries(), run.due]
+            lost.append(run.worker.encode())
             self.count("reclaimed")
             if self.asked.pop(job.id, None) is not None:
                 self.finish(job, "cancelled", now)
             elif run.crashes < CRASHES and run.strikes < MANY_STRIKES:
+                self.lost += [*lost, 0]
                 run.due = min(run.due, now)
                 job.again(run.due)
             else:
+                self.lost += [*lost, 1]
                 self.finish(job, "failed", now)
                 message = (
                     f"Its worker died or stopped {run.crashes + run.strikes} times under this job, "

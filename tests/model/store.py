@@ -55,6 +55,12 @@ class Run:
     ended: int = 0
     """When it finished, if its score does not say so."""
 
+    def tries(self) -> bytes:
+        """How often it was run, as a claim says."""
+        leases = self.crashes + self.strikes
+        first = self.first or self.due
+        return f"{self.attempt} {leases} {first} {self.crashes} {self.missing}".encode()
+
     def line(self) -> str:
         token, how = self.before
         first = f" {self.first}" if self.first else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,7 @@ from bide.errors import ServerUnavailable
 from bide.job import Claimed
 from bide.keys import keys_of
 from bide.logs import JOB_FIELDS
-from bide.ops.consume import Claim, Settle
+from bide.ops.consume import Claim, Lost, Settle
 from bide.payload.codec import Body, encode_body
 from bide.worker.loop import Loop, _Part
 from bide.worker.order import Strict
@@ -32,6 +33,8 @@ class Slots:
 
     capacity: int = 5
     busy: int = 0
+    calls_back: bool = False
+    has_had_enough: bool = False
     accepted: list[Claimed] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -45,6 +48,9 @@ class Gone:
     """A client of a server that does not answer."""
 
     async def attempt_many(self, commands: list[Any]) -> list[Any]:
+        raise ServerUnavailable("it is gone")
+
+    async def run(self, command: Any) -> Any:
         raise ServerUnavailable("it is gone")
 
 
@@ -165,3 +171,27 @@ async def test_an_outcome_that_came_too_late_is_logged_with_the_fields_of_its_jo
     (record,) = caplog.records
     known = [1, "app:task"] if is_known else ["", ""]
     assert [getattr(record, name) for name in JOB_FIELDS] == ["a", *known, "mail"]
+
+
+async def test_a_burst_does_not_end_while_crashes_are_to_be_reported(station: Station) -> None:
+    loop = Loop(Gone(), [station], Strict(), burst=True)  # type: ignore[arg-type]
+    slots = Slots()
+    loop._running = slots  # type: ignore[assignment]
+    reported = asyncio.Event()
+    told: list[tuple[str, str, bool]] = []
+
+    def report(run: Run, how: str, has_failed: bool) -> None:
+        told.append((run.claimed.id, how, has_failed))
+        reported.set()
+
+    slots.report = report  # type: ignore[attr-defined]
+    station.check = False
+    assert loop._finished()
+    loop._take(station, REPLY._replace(jobs=[], lost=[Lost(JOB, "w0", has_failed=False)]), 0.0)
+    station.check = False
+    assert not loop._finished()
+    await reported.wait()
+    ((id, how, has_failed),) = told
+    assert (id, has_failed) == ("a", False), "though its arguments could not be read"
+    assert "w0 died or stopped" in how
+    await loop._crashes.close()

@@ -37,7 +37,7 @@
 -- @arg   lease_us  integer  how long they are held without being extended
 -- @arg   busy      integer  how many jobs the worker runs already
 -- @arg   arm       integer  2 to wait with free slots, 1 to wait if nothing was taken, 0 not to, 3
--- @reply ok now until deadline more alone drain thin post, then per job: id body token tries due
+-- @reply ok now until deadline more alone drain thin post lost, then: id body token tries due
 -- @reply stale     the worker has since sent a later claim
 -- @include clock record hint wait reclaim recall weigh minute
 -- @later   event retain sweep noting ended find term expire hold gate timetable fire group rota
@@ -47,6 +47,7 @@
 -- thin: the names of schedules that want to be sent more times, with spaces between them
 -- more: 1 where there is, 2 where a limit holds back what is due
 -- post: 1 where something is to be told to, or asked of, another queue
+-- lost: of each job whose lease has ended: id token tries due worker, and 1 if it failed by that
 -- tries: the attempt; of a job that was claimed before, what `record.tries` says
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
 local SWEEP, TRIM = 100, 100
@@ -98,7 +99,7 @@ if last_seq then
     end
     -- A repeat takes nothing new, or a copy that arrives late would take jobs for nobody; and is
     -- not armed: the worker's next claim says when to come back.
-    return {'ok', now, 0, 0, 1, was_alone, 0, '', 0, unpack(reply)}
+    return {'ok', now, 0, 0, 1, was_alone, 0, '', 0, {}, unpack(reply)}
   end
 else
   recall.forget_some(claims, now)
@@ -113,7 +114,7 @@ local sets = {meta = meta, due = due, jobs = jobs, run = run, notes = notes, act
 local with = {now = now, book = book, event = event, record = record, when = when, term = term,
   group = group, find = find, expire = expire, hold = hold, weigh = weigh, sweep = sweep,
   fold = fold, touched = {}, dropped = {}, looks = LOOKS}
-local more, given_up = reclaim.some(sets, record, noting, event, group, book, now,
+local more, given_up, _, lost = reclaim.some(sets, record, noting, event, group, book, now,
   now >= calm_until and now or calm_from)
 if #given_up > 0 then ended.tell(waiters, now, given_up) end
 local may_expire, expired = false, {}
@@ -155,7 +156,7 @@ if has_schedules and not paused then
 end
 
 -- Take.
-local reply = {'ok', now, 0, 0, 0, 0, 0, thin or '', 0}
+local reply = {'ok', now, 0, 0, 0, 0, 0, thin or '', 0, lost}
 local alone = 0
 local taken, counted = {}, {}
 local room = weigh.room()

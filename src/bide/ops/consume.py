@@ -44,6 +44,17 @@ Verdict = Literal["ok", "full", "lost", "gone"]
 Renewal = Literal["ok", "asked", "lost", "gone"]
 
 
+class Lost(NamedTuple):
+    """An attempt whose lease has ended without an outcome."""
+
+    claimed: Claimed
+    """The job as it was claimed then, without its body."""
+    worker: str
+    """Who held it."""
+    has_failed: bool
+    """It will not be run again: too many workers have died under it."""
+
+
 class Claim(NamedTuple):
     """What a claim brought."""
 
@@ -68,6 +79,8 @@ class Claim(NamedTuple):
     """Schedules that want to be sent more of their times."""
     limited: bool = False
     """More is due, and a limit of the queue holds it back: until the deadline, or a job's end."""
+    lost: Sequence[Lost] = ()
+    """Jobs whose leases this claim has found to have ended; a repeat does not name them again."""
 
 
 class Popped(NamedTuple):
@@ -213,14 +226,15 @@ def leave(keys: Keys, worker: str) -> Command[None]:
 def _read_claim(reply: list[Any]) -> Claim:
     if reply[0] == b"stale":
         return Claim(0, 0, 0, True, False, False, [], stale=True)
-    jobs = [_read_claimed(*fields) for fields in pieces(reply, 9, 5)]
-    now_us, until_us, deadline_us, more, alone, drain, thin, post = reply[1:9]
+    jobs = [_read_claimed(*fields) for fields in pieces(reply, 10, 5)]
+    now_us, until_us, deadline_us, more, alone, drain, thin, post, lost = reply[1:10]
     is_more, limited = more == _MORE, more == _LIMITED
     alone, drain = bool(alone), bool(drain)
     claim = Claim(now_us, until_us, deadline_us, is_more, alone, drain, jobs, limited=limited)
-    if thin or post:
+    if thin or post or lost:
         names = text(thin).split(" ") if thin else ()
-        return claim._replace(thin=names, post=bool(post))
+        told = [_read_lost(*fields) for fields in pieces(lost, 0, 6)]
+        return claim._replace(thin=names, post=bool(post), lost=told)
     return claim
 
 
@@ -237,3 +251,9 @@ def _read_claimed(id: bytes, body: bytes, token: int, tries: int | bytes, due_us
         return Claimed(text(id), body, token, tries, 0, due_us, due_us)
     attempt, reclaims, first_us, *rest = map(int, tries.split())
     return Claimed(text(id), body, token, attempt, reclaims, first_us, due_us, *rest)
+
+
+def _read_lost(
+    id: bytes, token: bytes, tries: bytes, due_us: int, worker: bytes, has_failed: int
+) -> Lost:
+    return Lost(_read_claimed(id, b"", int(token), tries, due_us), text(worker), bool(has_failed))

@@ -23,7 +23,7 @@ from bide.payload.codec import encode_error, encode_result
 from bide.retry import Retry
 from bide.task import Function, Served
 from bide.worker.frames import begin_in_application
-from bide.worker.run import Ended
+from bide.worker.run import UNBEGUN, Ended
 
 if TYPE_CHECKING:
     from bide.worker.run import Run
@@ -194,6 +194,19 @@ def died(run: Run, how: str) -> Judged:
     if run.claimed.crashes + 1 >= CRASHES:
         return Judged(ended, run.policy.on_failure, error)
     return Judged(ended, None, error, retry_in=0.0)
+
+
+def lost(run: Run, how: str, has_failed: bool) -> Judged:
+    """Return what an attempt came to whose worker has died; the server has decided that already.
+
+    Of a job that must not run again after that, its next claim says so.
+    """
+    error = WorkerCrashed(how)
+    if has_failed:
+        return Judged(("fail", "", b""), run.policy.on_failure, error)
+    if run.policy.on_crash == "fail":
+        return Judged(UNBEGUN, None, error)
+    return Judged(("crash", "", b""), None, error, retry_in=0.0)
 
 
 def crashed() -> WorkerCrashed:

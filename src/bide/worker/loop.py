@@ -29,10 +29,12 @@ from bide.logs import Log
 from bide.ops.consume import MAX_SETTLE_BYTES, Claim, Settle, Verdict
 from bide.worker.again import pause_after
 from bide.worker.alarm import make_alarm
+from bide.worker.crashes import Crashes
 from bide.worker.ear import Ear
 from bide.worker.order import Order
 from bide.worker.postman import Postman
 from bide.worker.processes.crew import Crew
+from bide.worker.run import Run
 from bide.worker.running import Running
 from bide.worker.schedules import Refills
 from bide.worker.station import Station
@@ -80,6 +82,7 @@ class Loop:
         self._order = order
         self._postman = Postman(client, self._post_told)
         self._refills = Refills(client)
+        self._crashes = Crashes(client, self._report, self.ring)
         self._no_shares = [0] * len(stations)
         self._burst = burst
         self._alone = False
@@ -132,7 +135,7 @@ class Loop:
                     await self._wait()
         finally:
             self._alarm.close()
-            closing = (self._refills.close(), self._postman.close())
+            closing = (self._refills.close(), self._postman.close(), self._crashes.close())
             await asyncio.gather(*closing, *(ear.close() for ear in self._ears))
 
     def _free(self) -> int:
@@ -158,7 +161,7 @@ class Loop:
             self.stopping = True
         if any(s.settles or s.unanswered or s.said.waiting for s in self._stations):
             return self.cut_off
-        if self._running.busy or self._running.calls_back:
+        if self._running.busy or self._running.calls_back or self._crashes.busy:
             return self.aborted
         if self._burst and self._postman.busy:  # what it tells may free jobs of these queues
             return self.stopping
@@ -296,6 +299,8 @@ class Loop:
         if reply.post:
             self._postman.deliver(station.keys)
         self._refills.send(station.keys, reply.thin)
+        if reply.lost:
+            self._crashes.found(station, reply.lost)
         self._alone = self._alone or reply.alone
         if reply.drain:
             self._drain_until = time.monotonic() + _DRAIN
@@ -391,6 +396,9 @@ class Loop:
         for station in self._stations:
             station.check = station.check or station.queue in queues
         self._bell.set()
+
+    def _report(self, run: Run, how: str, has_failed: bool) -> None:
+        self._running.report(run, how, has_failed)
 
     def _heard(self, station: Station, caller: str) -> None:
         station.hint(caller)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from bide.current import enter
@@ -43,6 +44,13 @@ def arguments_of(run: Run) -> tuple[Sequence[Any], Mapping[str, Any]] | tuple[No
         except BideError:
             return None, None
     return run.body.args, run.body.kwargs
+
+
+def identify_if_possible(run: Run, served: Served) -> None:
+    """Have a run learn of itself what can be learnt, and make this context that of the job."""
+    with suppress(BideError):  # otherwise it has no policy
+        identify(run, served)
+    enter(run.job or run.as_job())
 
 
 def identify(run: Run, served: Served) -> tuple[Target, Envelope, bool]:

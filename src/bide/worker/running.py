@@ -34,7 +34,7 @@ from bide.worker.leases import GRACE
 from bide.worker.lifespan import Lifespan
 from bide.worker.pace import STALE, Pace
 from bide.worker.processes.kin import rss
-from bide.worker.reading import read
+from bide.worker.reading import identify_if_possible, read
 from bide.worker.run import BEGUN, UNBEGUN, UNCOUNTED, Ended, Run, log_end
 from bide.worker.station import Station
 from bide.worker.threads import Threads
@@ -345,10 +345,23 @@ class Running:
             with run.named():
                 judged = judging.raised(run, error, self._served)
                 if run.decide(judged.ended) and aftermath.is_due(judged):
-                    task = self._loop.create_task(self._call_back(run, judged))
-                    self._callbacks.add(task)
-                    task.add_done_callback(self._called_back)
+                    self._call_back_soon(run, judged)
         self._end(run, run.decided)  # also where only a callback takes too long
+
+    def report(self, run: Run, how: str, has_failed: bool) -> None:
+        """Call what is to be called after an attempt that ended with another worker."""
+        self._context.copy().run(self._report, run, how, has_failed)
+
+    def _report(self, run: Run, how: str, has_failed: bool) -> None:
+        identify_if_possible(run, self._served)
+        judged = judging.lost(run, how, has_failed)
+        if aftermath.is_due(judged):
+            self._call_back_soon(run, judged)
+
+    def _call_back_soon(self, run: Run, judged: Judged) -> None:
+        task = self._loop.create_task(self._call_back(run, judged))
+        self._callbacks.add(task)
+        task.add_done_callback(self._called_back)
 
     def _called_back(self, task: asyncio.Task[None]) -> None:
         self._callbacks.discard(task)

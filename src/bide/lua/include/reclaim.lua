@@ -6,7 +6,14 @@ local reclaim = {}
 local AT_ONCE, CRASHES, STRIKES, MANY_STRIKES = 10, 3, 2, 10
 local LEVELS, ALONE = 10, 11
 
-local function one(sets, record, noting, event, group, touched, book, now, id)
+-- What a worker tells hooks of an attempt that ended so. `lost` is flat: six values of each.
+local function tell(lost, record, id, f, has_failed)
+  for _, told in ipairs({id, record.token(f.head), record.tries(f), f.due, f.worker, has_failed}) do
+    lost[#lost + 1] = told
+  end
+end
+
+local function one(sets, record, noting, event, group, touched, book, now, id, lost)
   local meta = sets.meta
   redis.call('ZREM', sets.active, id)
   local f = record.parse(redis.call('HGET', sets.run, id))
@@ -34,8 +41,10 @@ local function one(sets, record, noting, event, group, touched, book, now, id)
       .. ' this job, %d of them while it ran alone; the last was %s."}',
       f.crashes + f.strikes, f.crashes, (string.gsub(f.worker, '["\\]', '?')))
     note = noting.error(f, now, why)
+    tell(lost, record, id, f, 1)
     if book then event.add(book, 'failed', 'reclaim', id, f.worker, f.attempt, 0, why) end
   else
+    tell(lost, record, id, f, 0)
     local level = LEVELS - f.priority
     if f.strikes >= STRIKES then level = ALONE end
     f.due = math.min(f.due, now) -- it was due, whatever the clock has been set to since
@@ -54,17 +63,19 @@ end
 
 -- Some of the leases that ended by `ended_by`; `sets` has the queue's keys by their names, `book`
 -- is where events are gathered, if someone listens. Returns whether there may be more, the ids of
--- what has come to its end by this, and how many there were.
+-- what has come to its end by this, how many there were, and what is to be told of those that have
+-- not been cancelled.
 function reclaim.some(sets, record, noting, event, group, book, now, ended_by)
   local expired = redis.call('ZRANGEBYSCORE', sets.active, '-inf', ended_by, 'LIMIT', 0, AT_ONCE)
-  local given_up, touched = {}, {}
+  local given_up, touched, lost = {}, {}, {}
   for i = 1, #expired do
-    if one(sets, record, noting, event, group, touched, book, now, expired[i]) then
+    if one(sets, record, noting, event, group, touched, book, now, expired[i],
+      lost) then
       given_up[#given_up + 1] = expired[i]
     end
   end
   group.turns(sets, touched, now)
-  return #expired == AT_ONCE, given_up, #expired
+  return #expired == AT_ONCE, given_up, #expired, lost
 end
 
 -- The clock was set back: leases given before reach further than any lease may, which is to

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from bide import config, logs
 from bide.current import CurrentJob, enter
-from bide.errors import BideError, JobTimeout, PayloadError
+from bide.errors import JobTimeout, PayloadError
 from bide.keys import keys_of
 from bide.logs import Log
 from bide.middleware import used
@@ -57,7 +57,7 @@ from bide.worker.processes.wire import (
     decode_order,
     encode,
 )
-from bide.worker.reading import identify, read
+from bide.worker.reading import identify, identify_if_possible, read
 from bide.worker.run import UNBEGUN, Run
 from bide.worker.title import set_title
 
@@ -255,9 +255,9 @@ class Child:
 
     def _judge_dead(self, order: Order, run: Run) -> Judged:
         """Find out what becomes of a job that has killed another child."""
-        with contextlib.suppress(BideError):  # then it has no policy
-            identify(run, self._served)
-        enter(run.job or run.as_job())
+        identify_if_possible(run, self._served)
+        if order.lost:
+            return judging.lost(run, order.died, order.has_failed)
         return judging.died(run, order.died)
 
     async def _await(self, call: Call, run: Run, job: CurrentJob) -> Any:

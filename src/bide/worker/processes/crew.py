@@ -83,6 +83,8 @@ class Crew:
         self._numbers = count(1)
         self._held: dict[int, Run] = {}
         self._unsent: deque[int] = deque()
+        self._reports: deque[Order] = deque()
+        """What children are to tell hooks of jobs that are not held here."""
         self._unconfirmed: dict[Settle, Run] = {}
         self._pace = Pace()
         self._moved_at = 0.0
@@ -216,7 +218,16 @@ class Crew:
             if not self._house.send(encode(order)):
                 break
             self._unsent.popleft()
+        while self._reports and self._house.send(encode(self._reports[0])):
+            self._reports.popleft()
         self._look_later()
+
+    def report(self, run: Run, how: str, has_failed: bool) -> None:
+        """Have a child tell hooks of an attempt that ended with another worker."""
+        number, queue = next(self._numbers), run.station.queue
+        order = Order(number, queue, run.claimed, run.claimed_at, how, False, True, has_failed)
+        self._reports.append(order)
+        self._hand_out()
 
     def _heard(self, replies: list[Reply]) -> None:
         """What children say."""
@@ -298,6 +309,8 @@ class Crew:
             number = slot.row.job
             run = self._held.get(number)
             if run is None:
+                if number and 0 < slot.row.deadline < now - GRACE:  # it tells hooks, for too long
+                    slot.kill()
                 continue
             begun.add(number)
             if slot.stopped_at:
@@ -329,8 +342,10 @@ class Crew:
 
     def _recall(self) -> None:
         """Have what no child has begun here again."""
-        numbers = [decode_order(message).number for message in self._house.take_back()]
-        self._unsent.extendleft(reversed([n for n in numbers if n in self._held]))
+        orders = [decode_order(message) for message in self._house.take_back()]
+        self._reports.extend(order for order in orders if order.lost)
+        numbers = [order.number for order in orders if order.number in self._held]
+        self._unsent.extendleft(reversed(numbers))
 
     def _give_back(self) -> None:
         """Give back what no child has begun; not one claim of it is used."""

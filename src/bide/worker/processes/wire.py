@@ -37,6 +37,10 @@ class Order(msgspec.Struct, frozen=True, array_like=True):
     """Its child has died, in this way: only say what becomes of it."""
     overran: bool = False
     """The child was killed because the job ran too long."""
+    lost: bool = False
+    """Another worker has died under it, as `died` says: only tell the hooks."""
+    has_failed: bool = False
+    """The job was lost too often to be run again."""
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="r"):
