@@ -15,7 +15,7 @@ from functools import partial
 from types import FrameType
 from typing import Any, Final
 
-from bide import aio, config, signals
+from bide import aio, config, logs, signals
 from bide.clock import Duration, to_us
 from bide.connection import resolve_prefix, resolve_url
 from bide.errors import UsageError
