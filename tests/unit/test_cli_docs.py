@@ -20,9 +20,11 @@ from bide.cli.main import (
     USAGE,
     group,
 )
+from bide.cli.options import read_address
 from bide.options import TaskOptions
 
-PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "cli.md").read_text("utf-8")
 SHARED = {"--url", "--prefix", "--json", "--help", "--version"}
 """Said once, for all commands."""
 
@@ -105,3 +107,13 @@ def test_enqueue_says_which_options_are_the_tasks_own_where_they_are_not_given()
         told = getattr(option, "help", None) or ""
         assert ("[default: the task's, else " in told) is is_tasks, option.name
         assert is_tasks or "[default" not in told or option.name == "description"
+
+
+def test_where_the_health_port_is_open_is_said_where_somebody_may_look() -> None:
+    host, port = read_address("8080")
+    (option,) = (o for o in COMMANDS["bide worker"].params if o.name == "health_port")
+    assert isinstance(option, click.Option)
+    pages = [(DOCS / "howto" / name).read_text("utf-8") for name in ("production.md", "metrics.md")]
+    for text in (option.help or "", PAGE, *pages):
+        assert re.search(rf"all\s+IPv4 interfaces \(`?{re.escape(host)}`?\)", text)
+        assert re.search(rf"127\.0\.0\.1:({port}|PORT)", text)

@@ -64,7 +64,8 @@ from bide.worker.worker import GRACE, LEASE
 @click.option(
     "--health-port",
     metavar="[HOST:]PORT",
-    help="Answer /livez, /readyz and /metrics here.  [default host: 0.0.0.0]",
+    help="Answer /livez, /readyz and /metrics on this port. Without HOST the port is open on all "
+    "IPv4 interfaces (0.0.0.0); 127.0.0.1:PORT answers this machine only.",
 )
 @click.option("--burst", is_flag=True, help="Stop when nothing is due.")
 @click.option("--lease", metavar="DURATION", help=f"How long a job is held.  [default: {LEASE:g}s]")
