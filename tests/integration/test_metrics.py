@@ -200,6 +200,37 @@ def test_who_asks_a_server_that_does_not_answer_is_told_so_and_keeps_nobody(
     assert caplog.text == "", "nothing is said of who still waits when it ends"
 
 
+def test_half_requests_are_given_up_and_the_newest_of_them_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bide.supervisor.probes._MOST_WAITING", 2)
+
+    async def main() -> None:
+        server = await serve("127.0.0.1", 0, {"/livez": str})
+        address = server.sockets[0].getsockname()[:2]
+
+        async def half() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(b"GET /livez HT")
+            return reader, writer
+
+        monkeypatch.setattr("bide.supervisor.probes._PATIENCE", 60)
+        first, second, third = [await half() for _ in range(3)]
+        assert not await first[0].read(), "it is closed for the newest"
+        third[1].write(b"TP/1.1\r\n\r\n")
+        assert (await third[0].read()).startswith(b"HTTP/1.1 200 ")
+        monkeypatch.setattr("bide.supervisor.probes._PATIENCE", 0.1)
+        slow = await half()
+        assert not await slow[0].read(), "it has had its time"
+        second[1].write(b"TP/1.1\r\n\r\n")
+        assert (await second[0].read()).startswith(b"HTTP/1.1 200 ")
+        for _, writer in (first, second, third, slow):
+            writer.close()
+        server.close()
+
+    asyncio.run(main())
+
+
 def test_no_name_of_a_machine_is_one_sentence(tmp_path: Path, one_url: str) -> None:
     done = bide(tmp_path, "metrics", "--port", "0", "--host", "a..b", url=one_url)
     assert error_of(done).startswith("Error: Nothing can listen on a..b, port 0: ")

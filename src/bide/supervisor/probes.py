@@ -19,6 +19,8 @@ _PATIENCE: Final = 5.0
 _FIGURES: Final = 4.0
 """Seconds for figures: less, so that whoever asks is told why there are none."""
 _LONGEST: Final = 8192
+_MOST_WAITING: Final = 100
+"""Connections that have sent no whole request yet, at most; a new one closes the oldest."""
 _REASONS: Final = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed"}
 
 
@@ -36,19 +38,27 @@ async def serve(
     Raises:
         OSError: the port is taken.
     """
+    waiting: dict[asyncio.StreamWriter, None] = {}
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        waiting[writer] = None
+        if len(waiting) > _MOST_WAITING:
+            oldest = next(iter(waiting))
+            del waiting[oldest]
+            oldest.close()  # its reader sees the end
         try:
             async with asyncio.timeout(_PATIENCE):
                 try:
                     head = await reader.readuntil(b"\r\n\r\n")
                 except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                     head = b""
+                waiting.pop(writer, None)
                 writer.write(await _respond(head, probes, metrics))
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.CancelledError):  # the last: everything ends
             pass
         finally:
+            waiting.pop(writer, None)
             writer.close()
 
     return await asyncio.start_server(answer, host, port, limit=_LONGEST)
