@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-import uvicorn
+from bide.web import serving
 
 OWN = {"sec-fetch-site": "same-origin"}
 
@@ -37,6 +37,9 @@ class Page:
         query = f"?{urlencode(asked, errors='surrogateescape')}" if asked else ""
         return self._send("GET", f"{self.root}{path}{query}", headers or {}, None)
 
+    def head(self, path: str = "/", headers: dict[str, str] | None = None, /) -> Reply:
+        return self._send("HEAD", f"{self.root}{path}", headers or {}, None)
+
     def post(self, headers: dict[str, str] | None = None, /, **form: Any) -> Reply:
         given = {"content-type": "application/x-www-form-urlencoded", **(headers or OWN)}
         body = urlencode(form, errors="surrogateescape")
@@ -57,15 +60,9 @@ class Page:
 def serve(app: Any, root: str = "", host: str = "127.0.0.1") -> Iterator[Page]:
     """Serve an application for as long as the context lasts."""
     listener = socket.create_server((host, 0))
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        log_config=None,
-        timeout_graceful_shutdown=1,
-        lifespan="auto",
-        loop="asyncio",
+    server = serving.server(
+        app, log_config=None, timeout_graceful_shutdown=1, lifespan="auto", loop="asyncio"
     )
-    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
