@@ -107,7 +107,16 @@ def test_nor_is_another_machine_that_says_it_is_this_one(client: Any, one_url: s
         assert asked.get("/").status == 403
 
 
-@pytest.mark.parametrize("header", ["x-forwarded-for", "x-real-ip", "forwarded", "via"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        *("forwarded", "forwarded-for", "via", "x-real-ip", "x-client-ip", "client-ip"),
+        *("x-forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"),
+        *("x-forwarded-server", "x-forwarded-port", "x-cluster-client-ip", "true-client-ip"),
+        *("CF-Connecting-IP", "cf-ray", "cf-visitor", "fly-client-ip", "fastly-client-ip"),
+        *("x-envoy-external-address", "x-azure-clientip", "x-original-url", "cdn-loop"),
+    ],
+)
 def test_nor_is_another_machine_whose_request_a_proxy_of_this_one_passes_on(
     page: Page, header: str
 ) -> None:
@@ -217,6 +226,59 @@ def test_what_another_sites_page_sends_changes_nothing(
     mail.enqueue("shop:remind", delay=60)
     assert desk.post(headers, verb="pause", q="mail").status == status
     assert mail.counts().paused == (status == 303)
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_served", "is_told"),
+    [
+        ({}, True, True),
+        ({"sec-fetch-site": "same-origin", "sec-fetch-dest": "empty"}, True, True),
+        ({"sec-fetch-site": "none", "sec-fetch-dest": "document"}, True, False),
+        ({"sec-fetch-site": "cross-site", "sec-fetch-dest": "document"}, True, False),
+        ({"sec-fetch-site": "cross-site", "sec-fetch-dest": "empty"}, False, False),
+        ({"sec-fetch-site": "cross-site", "sec-fetch-dest": "image"}, False, False),
+        ({"sec-fetch-site": "cross-site", "sec-fetch-dest": "iframe"}, False, False),
+        ({"sec-fetch-site": "same-site", "sec-fetch-dest": "empty"}, False, False),
+        ({"origin": "https://evil.example"}, False, False),
+        ({"origin": "null"}, False, False),
+    ],
+)
+def test_another_sites_page_may_link_here_and_read_nothing(
+    headers: dict[str, str], is_served: bool, is_told: bool, page: Page, mail: Queue
+) -> None:
+    mail.enqueue("shop:remind", delay=60)
+    for path in ("/", "/queues", "/api/queues"):
+        reply = page.get(path, headers)
+        assert reply.status == (200 if is_served else 403), path
+        assert ("mail" in reply.text) == is_served
+    assert page.head("/api/live", headers).status == (200 if is_told else 403)
+
+
+LOCATION = re.compile(r"(?!//)/[^:]*")
+"""An address on the same host."""
+
+
+@pytest.mark.parametrize("root", ["", "/admin/jobs"])
+def test_a_slash_at_the_end_leads_on_only_who_may_look_and_stays_on_this_host(
+    root: str, one_url: str
+) -> None:
+    inner = app(url=one_url, viewer_token=LOOK)
+    host = Starlette(routes=[Mount(root or "/", inner)], lifespan=inner.router.lifespan_context)
+    paths = ("/queues/", "/api/queues/", "/queues//", "/do/", "/static/x/", "//evil.example/")
+    with serve(host, root=root) as page:
+        for path in paths:
+            for sent in ({}, {"host": "evil.example"}, {"host": "evil.example"} | basic(LOOK)):
+                reply = page.get(path, sent)
+                at = reply.headers.get("location", "/")
+                assert LOCATION.fullmatch(at), (path, at)
+                assert "evil.example" not in at
+                assert reply.status in ((307, 404) if "authorization" in sent else (401, 404))
+        assert page.get("/queues/").status == 401
+        assert page.get("/nothing/here").status == 401
+        for path in ("/queues", "/api/queues"):
+            reply = page.get(f"{path}/", basic(LOOK), q="a b")
+            assert (reply.status, reply.headers["location"]) == (307, f"{root}{path}?q=a+b")
+        assert page.get("/nothing/", basic(LOOK)).status == 404
 
 
 def test_nothing_is_changed_by_looking(desk: Page, mail: Queue) -> None:

@@ -88,6 +88,57 @@ def test_who_asks_for_the_head_of_a_stream_is_not_kept_waiting(page: Page) -> No
         assert connection.getresponse().status == 200
 
 
+class Stream:
+    """What a browser of some address is told."""
+
+    def __init__(self, page: Page, address: str) -> None:
+        self._connection = http.client.HTTPConnection(
+            "127.0.0.1", page.port, timeout=30, source_address=(address, 0)
+        )
+        self._connection.request("GET", "/api/live")
+        self._lines = self._connection.getresponse()
+        assert self._lines.status == 200
+        self.told = b""
+        while b"event: change" not in self.told:
+            self.told += self._line()
+
+    def _line(self) -> bytes:
+        line = self._lines.readline()
+        assert line, self.told
+        return line
+
+    def goes_on(self, mail: Queue) -> bool:
+        """Whether it is told of changes still; one that ends may be told of one more."""
+        for _ in range(2):
+            mail.enqueue("shop:remind", delay=60)
+            while not (line := self._line()).startswith(b"event: change"):
+                if line == b"retry: 60000\n":  # it made room, and comes back after a while
+                    assert self._lines.read() == b"\n"
+                    return False
+        return True
+
+    def close(self) -> None:
+        self._lines.close()
+        self._connection.close()
+
+
+def test_one_client_leaves_room_for_others_and_whoever_comes_has_a_stream(
+    page: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.web.live.STREAMS", 3)
+    monkeypatch.setattr("bide.web.live.STREAMS_OF_ONE", 2)
+    mail.enqueue("shop:remind", delay=60)
+    owner, other = "127.0.0.1", "127.0.0.2"
+    streams = [Stream(page, other) for _ in range(3)]
+    assert [each.goes_on(mail) for each in streams] == [False, True, True]
+    streams.append(Stream(page, owner))
+    assert [each.goes_on(mail) for each in streams[1:]] == [True, True, True]
+    streams.append(Stream(page, owner))
+    assert [each.goes_on(mail) for each in streams[1:]] == [False, True, True, True]
+    for each in streams:
+        each.close()
+
+
 HOST = """
 import sys, uvicorn
 from starlette.applications import Starlette

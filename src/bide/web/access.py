@@ -4,6 +4,8 @@ A token is given as the password of HTTP Basic authentication, which browsers as
 as `Authorization: Bearer`. There are no cookies. But a browser sends the password that it was given
 with whatever leads here, from another site's page too: so what changes something must come from the
 page itself (`Sec-Fetch-Site`, or `Origin` where a browser does not send that).
+Another site may link to a page. Its scripts and images may not load one: that would keep the server
+busy, and a live stream would keep a connection.
 """
 
 from __future__ import annotations
@@ -157,8 +159,20 @@ def _token(header: str) -> bytes | None:
     return None
 
 
-_OF_PROXIES: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
-"""Headers of what was sent by another machine, and only passed on by this one."""
+_OF_PROXIES: Final = {
+    *("forwarded", "forwarded-for", "via", "cdn-loop", "client-ip", "true-client-ip"),
+    *("x-real-ip", "x-client-ip", "x-cluster-client-ip", "proxy-client-ip", "wl-proxy-client-ip"),
+    *("fly-client-ip", "fastly-client-ip", "x-proxyuser-ip", "x-appengine-user-ip"),
+    *("x-azure-clientip", "x-azure-socketip", "x-envoy-external-address"),
+    *("x-original-forwarded-for", "x-original-host", "x-original-url", "x-rewrite-url", "x-host"),
+}
+_OF_PROXIES_BEGIN: Final = ("x-forwarded", "cf-")
+"""Headers that reverse proxies and CDNs add, whole and by their beginning. A request with one was
+sent by another machine, even if the proxy runs on this machine."""
+
+
+def _is_proxied(name: str) -> bool:
+    return name in _OF_PROXIES or name.startswith(_OF_PROXIES_BEGIN)
 
 
 def _is_local(request: Request) -> bool:
@@ -166,7 +180,7 @@ def _is_local(request: Request) -> bool:
     client = request.client
     if client is None or not _is_loopback(client.host):  # None: over a unix socket, from a proxy
         return False
-    if any(name in request.headers for name in _OF_PROXIES):
+    if any(map(_is_proxied, request.headers)):
         return False
     host = _name_in(f"//{request.headers.get('host', '')}")
     return host == "localhost" or host.endswith(".localhost") or _is_loopback(host)
@@ -193,11 +207,26 @@ def check_origin(request: Request) -> None:
     Raises:
         Refused: another site's page sent it.
     """
-    site = request.headers.get("sec-fetch-site")
-    origin = request.headers.get("origin")
-    if site is not None:
-        is_own = site == "same-origin"
-    else:
-        is_own = origin is None or origin.partition("://")[2] == request.headers.get("host")
-    if not is_own:
+    if not _is_own(request):
         raise Refused("That came from another site; do it on the page itself.", 403)
+
+
+def check_reader(request: Request) -> None:
+    """Let a page be read by the page itself, by a link to it, or by what is no browser.
+
+    Raises:
+        Refused: a script or an image of another site's page sent it.
+    """
+    headers = request.headers
+    is_opened = headers.get("sec-fetch-dest") == "document"  # a browser shows it to its user
+    is_typed = headers.get("sec-fetch-site") == "none"
+    if not (is_opened or is_typed or _is_own(request)):
+        raise Refused("Another site's page sent this request; open the page itself.", 403)
+
+
+def _is_own(request: Request) -> bool:
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    origin = request.headers.get("origin")
+    return origin is None or origin.partition("://")[2] == request.headers.get("host")

@@ -10,18 +10,20 @@ from typing import Any, Final
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import Response
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from bide.web.access import HEADERS, Access, Authorize, Refused, Role, check_origin
+from bide.cli.site import NotFound
+from bide.web.access import HEADERS, Access, Authorize, Refused, Role, check_origin, check_reader
 from bide.web.actions import act
 from bide.web.api import data, failed_as_json
 from bide.web.asked import Asked
 from bide.web.live import Live
 from bide.web.masking import Mask, mask_secrets
 from bide.web.pages import failed_as_page, page, version
+from bide.web.reads.table import READS
 from bide.web.site import Site
 
 VARIABLES: Final = {Role.VIEWER: "BIDE_WEB_VIEWER_TOKEN", Role.OPERATOR: "BIDE_WEB_OPERATOR_TOKEN"}
@@ -94,10 +96,28 @@ def app(
             route("/api/{name}", data, failed_as_json),
             route("/do", act, failed_as_page, "POST"),
             route("/{name}", page, failed_as_page),
+            route(
+                "/{path:path}", _without_slash, failed_as_page
+            ),  # else Starlette itself redirects
         ],
         middleware=[Middleware(_WithHeaders)],
         lifespan=lifespan,
     )
+
+
+async def _without_slash(site: Site, request: Request, asked: Asked, role: Role) -> Response:
+    """Redirect an address that ends with a slash to the one without, on this host.
+
+    Raises:
+        NotFound: the page does not exist.
+    """
+    path: str = request.path_params["path"]
+    name = path.rstrip("/")
+    read = name.removeprefix("api/")
+    if name == path or (read not in READS and name != "api/live"):
+        raise NotFound(f"There is no page {path[:60]!r}.")
+    root = request.scope.get("root_path", "").rstrip("/")
+    return RedirectResponse(asked.address(f"{root}/{name}"), 307)
 
 
 def _guarded(
@@ -112,7 +132,11 @@ def _guarded(
             if request.method == "POST":
                 check_origin(request)
                 text = await _form(request)
+            else:
+                check_reader(request)
             return await answer(site, request, Asked(text), role)
+        except ClientDisconnect:  # nobody reads the answer
+            return Response(status_code=400)
         except Exception as error:  # one of ours is a sentence; another is logged as it is told
             return failed(request, error)
 

@@ -11,6 +11,7 @@ import contextlib
 import json
 import signal
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -20,7 +21,7 @@ from starlette.responses import Response, StreamingResponse
 
 from bide.errors import BideError
 from bide.loops import PerLoop, Recent
-from bide.web.access import Refused, Role
+from bide.web.access import Role, check_origin
 from bide.web.asked import Asked
 from bide.web.site import Site
 
@@ -28,13 +29,22 @@ EVERY: Final = 1.0
 """Seconds between looks at the server, however many browsers watch."""
 
 STREAMS: Final = 200
-"""Browsers that are told, at most."""
+"""Streams that are open at once, at most."""
+
+STREAMS_OF_ONE: Final = 100
+"""Streams of one address, at most: one client alone does not use up the streams of all."""
 
 _STEP: Final = 0.25
 """Seconds between looks whether the server stops."""
 
 _QUIET: Final = 15.0
 """Seconds after which something is said, so that a connection that has gone is noticed."""
+
+_AGAIN_MS: Final = 2_000
+"""After how long a browser connects again, if its connection breaks."""
+_LATER_MS: Final = 60_000
+"""After how long it does so if its stream was ended to make room: otherwise two would end each
+other's stream in turn."""
 
 
 class _Look(NamedTuple):
@@ -44,12 +54,42 @@ class _Look(NamedTuple):
     """A number for how things stood."""
 
 
+@dataclass(eq=False)
+class _Stream:
+    """A browser that is told."""
+
+    client: str
+    """Its address."""
+    is_over: bool = False
+    """Whether it has made room for another."""
+
+
 @dataclass
 class _Here:
     """What the streams of one event loop share."""
 
-    streams: int = 0
+    streams: dict[_Stream, None] = field(default_factory=dict)
+    """The oldest first."""
     looks: Recent[_Look] = field(default_factory=lambda: Recent(EVERY * 0.9))
+
+    def begin(self, client: str) -> _Stream:
+        """Add a stream. If there are too many, the oldest one of the address with most ends.
+
+        So whoever comes gets a stream, however many another client keeps open.
+        """
+        fresh = _Stream(client)
+        self.streams[fresh] = None
+        open_ones = Counter(each.client for each in self.streams)
+        if open_ones[client] > STREAMS_OF_ONE:
+            self._end_oldest(client)
+        elif len(self.streams) > STREAMS:
+            self._end_oldest(open_ones.most_common(1)[0][0])
+        return fresh
+
+    def _end_oldest(self, client: str) -> None:
+        oldest = next(each for each in self.streams if each.client == client)
+        oldest.is_over = True
+        del self.streams[oldest]
 
 
 class Live:
@@ -60,23 +100,28 @@ class Live:
         self._per_loop = PerLoop(_Here)
 
     async def stream(self, site: Site, request: Request, asked: Asked, role: Role) -> Response:
-        """Server-sent events: `change` with when it was seen, and `trouble` with a sentence."""
-        here = self._per_loop.here
-        if here.streams >= STREAMS:
-            raise Refused(f"{STREAMS} pages are live already; reload this one by hand.", 503)
+        """Server-sent events: `change` with when it was seen, and `trouble` with a sentence.
+
+        Raises:
+            Refused: another site's page asks, whose browser would keep the connection.
+        """
+        check_origin(request)
         if request.method == "HEAD":  # whoever asks waits for the end of what is not shown
             return Response(media_type="text/event-stream")
+        client = request.client.host if request.client else ""
         return StreamingResponse(
-            self._events(here), media_type="text/event-stream", headers={"x-accel-buffering": "no"}
+            self._events(self._per_loop.here, client),
+            media_type="text/event-stream",
+            headers={"x-accel-buffering": "no"},
         )
 
-    async def _events(self, here: _Here) -> AsyncIterator[str]:
-        here.streams += 1
+    async def _events(self, here: _Here, client: str) -> AsyncIterator[str]:
+        stream = here.begin(client)
         try:
-            yield "retry: 2000\n\n"
+            yield f"retry: {_AGAIN_MS}\n\n"
             known: int | None = None
             said = time.monotonic()
-            while not _server_stops():
+            while not (stream.is_over or _server_stops()):
                 event = ""
                 try:
                     look = await self._next_look(here)
@@ -92,10 +137,12 @@ class Live:
                     said = time.monotonic()
                     yield event
                 for _ in range(round(EVERY / _STEP)):
-                    if not _server_stops():
+                    if not (stream.is_over or _server_stops()):
                         await asyncio.sleep(_STEP)
+            if stream.is_over:
+                yield f"retry: {_LATER_MS}\n\n"
         finally:
-            here.streams -= 1
+            here.streams.pop(stream, None)
 
     async def _next_look(self, here: _Here) -> _Look | None:
         """How things stand; None where the server stops before that is known."""
