@@ -46,7 +46,7 @@ def rq_timer(
         from bide.contrib.rq import Timer
         from bide.contrib.rq.connections import client_of
     except ImportError as error:
-        raise UsageError(f"{error}.") from None
+        raise UsageError(str(error)) from None
     logs.setup(log_format or settings().log_format, logging.DEBUG if verbose else None)
     client = client_of(resolve_url(url))
     made: list[Any] = [*queues]

@@ -1,1 +1,19 @@
 """What bide brings to other libraries; each package here needs the extra of its name."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def needed(library: str, extra: str) -> Iterator[None]:
+    """Import a library that an extra brings.
+
+    Raises:
+        ImportError: it is not installed; the message says how to install it.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(
+            f"bide.contrib.{extra} needs {library}: run `pip install 'bide[{extra}]'`."
+        ) from error

@@ -32,8 +32,8 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(_LATE[name]), name)
     except ModuleNotFoundError as error:
-        if error.name not in ("starlette", "jinja2", "markupsafe"):
+        if (error.name or "").partition(".")[0] not in ("starlette", "jinja2", "markupsafe"):
             raise
-        from bide.errors import UsageError
-
-        raise UsageError("The page needs more; run `pip install 'bide[web]'`.") from None
+        raise ImportError(
+            "bide.web needs Starlette and Jinja: run `pip install 'bide[web]'`."
+        ) from error

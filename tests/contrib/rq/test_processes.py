@@ -131,7 +131,7 @@ def test_bide_works_without_rq_and_says_what_to_install(start: Start, tmp_path: 
     code, said = ended(start("bide", "rq-timer", "mail", **without))
     assert (code, said) == (
         2,
-        "Error: bide.contrib.rq needs RQ; install it with: pip install 'bide[rq]'.\n",
+        "Error: bide.contrib.rq needs RQ: run `pip install 'bide[rq]'`.\n",
     )
     code, said = ended(start("bide", "--version", **without))
     assert code == 0

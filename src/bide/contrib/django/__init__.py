@@ -6,6 +6,11 @@ For Django 6, and for Django 4.2 and later with the package
 `django-tasks`.
 """
 
+from bide.contrib import needed
+
+with needed("Django", "django"):
+    import django as _django  # noqa: F401
+
 from bide.contrib.django.backend import Backend
 from bide.contrib.django.commit import OnCommit, on_commit
 from bide.contrib.django.connections import Connections

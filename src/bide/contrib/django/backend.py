@@ -27,7 +27,10 @@ def _package() -> str:
     for package in ("django.tasks", "django_tasks"):
         if importlib.util.find_spec(package) is not None:
             return package
-    raise ImportError("bide.contrib.django needs Django 6, or the package django-tasks.")
+    raise ImportError(
+        "bide.contrib.django needs Django 6, or the package django-tasks with an older Django: "
+        "run `pip install django-tasks`."
+    )
 
 
 _PACKAGE: Final = _package()

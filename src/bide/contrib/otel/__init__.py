@@ -8,6 +8,11 @@ A link, and not a parent: a job may run days after the request that asked for it
 than once. Each run is the root of a trace of its own, which names where it came from.
 """
 
+from bide.contrib import needed
+
+with needed("OpenTelemetry", "otel"):
+    import opentelemetry.trace as _trace  # noqa: F401
+
 from bide.contrib.otel.tracing import Tracing
 
 __all__ = ["Tracing"]

@@ -22,12 +22,10 @@ What makes it hold:
 RQ's keys have no hash tag, so this needs one server or a Sentinel, and no cluster.
 """
 
-try:
+from bide.contrib import needed
+
+with needed("RQ", "rq"):
     import rq as _rq  # noqa: F401
-except ImportError as error:  # pragma: no cover
-    raise ImportError(
-        "bide.contrib.rq needs RQ; install it with: pip install 'bide[rq]'"
-    ) from error
 
 from bide.contrib.rq.queue import DelayQueue
 from bide.contrib.rq.timer import Timer
