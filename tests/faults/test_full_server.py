@@ -20,6 +20,7 @@ from tests.conftest import BINARIES
 from tests.faults.crew import JOBS, Crew
 from tests.faults.eventually import eventually
 from tests.faults.legal import assert_legal, hold
+from tests.integration.console import bide, said
 
 KEYS = keys_of("mail")
 LEASE_US = 60_000_000
@@ -297,6 +298,21 @@ def test_one_that_cannot_save_refuses_changes_and_says_why(tank: Tank, disk: Dis
     assert hold(tank.direct, "mail") == before
     disk.mend()
     job.promote()
+
+
+@pytest.mark.parametrize("denied", ["", "-time -config"])
+def test_doctor_has_its_whole_table_where_a_disk_is_full(
+    tank: Tank, disk: Disk, tmp_path: Path, denied: str
+) -> None:
+    rights = f"on >pw ~* &* +@all {denied}".split()
+    tank.direct.execute_command("ACL", "SETUSER", "looker", *rights)  # type: ignore[no-untyped-call]
+    disk.spoil()
+    shown = said(bide(tmp_path, "doctor", url=f"{tank.url}&username=looker&password=pw"), 1)
+    assert "fail  persistence   the last snapshot failed; the server may refuse all writes" in shown
+    assert "ok    scripts" in shown
+    if denied:  # then PING is what is left to measure with, which such a server refuses
+        assert "note  round trip    not known: the server refuses PING (MISCONF)" in shown
+    disk.mend()
 
 
 def test_a_worker_waits_until_the_server_can_save(tank: Tank, disk: Disk, crew: Crew) -> None:

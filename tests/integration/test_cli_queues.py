@@ -329,6 +329,33 @@ def test_doctor_says_what_it_may_not_see(home: Path, tmp_server: Callable[..., S
     assert "pw" not in shown
 
 
+def test_doctor_prints_its_table_where_nobody_answers(home: Path) -> None:
+    url = "redis://u:secret@127.0.0.1:1"
+    done = bide(home, "doctor", url=url)
+    shown = said(done, 1)
+    assert "fail  server        Cannot reach the server at redis://u:***@127.0.0.1:1" in shown
+    assert "note  eviction      not known: the server did not answer" in shown
+    assert "note  scripts       not known: the server did not answer" in shown
+    report = json.loads(said(bide(home, "doctor", "--json", url=url), 1))
+    assert report["ok"] is False
+    assert "secret" not in shown + json.dumps(report)
+
+
+def test_doctor_asks_on_where_a_command_is_refused(
+    home: Path, tmp_server: Callable[..., Server]
+) -> None:
+    server = tmp_server()
+    with redis.Redis.from_url(server.url) as client:
+        rights = "on >pw ~* &* +@all -time -ping -config"
+        client.execute_command("ACL", "SETUSER", "bounded", *rights.split())
+    url = server.url.replace("unix://", "unix://bounded:pw@")
+    shown = said(bide(home, "doctor", url=url))
+    assert "note  round trip    not known: PING is denied" in shown
+    assert "note  keepalive     not known: CONFIG GET is denied" in shown
+    for check in ("ok    server", "warn  maxmemory", "ok    clients", "ok    scripts"):
+        assert check in shown
+
+
 # -- completion
 
 

@@ -70,6 +70,7 @@ def test_a_server_that_is_well() -> None:
         ("eviction", "warn", "would", {"maxmemory_policy": "volatile-ttl", "maxmemory": 0}),
         ("maxmemory", "warn", "none", {"maxmemory": 0}),
         ("maxmemory", "warn", "900 B of 1e+03 B", {"used_memory": 900}),
+        ("maxmemory", "fail", "refuses new jobs", {"used_memory": 1000}),
         ("persistence", "warn", "all jobs are gone", {"aof_enabled": 0}),
         ("persistence", "warn", "snapshots only", {"aof_enabled": 0, "save": "3600 1"}),
         ("persistence", "fail", "cannot be written", {"aof_last_write_status": "err"}),
@@ -83,6 +84,8 @@ def test_a_server_that_is_well() -> None:
         ("replication", "warn", "no replicas", {"connected_slaves": 0}),
         ("replication", "warn", "2 replicas, of which 1 suffice", {
             "connected_slaves": 2, "min-replicas-to-write": "1"}),
+        ("replication", "fail", "1 replicas keep up, and min-replicas-to-write is 2", {
+            "connected_slaves": 2, "min_slaves_good_slaves": 1, "min-replicas-to-write": "2"}),
         ("clock", "ok", "agree", {"skew": 0.00005}),
         ("clock", "ok", "behind", {"skew": -0.9}),
         ("clock", "warn", "2s ahead of", {"skew": 2.0}),
@@ -116,9 +119,39 @@ def test_a_failed_snapshot_is_said_beside_the_rest() -> None:
 
 
 def test_what_is_denied_is_not_guessed() -> None:
-    found = diagnose([Readings({}, {}, None, 0.0, [])])
-    assert [f.check for f in found] == ["client", "server", "clock"]
-    assert "INFO is denied" in found[1].says
+    refused = {"INFO": "INFO is denied", "PING": "the server refuses PING (MISCONF)"}
+    found = diagnose([Readings({}, {}, None, 0.0, [], refused=refused)])
+    assert [f.check for f in found] == [*findings()]
+    says = {f.check: (f.verdict, f.says) for f in found[1:]}
+    assert says.pop("server") == ("warn", "INFO is denied, so most of this cannot be looked at")
+    assert {verdict for verdict, _ in says.values()} == {"note"}
+    assert says["eviction"][1] == "not known: INFO is denied"
+    assert says["round trip"][1] == "not known: the server refuses PING (MISCONF)"
+    assert says["keepalive"][1] == "not known: CONFIG GET does not say"
+
+
+def test_where_nothing_is_known_each_check_says_so() -> None:
+    wrong = "Cannot reach the server at h:1 (refused); start it."
+    found = diagnose([Readings({}, {}, None, 0.0, [], lost=wrong)])
+    assert [f.check for f in found] == [*findings()]
+    assert found[1] == Finding(
+        "server", "fail", "Cannot reach the server at h:1 (refused)", "Start it."
+    )
+    assert {f.says for f in found[2:]} == {"not known: the server did not answer"}
+
+
+def test_of_a_cluster_one_node_may_not_answer() -> None:
+    nodes = [
+        Readings(GOOD, CONFIG, 0.0, 0.0, [0.0002], node="a:1"),
+        Readings({}, {}, None, 0.0, [], node="b:2", lost="Cannot reach it; start it."),
+    ]
+    found = [(f.check, f.says) for f in diagnose(nodes) if f.check in ("server", "eviction")]
+    assert found == [
+        ("server", "a:1: Valkey 9.1.2"),
+        ("server", "b:2: Cannot reach it"),
+        ("eviction", "a:1: noeviction: a full server refuses, and drops no job"),
+        ("eviction", "b:2: not known: the server did not answer"),
+    ]
 
 
 def test_what_cannot_be_known_of_the_disk_is_a_warning() -> None:

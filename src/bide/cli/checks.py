@@ -32,13 +32,33 @@ class Finding(NamedTuple):
     fix: str = ""
 
 
+_ROWS: Final = {
+    "client": "",
+    "server": "",
+    "cluster": "",
+    "sentinel": "",
+    "eviction": "INFO",
+    "maxmemory": "INFO",
+    "persistence": "INFO",
+    "replication": "INFO",
+    "clock": "TIME",
+    "round trip": "PING",
+    "idle clients": "CONFIG GET",
+    "keepalive": "CONFIG GET",
+    "clients": "INFO",
+    "hz": "INFO",
+}
+"""Every check in its order, and the command without which it has nothing to say; empty for those
+that always have something, and those that are of some servers only."""
+
+
 def diagnose(readings: Sequence[Readings]) -> list[Finding]:
     """Everything that can be said; what is not so of all nodes names those of which it is."""
     found: dict[Finding, list[str]] = {}
     for one in readings:
-        for finding in (finding for check in CHECKS for finding in check(one)):
+        for finding in _all_of(one):
             found.setdefault(finding, []).append(one.node)
-    rank = {check: place for place, check in enumerate(dict.fromkeys(f.check for f in found))}
+    rank = {check: place for place, check in enumerate(_ROWS)}
     merged = [
         finding
         if len(nodes) == len(readings)
@@ -46,6 +66,34 @@ def diagnose(readings: Sequence[Readings]) -> list[Finding]:
         for finding, nodes in found.items()
     ]
     return sorted(merged, key=lambda finding: rank[finding.check])
+
+
+def _all_of(readings: Readings) -> list[Finding]:
+    """The findings on one server; a check that cannot be done says why."""
+    checks = (_client, _unreached) if readings.lost else CHECKS
+    found = [finding for check in checks for finding in check(readings)]
+    done = {finding.check for finding in found}
+    for check, command in _ROWS.items():
+        if command and check not in done:
+            why = readings.refused.get(command, f"{command} does not say")
+            found.append(unknown(check, "the server did not answer" if readings.lost else why))
+    return found
+
+
+def unknown(check: str, why: str) -> Finding:
+    """A check that cannot be done."""
+    return Finding(check, "note", f"not known: {why}")
+
+
+def parted(sentence: str) -> tuple[str, str]:
+    """What is wrong, and what to do: both stand in the sentence of an error."""
+    wrong, _, fix = sentence.partition("; ")
+    return wrong, fix[:1].upper() + fix[1:]
+
+
+def _unreached(readings: Readings) -> Iterator[Finding]:
+    wrong, fix = parted(readings.lost)
+    yield Finding("server", "fail", wrong, fix or "Read the server's log.")
 
 
 def _client(readings: Readings) -> Iterator[Finding]:
@@ -69,12 +117,13 @@ def _client(readings: Readings) -> Iterator[Finding]:
 def _server(readings: Readings) -> Iterator[Finding]:
     info = readings.info
     if not info:
-        yield Finding(
-            "server",
-            "warn",
-            "INFO is denied, so most of this cannot be looked at",
-            "Allow this user the command INFO (ACL SETUSER ... +info), or run doctor as another.",
-        )
+        why = readings.refused.get("INFO", "INFO is denied")
+        fix = "Allow this user the command INFO (ACL SETUSER ... +info), or run doctor as another."
+        if "denied" not in why:
+            fix = (
+                "Run doctor again when the server takes commands; its log may say why it does not."
+            )
+        yield Finding("server", "warn", f"{why}, so most of this cannot be looked at", fix)
         return
     name, said = "Redis", str(info.get("redis_version", "?"))
     if "valkey_version" in info:
@@ -118,7 +167,8 @@ def _place(readings: Readings) -> Iterator[Finding]:
             "Write redis+cluster://HOST:PORT.",
         )
     elif is_node and not readings.cluster:
-        says = "CLUSTER INFO is denied, so whether every slot is served is not known"
+        why = readings.refused.get("CLUSTER INFO", "CLUSTER INFO is denied")
+        says = f"{why}, so whether every slot is served is not known"
         yield Finding("cluster", "note", says)
     elif is_node:
         told = readings.cluster
@@ -162,6 +212,9 @@ def _memory(readings: Readings) -> Iterator[Finding]:
             f"none: {_bytes(used)} used, and a backlog may take all the machine has",
             "Set maxmemory: a producer gets an error then, where else the server would be killed.",
         )
+    elif used >= limit:
+        says = f"{_bytes(used)} of {_bytes(limit)} used: the server refuses new jobs"
+        yield Finding("maxmemory", "fail", says, "Raise it, keep less, or add workers.")
     elif used > 0.8 * limit:
         says = f"{_bytes(used)} of {_bytes(limit)} used"
         yield Finding("maxmemory", "warn", says, "Raise it, keep less, or add workers.")
@@ -233,7 +286,14 @@ def _replication(readings: Readings) -> Iterator[Finding]:
     elif role == "master":
         replicas = int(info.get("connected_slaves", 0))
         enough = readings.config.get("min-replicas-to-write", "")
-        if replicas > 1 and enough.isdigit() and int(enough) < replicas:
+        good = int(info.get("min_slaves_good_slaves", replicas))
+        if enough.isdigit() and good < int(enough):
+            says = (
+                f"{good} replicas keep up, and min-replicas-to-write is {enough}: all writes fail"
+            )
+            fix = "Start the replicas that are missing, or lower min-replicas-to-write."
+            yield Finding("replication", "fail", says, fix)
+        elif replicas > 1 and enough.isdigit() and int(enough) < replicas:
             says = (
                 f"{replicas} replicas, of which {enough} suffice to write: while one is made the "
                 "master, the others still confirm what it does not have (durability='replica')"
@@ -252,7 +312,8 @@ def _replication(readings: Readings) -> Iterator[Finding]:
 
 def _clock(readings: Readings) -> Iterator[Finding]:
     if readings.skew is None:
-        yield Finding("clock", "note", "TIME is denied, so it cannot be compared")
+        why = readings.refused.get("TIME", "TIME is denied")
+        yield Finding("clock", "note", f"{why}, so it cannot be compared")
         return
     skew = readings.skew
     way = "ahead of" if skew > 0 else "behind"

@@ -1,7 +1,8 @@
 """What a server says of itself, asked with plain commands: for `doctor`, `fsck` and completion.
 
-The executors run scripts and nothing else; this asks INFO, CONFIG GET, TIME and SCAN, any of
-which a server may deny, over a connection set up as theirs are.
+The executors run scripts and nothing else; this asks INFO, CONFIG GET, TIME and SCAN over a
+connection set up as theirs are. A server may refuse any of these: an ACL denies it, the disk is
+full, or a script runs too long. Then the others are asked all the same.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import redis
 from redis import exceptions as lib
@@ -22,7 +23,7 @@ from bide import sync
 from bide.connection import options, resolve_prefix
 from bide.contrib import rq_sets
 from bide.contrib.rq_sets import DelaySet
-from bide.errors import BideError
+from bide.errors import BideError, UsageError
 from bide.keys import keys_of
 from bide.refusals import translate
 from bide.servers import Kind, read_servers
@@ -58,13 +59,17 @@ class Readings(NamedTuple):
     """CLUSTER INFO of a node of a Cluster."""
     sentinels: tuple[int, int] = (0, 0)
     """How many of the Sentinels that the URL names answer, and how many it names."""
+    refused: Mapping[str, str] = MappingProxyType({})
+    """Command that the server refused -> why."""
+    lost: str = ""
+    """Why nothing is known: the server cannot be reached, or does not let us in."""
 
 
 def probe(url: str | None) -> list[Readings]:
     """Ask the server about itself; of a Cluster, each master.
 
     Raises:
-        BideError: one cannot be reached or does not let us in.
+        UsageError: the URL does not fit the server.
     """
     client = sync.Client(url, reply_timeout=5.0)
     servers = read_servers(client.url)
@@ -72,31 +77,62 @@ def probe(url: str | None) -> list[Readings]:
     if servers.kind == "sentinel":
         sentinels = (sum(map(_is_there, servers.named)), len(servers.named))
     try:
-        return [
-            _ask(node)._replace(kind=servers.kind, sentinels=sentinels)
-            for node in sync.masters(client)
-        ]
+        found = [_ask(node, client.where) for node in sync.masters(client)]
     except (lib.RedisError, OSError, BideError) as error:
-        raise translate(error, client.where) from None
+        found = [_lost(error, client.where)]
     finally:
         client.close()
+    return [one._replace(kind=servers.kind, sentinels=sentinels) for one in found]
 
 
-def _ask(client: redis.Redis) -> Readings:
-    client.ping()
-    skew, unsure, round_trips = _measure(client)
-    info: dict[str, Any] = _allowed(lambda: dict(client.info("everything")), {})
+def _lost(error: Exception, where: str) -> Readings:
+    """What is known of a server that does not answer.
+
+    Raises:
+        UsageError: the URL does not fit the server.
+    """
+    sentence = translate(error, where)
+    if isinstance(sentence, UsageError):
+        raise sentence from None
+    return Readings({}, {}, None, 0.0, [], lost=str(sentence))
+
+
+def _ask(client: redis.Redis, where: str) -> Readings:
     known = client.connection_pool.connection_kwargs
-    in_cluster = bool(info.get("cluster_enabled"))
-    return Readings(
-        info=info,
-        config=_config(client),
-        skew=skew,
-        unsure=unsure,
-        round_trips=round_trips,
-        node=f"{known['host']}:{known['port']}" if "host" in known and "port" in known else "",
-        cluster=_allowed(partial(_cluster, client), {}) if in_cluster else {},
-    )
+    node = f"{known['host']}:{known['port']}" if "host" in known and "port" in known else ""
+    refused: dict[str, str] = {}
+
+    def ask(command: str, call: Callable[[], T], otherwise: T) -> T:
+        """An answer, or `otherwise` where the server refuses the command."""
+        try:
+            return call()
+        except lib.ResponseError as error:
+            refused[command] = _why(command, error)
+            return otherwise
+
+    try:
+        skew, unsure, round_trips = _measure(client, ask)
+        info: dict[str, Any] = ask("INFO", lambda: dict(client.info("everything")), {})
+        in_cluster = bool(info.get("cluster_enabled"))
+        return Readings(
+            info=info,
+            config=_config(client, ask),
+            skew=skew,
+            unsure=unsure,
+            round_trips=round_trips,
+            node=node,
+            cluster=ask("CLUSTER INFO", partial(_cluster, client), {}) if in_cluster else {},
+            refused=refused,
+        )
+    except (lib.RedisError, OSError) as error:
+        return _lost(error, where)._replace(node=node)
+
+
+def _why(command: str, error: lib.ResponseError) -> str:
+    """Why the server refused a command."""
+    code = str(error).partition(" ")[0]
+    is_denied = isinstance(error, lib.NoPermissionError) or not code.isupper()
+    return f"{command} is denied" if is_denied else f"the server refuses {command} ({code})"
 
 
 def _cluster(client: redis.Redis) -> dict[str, str]:
@@ -159,15 +195,21 @@ def delayed_on_rq(client: sync.Client) -> list[DelaySet] | None:
         raise translate(error, client.where) from None
 
 
-def _measure(client: redis.Redis) -> tuple[float | None, float, list[float]]:
+class _Ask(Protocol):
+    """Calls a command; answers with what it was given, where the server refuses."""
+
+    def __call__(self, command: str, call: Callable[[], T], otherwise: T) -> T: ...
+
+
+def _measure(client: redis.Redis, ask: _Ask) -> tuple[float | None, float, list[float]]:
     """The clock's skew by the quickest round trip, and how long each took."""
     found: list[tuple[float, float]] = []
     for _ in range(ROUND_TRIPS):
         before, began = time.time(), time.monotonic()
-        moment = _allowed(client.time, None)
+        moment = ask("TIME", client.time, None)
         took = time.monotonic() - began
         if moment is None:
-            return None, 0.0, [_ping(client) for _ in range(ROUND_TRIPS)]
+            return None, 0.0, ask("PING", lambda: [_ping(client) for _ in range(ROUND_TRIPS)], [])
         seconds, us = moment
         found.append((took, seconds + us / 1e6 - (before + took / 2)))
     took, skew = min(found)
@@ -180,22 +222,14 @@ def _ping(client: redis.Redis) -> float:
     return time.monotonic() - began
 
 
-def _config(client: redis.Redis) -> dict[str, str]:
+def _config(client: redis.Redis, ask: _Ask) -> dict[str, str]:
     asked = ("timeout", "tcp-keepalive", "save", "appendfsync", "min-replicas-to-write")
     config: dict[str, str] = {}
     for name in asked:
-        found: dict[Any, Any] = _allowed(partial(client.config_get, name), {})
+        found: dict[Any, Any] = ask("CONFIG GET", partial(client.config_get, name), {})
         config |= {_text(name): _text(value) for name, value in found.items()}
     return config
 
 
 def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
-def _allowed(ask: Callable[[], T], otherwise: T) -> T:
-    """An answer, or `otherwise` where the server does not let us ask."""
-    try:
-        return ask()
-    except (lib.ResponseError, lib.NoPermissionError):
-        return otherwise
