@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 from bide.clock import from_us
 from bide.errors import JobCancelled, UsageError
+from bide.ids import short_id
 from bide.job import Claimed
 from bide.notes import LOG, PROGRESS, encode_log, encode_progress
 from bide.schedule import time_of
@@ -61,7 +62,7 @@ class CurrentJob:
         self._voice = voice
 
     def __repr__(self) -> str:
-        return f"<CurrentJob {self.id} {self.task} attempt {self.attempt}>"
+        return f"<CurrentJob {short_id(self.id)} {self.task} attempt {self.attempt}>"
 
     @property
     def attempt(self) -> int:

@@ -84,6 +84,11 @@ def _draw() -> list[str]:
     return [text[i : i + _RANDOM_LETTERS] for i in range(0, len(text), _RANDOM_LETTERS)]
 
 
+def short_id(id: str) -> str:
+    """An id as people see it: another program may have written one of any length."""
+    return id if len(id) <= LONGEST else f"{id[:LONGEST]}…"
+
+
 def is_name(name: str) -> bool:
     """Whether a name that was read could have been chosen by a caller."""
     try:

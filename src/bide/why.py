@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
 from bide.clock import describe, from_us
+from bide.ids import short_id
 from bide.job import Snapshot
 from bide.ops.edges import GATE
 from bide.ops.inspect import Counts
@@ -75,7 +76,7 @@ def why(read: Read) -> list[Reason]:
 def _blocked(read: Read) -> Iterator[Reason]:
     if read.job.state != State.BLOCKED:
         return
-    named = [id for id in read.job.awaited if id != GATE]
+    named = [short_id(id) for id in read.job.awaited if id != GATE]
     if len(named) < len(read.job.awaited):
         named.append("others that its producer has yet to name")
     more = read.job.awaits - len(read.job.awaited)

@@ -123,6 +123,60 @@ def test_commands_print_them_as_escapes(home: Path, one_url: str, args: tuple[st
     queue.close()
 
 
+LONG = "x" * 20_000
+CUT = "x" * 128 + "…"
+
+
+def is_cut(text: str) -> bool:
+    """Whether ids stand in a text, and none with more than 128 characters."""
+    return CUT in text and "x" * 129 not in text
+
+
+@pytest.mark.usefixtures("own_logging")
+def test_logs_and_errors_show_as_much_of_an_id_as_an_id_may_have(
+    one_url: str, written: io.StringIO
+) -> None:
+    queue, pile = Queue("work", url=one_url), DelayQueue("orders", url=one_url)
+    pile.push(1)
+    with redis.Redis.from_url(one_url) as raw:
+        plant(raw, LONG, BODIES["argument"])
+        plant(raw, f"{LONG}2", ESCAPES.encode())
+        plant(raw, LONG, MARK + b"no", "orders")
+    Worker(queue, modules=["tests.integration.jobs"]).work(burst=True)
+    assert pile.pop(num=9) == [1]
+    assert queue.counts().failed == 2
+    assert is_cut(written.getvalue())
+    with pytest.raises(BideError) as caught:
+        queue.fetch(f"{LONG}3")
+    assert is_cut(str(caught.value))
+    job = queue.fetch(LONG)
+    assert job.id == LONG
+    assert is_cut(repr(job))
+    for wrong in (job.promote, job.wait):
+        with pytest.raises(BideError) as caught:
+            wrong()
+        assert is_cut(str(caught.value))
+    queue.close()
+    pile.close()
+
+
+@pytest.mark.parametrize("args", [("jobs", "ls"), ("upcoming",), ("fsck",)])
+def test_commands_cut_what_is_longer_than_an_id_may_be(
+    home: Path, one_url: str, args: tuple[str, ...]
+) -> None:
+    with redis.Redis.from_url(one_url) as raw:
+        raw.hset("bide:queues", "work", 1)
+        for id, due in (("1", 1), ("2", 2**51)):
+            plant(raw, f"{LONG}{id}", BODIES["argument"])
+            raw.zadd(KEYS.names["due"][4], {f"{LONG}{id}": due})
+        raw.zadd(KEYS["active"], {f"{LONG}1": 1})  # in two sets, which fsck finds
+    shown = bide(home, *args, url=one_url)
+    assert is_cut(shown.stdout), shown.stderr
+    whole = bide(home, *args, "--json", url=one_url)
+    assert LONG in whole.stdout
+    assert LONG in bide(home, "jobs", "ls", "--ids", url=one_url).stdout
+
+
 def test_markup_is_text(home: Path, one_url: str) -> None:
     """At a terminal, where there are colours."""
     queue = Queue("work", url=one_url)

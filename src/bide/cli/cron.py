@@ -25,6 +25,7 @@ from bide.cli.screen import (
 from bide.cli.site import NotFound, Site
 from bide.clock import from_us
 from bide.errors import UsageError
+from bide.ids import short_id
 from bide.ops.inspect import Counts
 from bide.ops.schedules import read_page
 from bide.queue.schedules import by_name
@@ -145,7 +146,8 @@ def run(
         if job.outcome in ("new", "exists"):
             echo(f"{job.id} on {seen.queue}: {seen.schedule.task}, due now")
         else:
-            echo(f"{job.id} holds the key of {seen.schedule.name}: the run was {job.outcome}.")
+            id, name = short_id(job.id), seen.schedule.name
+            echo(f"{id} holds the key of {name}: the run was {job.outcome}.")
 
 
 @cron.command()

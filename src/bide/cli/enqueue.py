@@ -19,6 +19,7 @@ from bide.config import settings
 from bide.durability import Durability
 from bide.errors import UsageError
 from bide.folding import Unique
+from bide.ids import short_id
 from bide.naming import task_name
 from bide.queue import AsyncTask, Queue, Task
 from bide.states import State
@@ -186,9 +187,9 @@ def enqueue(
     elif job.outcome == "exists":
         echo(f"{job.id} exists and is {job.status}; nothing was changed.")
     elif job.outcome == "kept":
-        echo(f"{job.id} holds the key and is {job.status}; nothing was changed.")
+        echo(f"{short_id(job.id)} holds the key and is {job.status}; nothing was changed.")
     else:
-        echo(f"{job.id} on {queue}: {name}, {job.outcome}, due {moment_exactly(job.due)}")
+        echo(f"{short_id(job.id)} on {queue}: {name}, {job.outcome}, due {moment_exactly(job.due)}")
 
 
 def _queue_of(task: object) -> str | None:

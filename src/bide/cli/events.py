@@ -10,6 +10,7 @@ from bide.cli.options import complete_queues, json_option, server_options
 from bide.cli.screen import Style, aside, echo, echo_json, moment_exactly, moment_json
 from bide.clock import describe
 from bide.events import Event
+from bide.ids import short_id
 from bide.queue import Queue
 from bide.states import EVENTS
 
@@ -87,7 +88,9 @@ def events(
 
 def _line(event: Event) -> str:
     at = moment_exactly(event.at) if event.at else "-"
-    return "  ".join([at, event.kind.ljust(11), *filter(None, [event.job_id, _remark(event)])])
+    return "  ".join(
+        [at, event.kind.ljust(11), *filter(None, [short_id(event.job_id or ""), _remark(event)])]
+    )
 
 
 def _remark(event: Event) -> str:

@@ -14,7 +14,7 @@ from bide.cli.screen import Cell, count, echo, echo_json, hanging
 from bide.cli.site import Site
 from bide.command import Command
 from bide.errors import TooOld, UsageError
-from bide.ids import check_name
+from bide.ids import check_name, short_id
 from bide.keys import keys_of
 from bide.ops import fsck as ops
 from bide.ops import registry
@@ -164,7 +164,7 @@ def _print(found: Found, repair: bool) -> None:
     kind, id, says, fix = found.finding
     head = [Cell(found.queue or "-", "bold"), Cell(f"{kind:<9}", "yellow" if fix else "red")]
     done = (f"; {fix}" if repair else f"; with --repair it {fix}") if fix else "; left as it is"
-    hanging(head, f"{id} {says}{done}".strip())
+    hanging(head, f"{short_id(id)} {says}{done}".strip())
 
 
 def _sum_up(found: list[Found], repair: bool) -> None:

@@ -10,6 +10,7 @@ from bide.cli.options import json_option, queues_option, server_options
 from bide.cli.screen import Column, aside, count, echo_json, moment, moment_json, relative, table
 from bide.cli.site import Site
 from bide.clock import from_us, to_us
+from bide.ids import short_id
 from bide.keys import keys_of
 from bide.ops import inspect
 from bide.states import State
@@ -86,7 +87,7 @@ def upcoming(
                 moment(from_us(seen.snapshot.due_us)),
                 seen.queue,
                 data_line(seen) or seen.snapshot.task,
-                seen.id,
+                short_id(seen.id),
             ]
             for seen in found
         ],

@@ -27,7 +27,7 @@ from bide.delay_queue.seats import Seat, Seats
 from bide.delay_queue.steps import CLOSED, Ask, Hear, Hush, Steps, ask, ask_all
 from bide.durability import Durability, check_durability
 from bide.errors import BideError, PayloadError, ServerRefused, UsageError
-from bide.ids import check_name, new_id
+from bide.ids import check_name, new_id, short_id
 from bide.job import Claimed
 from bide.keys import DEFAULT_PRIORITY, Keys
 from bide.logs import Log
@@ -258,8 +258,8 @@ class Core:
         for item in items:
             if item.answer not in (None, outcome):
                 raise UsageError(
-                    f"Item {item.id} was answered before ({_SAID.get(item.answer, item.answer)}); "
-                    "an item is answered once."
+                    f"Item {short_id(item.id)} was answered before "
+                    f"({_SAID.get(item.answer, item.answer)}); an item is answered once."
                 )
         new = [item for item in items if item.answer is None]
         settles = [Settle(item.id, item.token, outcome, when, data) for item in new]
@@ -270,7 +270,7 @@ class Core:
                 log.warning(
                     "item %s: the answer (%s) came after its lease had passed to another, and was "
                     "refused",
-                    item.id,
+                    short_id(item.id),
                     _SAID.get(outcome, outcome),
                 )
         return [item.counted for item in items]
@@ -361,7 +361,7 @@ class Core:
             try:
                 found.append(ItemSeen.read(snapshot))
             except PayloadError:
-                log.warning("item %s is not JSON; see `bide jobs show`", snapshot.id)
+                log.warning("item %s is not JSON; see `bide jobs show`", short_id(snapshot.id))
         return [item for item in found if item is not None]
 
     def removing(self, keys: Keys, ids: Sequence[str]) -> Steps[list[str]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, over
 
 from bide.clock import Duration, from_us
 from bide.durability import Durability
+from bide.ids import short_id
 from bide.job import Claimed, Snapshot
 from bide.ops import produce
 from bide.ops.consume import Outcome
@@ -93,7 +94,7 @@ class ItemCore:
         """Whether the answer came before the lease had passed to another."""
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id} {self.data!r}>"
+        return f"<{type(self).__name__} {short_id(self.id)} {self.data!r}>"
 
 
 class Item(ItemCore):

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from bide.command import Command
 from bide.delay_queue.steps import Steps, ask_all
 from bide.errors import PayloadError, UsageError
+from bide.ids import short_id
 from bide.job import Claimed
 from bide.keys import Keys
 from bide.logs import Log
@@ -52,7 +53,7 @@ def sorted_out(seal: Seal, reply: Claim, count: int) -> Sorted:
             seal.check("item", job.id, job.body)
             data = decode_item(job.body)
         except PayloadError as error:
-            log.warning("queue %s: item %s has failed: %s", keys.queue, job.id, error)
+            log.warning("queue %s: item %s has failed: %s", keys.queue, short_id(job.id), error)
             found.settles.append(Settle(job.id, job.token, "fail", "", encode_error(error)))
             continue
         if len(found.items) < count:
@@ -156,7 +157,7 @@ def decoded(seal: Seal, reply: Popped) -> tuple[list[Any], list[Refused]]:
             seal.check("item", id, body)
             data.append(decode_item(body))
         except PayloadError as error:
-            log.warning("queue %s: item %s has failed: %s", seal.keys.queue, id, error)
+            log.warning("queue %s: item %s has failed: %s", seal.keys.queue, short_id(id), error)
             refused.append((id, encode_error(error)))
     return data, refused
 

@@ -9,6 +9,7 @@ from bide.command import Command
 from bide.durability import Kinds
 from bide.errors import JobNotFound, ServerUnavailable, UsageError
 from bide.folding import Outcome
+from bide.ids import short_id
 from bide.keys import Keys, keys_of
 from bide.ops.edges import GATE, attend, is_remote, link, split_reference
 from bide.ops.produce import (
@@ -167,8 +168,8 @@ class Placing:
                 raise self._refusal(text(reply[1]))
             if reply[0] == b"gone":
                 raise ServerUnavailable(
-                    f"Enqueueing job {self._job.id} took so long that it was removed again, as is "
-                    "what a producer that died leaves behind; enqueue it again."
+                    f"Enqueueing job {short_id(self._job.id)} took so long that it was removed "
+                    "again, as is what a producer that died leaves behind; enqueue it again."
                 )
             return None if is_last or reply[0] == b"ended" else self._next()
 

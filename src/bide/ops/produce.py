@@ -17,7 +17,7 @@ from bide.command import Arg, Command, command
 from bide.durability import Durability, Kinds, cannot, check_durability, kinds_of
 from bide.errors import JobNotFound, UsageError
 from bide.folding import Outcome
-from bide.ids import check_name, new_id
+from bide.ids import check_name, new_id, short_id
 from bide.keys import DEFAULT_PRIORITY, DUE_SETS, PRIORITIES, Keys, check_priority
 from bide.ops.reply import pieces, text
 from bide.payload.codec import Body, encode_body
@@ -228,8 +228,8 @@ def confirmed(job: Prepared, kinds: Kinds) -> Durability:
 def unknown_parent(id: str) -> JobNotFound:
     """The error for a parent that there is not."""
     return JobNotFound(
-        f"There is no job {id!r} to wait for, so nothing was added: it never was, was deleted, or "
-        "its time is over; enqueue it before what depends on it, or leave it out."
+        f"There is no job {short_id(id)!r} to wait for, so nothing was added: it never was, was "
+        "deleted, or its time is over; enqueue it before what depends on it, or leave it out."
     )
 
 

@@ -28,6 +28,7 @@ import re
 from typing import Final, Literal, NamedTuple
 
 from bide.errors import BadSignature, PayloadError, UsageError
+from bide.ids import short_id
 from bide.keys import Keys
 from bide.payload.gathered import calls_in, is_gathered
 
@@ -118,7 +119,7 @@ class Seal(NamedTuple):
             checked = [self.check("fold", id, call) for call in _calls_in(data)]
             return all(checked)
         found = _END.search(data, max(0, len(data) - _LONGEST))
-        what = f"{kind} {id!r} of queue {self.keys.queue!r}"
+        what = f"{kind} {short_id(id)!r} of queue {self.keys.queue!r}"
         if found is None:
             if ring.takes_unsigned:
                 return False

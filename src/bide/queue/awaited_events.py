@@ -12,6 +12,7 @@ from bide import aio
 from bide.command import Command
 from bide.connection import LONGEST_RECONNECT_PAUSE
 from bide.events import GAP, Event
+from bide.ids import short_id
 from bide.logs import Log
 from bide.ops.listen import Position
 from bide.queue.following import Following, Pause, Read, entered_already, not_entered
@@ -186,7 +187,9 @@ class AsyncListening:
             if inspect.isawaitable(outcome):
                 await outcome
         except Exception:
-            log.exception("the callback for %s of %s raised", event.kind, event.job_id)
+            log.exception(
+                "the callback for %s of %s raised", event.kind, short_id(event.job_id or "")
+            )
 
 
 async def stop_all(listenings: Iterable[AsyncListening]) -> None:

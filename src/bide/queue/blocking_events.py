@@ -10,6 +10,7 @@ from bide import sync
 from bide.command import Command
 from bide.connection import LONGEST_RECONNECT_PAUSE
 from bide.events import GAP, Event
+from bide.ids import short_id
 from bide.logs import Log
 from bide.ops.listen import Position
 from bide.queue.following import Following, Pause, Read, entered_already, not_entered
@@ -188,7 +189,9 @@ class Listening:
         try:
             self._callback(event)
         except Exception:
-            log.exception("the callback for %s of %s raised", event.kind, event.job_id)
+            log.exception(
+                "the callback for %s of %s raised", event.kind, short_id(event.job_id or "")
+            )
         finally:
             _calling.back = False
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, Unpack, cast
 
 from bide.clock import Duration, to_us
 from bide.errors import ScheduleNotFound, UsageError
-from bide.ids import LONGEST
+from bide.ids import short_id
 from bide.keys import Keys
 from bide.naming import task_name
 from bide.ops.produce import Receipt
@@ -267,9 +267,9 @@ def found(schedule: Schedule | None, name: str, queue: str) -> Schedule:
         ScheduleNotFound: there is none.
     """
     if schedule is None:
-        shown = repr(name if len(name) <= LONGEST else f"{name[:LONGEST]}…")
         raise ScheduleNotFound(
-            f"Queue {queue} has no schedule {shown}; `bide cron ls` lists those that there are."
+            f"Queue {queue} has no schedule {short_id(name)!r}; `bide cron ls` lists those "
+            "that there are."
         )
     return schedule
 

@@ -20,7 +20,7 @@ from bide.errors import (
     UsageError,
 )
 from bide.folding import Outcome
-from bide.ids import LONGEST
+from bide.ids import short_id
 from bide.job import Snapshot
 from bide.logs import plain
 from bide.notes import Attempt, LogLine, Progress
@@ -61,11 +61,13 @@ class JobView(Generic[R]):
 
     def __repr__(self) -> str:
         state = f" {self._snapshot.state}" if self._snapshot else ""
-        return f"<{type(self).__name__} {self.id}{state}>"
+        return f"<{type(self).__name__} {short_id(self.id)}{state}>"
 
     def _seen(self) -> Snapshot:
         if self._snapshot is None:
-            raise UsageError(f"Job {self.id} has not been read yet; await its refresh() first.")
+            raise UsageError(
+                f"Job {short_id(self.id)} has not been read yet; await its refresh() first."
+            )
         return self._snapshot
 
     def _body(self) -> Body:
@@ -277,14 +279,15 @@ class JobView(Generic[R]):
         if seen.state == State.FAILED:
             error = self.error
             what = f": {error.type}: {error.message}" if error else ""
-            failed = JobFailed(f"Job {self.id} ({self.task}) failed{what}")
+            failed = JobFailed(f"Job {short_id(self.id)} ({self.task}) failed{what}")
             failed.error = error
             raise failed
         if seen.state == State.CANCELLED:
             why = "cancelled: it had not begun when it expired" if self.expired else "cancelled"
             if seen.terms.cause:
-                why = f"cancelled: job {seen.terms.cause}, that it waited for, did not complete"
-            cancelled = JobCancelled(f"Job {self.id} ({self.task}) was {why}.")
+                cause = short_id(seen.terms.cause)
+                why = f"cancelled: job {cause}, that it waited for, did not complete"
+            cancelled = JobCancelled(f"Job {short_id(self.id)} ({self.task}) was {why}.")
             cancelled.job_id = self.id
             raise cancelled
         return self.result  # type: ignore[return-value]
@@ -294,21 +297,25 @@ class JobView(Generic[R]):
 
     def _late(self, timeout: float) -> JobNotFinished:
         return JobNotFinished(
-            f"Job {self.id} is {self._seen().state} after {timeout:g} s; it goes on: wait longer, "
-            "or look whether a worker serves its queue."
+            f"Job {short_id(self.id)} is {self._seen().state} after {timeout:g} s; it goes on: "
+            "wait longer, or look whether a worker serves its queue."
         )
 
     def _moved(self, moved: Moved, verb: str, from_: str) -> None:
         if moved.word == "gone":
             raise not_found(self.id)
         if moved.word != "ok":
-            raise JobStateError(f"Job {self.id} is {moved.word}, and only {from_} can be {verb}.")
+            raise JobStateError(
+                f"Job {short_id(self.id)} is {moved.word}, and only {from_} can be {verb}."
+            )
         self._snapshot = None
         self._due_us = moved.due_us
 
     def _removed(self, word: str) -> bool:
         if word == "active":
-            raise JobStateError(f"Job {self.id} is active; wait for its end before deleting it.")
+            raise JobStateError(
+                f"Job {short_id(self.id)} is active; wait for its end before deleting it."
+            )
         return word == "ok"
 
 
@@ -340,5 +347,6 @@ PENDING: Final = ("due", "blocked", "active")
 
 def not_found(id: str) -> JobNotFound:
     """The error for an id that leads nowhere."""
-    shown = repr(id if len(id) <= LONGEST else f"{id[:LONGEST]}…")
-    return JobNotFound(f"There is no job {shown}: it never was, was deleted, or its time is over.")
+    return JobNotFound(
+        f"There is no job {short_id(id)!r}: it never was, was deleted, or its time is over."
+    )

@@ -7,6 +7,7 @@ from typing import Any, Final, Self, TypeVar
 
 from bide.command import Command
 from bide.errors import BideError, JobNotFinished, UsageError
+from bide.ids import short_id
 from bide.job import Snapshot
 from bide.ops.inspect import Counts
 from bide.ops.manage import Emptied
@@ -62,8 +63,8 @@ class Shelf:
         """
         state = self.jobs[id].state if id in self.jobs else "gone"
         raise JobNotFinished(
-            f"Job {id} is {state}, and in eager mode nothing runs later or elsewhere; test it with "
-            "`with bide.testing.start():`."
+            f"Job {short_id(id)} is {state}, and in eager mode nothing runs later or elsewhere; "
+            "test it with `with bide.testing.start():`."
         )
 
     def _in(self, state: str) -> list[Snapshot]:

@@ -96,9 +96,8 @@ def app(
             route("/api/{name}", data, failed_as_json),
             route("/do", act, failed_as_page, "POST"),
             route("/{name}", page, failed_as_page),
-            route(
-                "/{path:path}", _without_slash, failed_as_page
-            ),  # else Starlette itself redirects
+            # Without it Starlette redirects, before anybody is authenticated, by the Host header.
+            route("/{path:path}", _without_slash, failed_as_page),
         ],
         middleware=[Middleware(_WithHeaders)],
         lifespan=lifespan,

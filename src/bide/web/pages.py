@@ -26,6 +26,7 @@ from bide.cli.site import NotFound
 from bide.clock import describe
 from bide.cron import zone_of
 from bide.errors import UsageError
+from bide.ids import short_id
 from bide.logs import printable
 from bide.punctuality import LONGEST
 from bide.states import LISTABLE
@@ -141,6 +142,7 @@ def _templates() -> jinja2.Environment:
         "rel": _relative,
         "bytes": _megabytes,
         "wall": _wall,
+        "id": short_id,
     }
     known: dict[str, Any] = env.globals
     known |= {"filled": filled, "story": _story}

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from bide.current import current_job
+from bide.ids import short_id
 from bide.logs import Log
 from bide.middleware import FailedAttempt, hearing_failures
 from bide.task import Function, Served, is_async
@@ -54,7 +55,7 @@ async def call_async(
             async with asyncio.timeout_at(end):
                 await _call_async(call, served, in_thread)
         except TimeoutError:
-            log.warning("job %s: %s took too long", run.claimed.id, call.name)
+            log.warning("job %s: %s took too long", short_id(run.claimed.id), call.name)
 
 
 async def _call_async(call: _Call, served: Served, in_thread: InThread) -> None:
@@ -82,7 +83,7 @@ def call(run: Run, judged: Judged, served: Served, wait: Wait) -> None:
                 wait(_awaiting(made))
         except BaseException as error:
             begin_in_application(error)
-            log.exception("job %s: %s raised", run.claimed.id, call.name)
+            log.exception("job %s: %s raised", short_id(run.claimed.id), call.name)
 
 
 async def _awaiting(made: Awaitable[Any]) -> Any:

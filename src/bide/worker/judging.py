@@ -16,6 +16,7 @@ from bide.errors import (
     TaskNotFound,
     WorkerCrashed,
 )
+from bide.ids import short_id
 from bide.logs import Log
 from bide.ops.produce import check_when
 from bide.outcomes import Fail, RetryLater, Snooze
@@ -107,7 +108,7 @@ def completed(run: Run, result: object) -> Judged:
             data = run.station.seal.sign("result", run.claimed.id, data) if data else data
     except PayloadError as error:
         if _floods.may_log(run.task_name):
-            log.error("%s (job %s) failed: %s", run.task_name, run.claimed.id, error)
+            log.error("%s (job %s) failed: %s", run.task_name, short_id(run.claimed.id), error)
         return failed(run, error)
     return Judged(("complete", kept(run), data), run.policy.on_success, result)
 
@@ -133,7 +134,7 @@ def raised(run: Run, error: BaseException, served: Served, *, in_run: bool = Fal
         begin_in_application(error)
         judged = _raised(run, error, served)
     except BaseException as broken:
-        _log_failure(run.task_name, f"{run.task_name} (job {run.claimed.id})", broken)
+        _log_failure(run.task_name, f"{run.task_name} (job {short_id(run.claimed.id)})", broken)
         return failed(run, broken)
     return judged._replace(raised=in_run and judged.value is error)
 
@@ -141,9 +142,9 @@ def raised(run: Run, error: BaseException, served: Served, *, in_run: bool = Fal
 def _raised(run: Run, error: BaseException, served: Served) -> Judged:
     if run.timed_out and not isinstance(error, JobTimeout):
         error = overrun(run)
-    what = f"{run.task_name} (job {run.claimed.id}) attempt {run.claimed.attempt}"
+    what = f"{run.task_name} (job {short_id(run.claimed.id)}) attempt {run.claimed.attempt}"
     if isinstance(error, PayloadTooNew):
-        log.warning("job %s is given back: %s", run.claimed.id, error)
+        log.warning("job %s is given back: %s", short_id(run.claimed.id), error)
         return Judged(("snooze", _LEAVE_FOR, b""), None, None)
     if run.missing and isinstance(error, TaskNotFound):
         if run.waited() < PATIENCE:

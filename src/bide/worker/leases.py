@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 from bide import sync
 from bide.errors import BideError
+from bide.ids import short_id
 from bide.job import Claimed
 from bide.logs import Log
 from bide.ops.consume import MAX_SETTLES, extend
@@ -109,5 +110,5 @@ class Leases(threading.Thread):
                     log.warning(
                         "job %s: its lease has passed to another worker; what this run returns "
                         "will be refused",
-                        job.claimed.id,
+                        short_id(job.claimed.id),
                     )

@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple
 from bide import aio
 from bide.command import Command
 from bide.errors import BideError, ScriptBug, ServerRefused
+from bide.ids import short_id
 from bide.logs import Log
 from bide.ops.consume import MAX_SETTLE_BYTES, Claim, Settle, Verdict
 from bide.worker.again import pause_after
@@ -327,7 +328,7 @@ class Loop:
                     log.warning(
                         "job %s: the outcome (%s) came after its lease had passed to another "
                         "worker, and was refused",
-                        settle.id,
+                        short_id(settle.id),
                         settle.outcome,
                         extra={"job_id": settle.id, "queue": station.queue},
                     )

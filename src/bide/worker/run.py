@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from bide.current import CurrentJob, within
 from bide.errors import BideError
+from bide.ids import short_id
 from bide.job import Claimed
 from bide.logs import Log
 from bide.ops.consume import Outcome, Said
@@ -162,7 +163,7 @@ def log_end(run: Run, outcome: Outcome) -> None:
     """Log that a job has ended, where each job is to be logged (`--verbose`)."""
     if log.isEnabledFor(logging.DEBUG):
         with run.named():
-            log.debug("%s (job %s): %s", task_of(run), run.claimed.id, outcome)
+            log.debug("%s (job %s): %s", task_of(run), short_id(run.claimed.id), outcome)
 
 
 def task_of(run: Run) -> str:

@@ -20,6 +20,7 @@ from typing import Final
 
 from bide.current import CurrentJob
 from bide.errors import BideError
+from bide.ids import short_id
 from bide.job import Claimed
 from bide.logs import Log
 from bide.middleware import used
@@ -184,7 +185,7 @@ class Running:
             except Exception:
                 # Not the job's fault: no thread is to be had, for one.
                 with run.named():
-                    log.exception("job %s could not be started, and waits a little", run.claimed.id)
+                    log.exception("job %s could not be started, and waits a little", short_id(run.claimed.id))
                 self._end(run, ("snooze", _A_LITTLE, b""))
             free -= not run.ended
         if self._line and not self._looking:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from bide.ids import LONGEST_TASK
+from bide.ids import LONGEST_TASK, short_id
 from bide.logs import Log
 from bide.ops.registry import MOST_UNSERVED
 from bide.payload.codec import decode_error
@@ -67,7 +67,7 @@ class Unserved:
                 with run.named():
                     log.warning(
                         "job %s waits, as may others of its task: %s",
-                        run.claimed.id,
+                        short_id(run.claimed.id),
                         why.message if why else "",
                     )
         self._tasks[name].asked_at = now

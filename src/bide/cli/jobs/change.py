@@ -33,6 +33,7 @@ from bide.cli.options import json_option, read_at, server_options
 from bide.cli.screen import aside, bar, count, echo, echo_json
 from bide.cli.site import Site
 from bide.errors import UsageError
+from bide.ids import short_id
 from bide.logs import printable
 from bide.ops.produce import when
 from bide.queue import Queue
@@ -237,7 +238,7 @@ def _change_named(site: Site, verb: Verb, meant: Meant, act: Act) -> None:
         refused = [(id, word) for id, word in refused if word != "gone"]
         for id, word in refused[:_SHOWN]:
             allowed = " or ".join(state.value for state in verb.possible)
-            aside(f"{id} is {word}; only what is {allowed} can be {verb.past}.")
+            aside(f"{short_id(id)} is {word}; only what is {allowed} can be {verb.past}.")
         if len(refused) > _SHOWN:
             aside(f"... and {len(refused) - _SHOWN:,} more.")
         if refused and not missing:

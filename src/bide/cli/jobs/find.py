@@ -22,7 +22,7 @@ from bide.cli.screen import aside
 from bide.cli.site import Site
 from bide.clock import at_to_us, to_us
 from bide.errors import UsageError
-from bide.ids import check_name
+from bide.ids import check_name, short_id
 from bide.keys import keys_of
 from bide.ops import inspect
 from bide.states import State
@@ -235,8 +235,8 @@ def locate(site: Site, queues: Sequence[str], ids: Sequence[str]) -> tuple[list[
                 continue
             if seen.id in found:
                 raise UsageError(
-                    f"There is a job {seen.id!r} in {found[seen.id].queue} and in {queue}; say "
-                    "which is meant with --queue."
+                    f"There is a job {short_id(seen.id)!r} in {found[seen.id].queue} and in "
+                    f"{queue}; say which is meant with --queue."
                 )
             found[seen.id] = seen
     return [found[id] for id in ids if id in found], [id for id in ids if id not in found]

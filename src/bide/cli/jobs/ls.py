@@ -11,6 +11,7 @@ from bide.cli.jobs.look import Seen, brief, remark, state_cell, when
 from bide.cli.options import json_option, server_options
 from bide.cli.screen import Column, aside, bar, count, echo, echo_json, table
 from bide.cli.site import Site
+from bide.ids import short_id
 
 
 @click.command()
@@ -82,7 +83,7 @@ def print_jobs(jobs: list[Seen], with_queue: bool) -> None:
         columns,
         [
             [
-                seen.id,
+                short_id(seen.id),
                 *([seen.queue] if with_queue else []),
                 state_cell(seen.state),
                 when(seen),

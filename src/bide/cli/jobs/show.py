@@ -32,6 +32,7 @@ from bide.clock import describe, from_us
 from bide.config import signing_keys
 from bide.errors import PayloadError
 from bide.folding import describe_folding
+from bide.ids import short_id
 from bide.keys import keys_of
 from bide.notes import Attempt
 from bide.payload.gathered import calls_in, is_gathered
@@ -134,7 +135,7 @@ def _print(seen: Seen, reasons: Sequence[Reason], signature: str | Cell) -> None
 def _facts(seen: Seen, reasons: Sequence[Reason]) -> Iterator[tuple[str, str | Cell]]:
     job, now = seen.job, from_us(seen.snapshot.now_us)
     is_item = seen.snapshot.is_item
-    yield "item" if is_item else "job", job.id
+    yield "item" if is_item else "job", short_id(job.id)
     yield "queue", seen.queue
     state = state_cell(job.status)
     yield "state", Cell(f"{state.text}, asked to end", "yellow") if job.cancelling else state
@@ -147,7 +148,7 @@ def _facts(seen: Seen, reasons: Sequence[Reason]) -> Iterator[tuple[str, str | C
     yield "schedule", _schedule(seen, now)
     yield "priority", "" if job.priority is None else str(job.priority)
     yield "due", _at(job.due, now) if job.status != State.BLOCKED else _once_freed(seen)
-    yield "cancelled by", job.cancelled_by or ""
+    yield "cancelled by", short_id(job.cancelled_by or "")
     if job.group is not None:
         yield "group", job.group
     terms = seen.snapshot.terms

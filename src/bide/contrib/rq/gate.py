@@ -9,6 +9,7 @@ import redis
 from bide.contrib.rq.keys import HINTS, Keys
 from bide.contrib.rq.scripts import run
 from bide.contrib.rq_sets import DELAYED, GATE
+from bide.ids import short_id
 from bide.logs import Log
 
 log = Log("bide.rq")
@@ -47,4 +48,4 @@ def open_gate(client: redis.Redis, keys: Keys) -> bool:
 
 def shown(id: bytes) -> str:
     """An id, or a name, as a log can show it: another program may have written anything."""
-    return id.decode("utf-8", "backslashreplace")
+    return short_id(id.decode("utf-8", "backslashreplace"))

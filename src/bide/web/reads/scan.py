@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from bide.cli.jobs.look import Seen, error_line
 from bide.errors import UsageError
+from bide.ids import LONGEST
 from bide.job import Snapshot
 from bide.ops import inspect
 from bide.states import LISTABLE, State
@@ -194,7 +195,8 @@ class Place(NamedTuple):
     """The job before it, in a list whose first jobs leave it."""
 
     def __str__(self) -> str:
-        return " ".join((f"{self.start}.{self.looked}.{self.state}.{self.queue}", *self.behind))
+        behind = (id for id in self.behind if len(id) <= LONGEST)  # another makes no address
+        return " ".join((f"{self.start}.{self.looked}.{self.state}.{self.queue}", *behind))
 
     @classmethod
     def read(cls, text: str, lists: Sequence[tuple[State, str]]) -> Place:

@@ -232,7 +232,7 @@ class Child:
             job = run.job
             assert job is not None
             call = prepare(body, target, self._lifespan, used())
-            set_title(f"bide child: {run.task_name} (job {run.claimed.id})")
+            set_title(f"bide child: {run.task_name} (job {short_id(run.claimed.id)})")
             run.deadline = time.monotonic() + run.policy.timeout
             self._row.limit(run.deadline)
             in_run = True
@@ -302,7 +302,9 @@ class Child:
             os._exit(0)
         if not self._lines.are_whole:
             with contextlib.suppress(Exception):
-                log.error("job %s closed descriptors that are not its own", run.claimed.id)
+                log.error(
+                    "job %s closed descriptors that are not its own", short_id(run.claimed.id)
+                )
             os._exit(1)
 
 

@@ -15,6 +15,7 @@ from itertools import count
 from typing import Final, NamedTuple
 
 from bide.errors import WorkerCrashed
+from bide.ids import short_id
 from bide.job import Claimed
 from bide.logs import Log
 from bide.ops.consume import Settle
@@ -259,7 +260,7 @@ class Crew:
                 self._astray.suspect(self._handed_out)
         elif run.decided is not None:
             with run.named():
-                log.warning("%s (job %s): its callback was cut off", task_of(run), run.claimed.id)
+                log.warning("%s (job %s): its callback was cut off", task_of(run), short_id(run.claimed.id))
             self._end(number)
         elif run.asked and slot.killed:
             run.decide(("cancel", "", b""))
@@ -273,7 +274,7 @@ class Crew:
             self._judging[number] = death = _Death(obituary(died), run.timed_out)
             if not death.overran:
                 with run.named():
-                    log.error("%s (job %s) crashed. %s", task_of(run), run.claimed.id, death.how)
+                    log.error("%s (job %s) crashed. %s", task_of(run), short_id(run.claimed.id), death.how)
             run.deadline = time.monotonic() + DEFAULT_TIMEOUT
             self._unsent.appendleft(number)
         else:
@@ -377,7 +378,7 @@ class Crew:
         for number in self._astray.find(self._handed_out - begun, waiting, now):
             run = self._held[number]
             with run.named():
-                log.warning("job %s was lost with a child, and is given back", run.claimed.id)
+                log.warning("job %s was lost with a child, and is given back", short_id(run.claimed.id))
             run.decide(BEGUN)
             self._end(number)
 
@@ -390,7 +391,7 @@ class Crew:
                 "%s (job %s) died with the %d jobs that ran here; it is run again when its lease "
                 "ends",
                 task_of(run),
-                run.claimed.id,
+                short_id(run.claimed.id),
                 among,
             )
         self._changed()
