@@ -88,6 +88,13 @@ def written_rate(stored: bytes) -> tuple[str | None, int | None]:
     return f"{int(found[1])}/{_written(int(found[2]))}", int(found[3])
 
 
+def per_second(rate: str) -> float:
+    """How many jobs a rate lets begin in a second, as `Limits` has it: 0.5 for `"5/10s"`."""
+    number, _, time = rate.partition("/")
+    unit = time.lstrip("0123456789")
+    return int(number) * SECOND_US / (int(time.removesuffix(unit) or 1) * _UNITS.get(unit, 1))
+
+
 def describe_limits(rate: str | None, burst: int | None, at_once: int | None) -> list[str]:
     """What limits a queue or a group, for people: `100/s in bursts of 10`, `5 at once`."""
     parts = []

@@ -57,6 +57,18 @@ class Histogram(NamedTuple):
             left -= count
         return None
 
+    @property
+    def mean(self) -> float | None:
+        """The mean, in seconds; `LONGEST` stands for that and more. None where there are none.
+
+        Inside a bucket they are taken to lie evenly, so it is true to a factor of two.
+        """
+        if not self.total:
+            return None
+        middles = {bucket: FINEST * float(2**bucket) * 0.75 for bucket in self.counts}
+        middles |= {0: FINEST / 2, LAST: LONGEST}
+        return sum(middles[bucket] * count for bucket, count in self.counts.items()) / self.total
+
     def __add__(self, other: object) -> Histogram:
         """Both together."""
         if not isinstance(other, Histogram):

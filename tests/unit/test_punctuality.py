@@ -25,6 +25,13 @@ def test_percentiles_lie_where_the_counts_do() -> None:
     assert Histogram({}).percentile(0.5) is None
 
 
+def test_the_mean_is_of_the_middles_of_buckets() -> None:
+    assert Histogram({}).mean is None
+    assert Histogram({0: 2}).mean == pytest.approx(FINEST / 2)
+    assert Histogram({1: 1, 10: 3}).mean == pytest.approx(FINEST * (1.5 + 3 * 768) / 4)
+    assert Histogram({LAST: 5}).mean == LONGEST
+
+
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.95, 1])
 def test_a_percentile_is_within_a_factor_of_two(share: float) -> None:
     for seconds in (0.001, 0.003, 0.0039, 7.0, 100_000.0):

@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from bide.cli import screen
-from bide.cli.screen import Cell, Column, count, echo, facts, hanging, moment_json, relative, table
+from bide.cli.screen import (
+    Cell,
+    Column,
+    about,
+    count,
+    echo,
+    facts,
+    hanging,
+    moment_json,
+    relative,
+    table,
+)
 
 COLUMNS = [
     Column("id"),
@@ -146,3 +157,11 @@ def test_small_words() -> None:
     assert (count(1, "job"), count(1_200, "job")) == ("1 job", "1,200 jobs")
     assert moment_json(datetime(2030, 1, 1, tzinfo=UTC)) == "2030-01-01T00:00:00+00:00"
     assert moment_json(None) is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"),
+    [(0, "1s"), (0.2, "1s"), (1.26, "1.3s"), (19.2, "19s"), (143, "2m20s"), (30_100, "8h20m")],
+)
+def test_an_estimate_is_no_more_exact_than_it_is_known(seconds: float, says: str) -> None:
+    assert about(seconds) == f"about {says}"

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import io
+import re
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+import redis
+from rich.console import Console
 
-from bide import Queue, Worker
+from bide import Queue, Worker, sync
+from bide.cli.top import _picture
+from bide.keys import keys_of
+from bide.ops import registry
 from bide.ops.ahead import Timeline
+from bide.ops.registry import About
 from bide.web.reads import herds
 from tests.web.serving import Page
 
@@ -85,15 +94,98 @@ def test_how_large_one_is_that_is_not_listed_is_told(
     assert listed(page) == ([(soon(hours=1), 150), (soon(hours=2), 130)], 110)
 
 
-def test_its_rate_is_of_what_ran_though_none_is_kept(page: Page, mail: Queue) -> None:
+def alive(mail: Queue, name: str, concurrency: int, *queues: str) -> None:
+    """A worker that is heard of."""
+    about = About("host", 1, list(queues or ("mail",)), concurrency=concurrency)
+    client = sync.Client(mail.url)
+    client.run(registry.heartbeat(keys_of(None), name, about))
+    client.close()
+
+
+def ran(direct: redis.Redis, line: str, ago: int = 1) -> None:
+    """What is counted of attempts that ended in a minute: `r10=4`, 4 took 0.128 s to 0.256 s."""
+    direct.hset(keys_of("mail")["minutes"], f"{int(time.time() // 60) - ago}", line)
+
+
+MEAN = 0.192
+"""Seconds, of such as `r10`."""
+
+
+def estimate(page: Page) -> tuple[float | None, str, str]:
+    """Seconds for the one herd; the sentences that the page and `bide top` have."""
+    (herd,) = page.get("/api/timeline", span="month").json["herds"]
+    text = " ".join(re.sub("<[^>]*>", " ", page.get("/", span="month").text).split())
+    (shown,) = re.findall(r"(?:To run them|How long it) takes .*?\.(?= Look)", text)
+    seen = {
+        "timeline": page.get("/api/timeline", span="month").json,
+        "queues": page.get("/api/queues").json,
+        "workers": page.get("/api/workers").json,
+    }
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(_picture(seen, "server", 200))
+    (top,) = re.findall(r"UTC; time to run: (.*?) *\n", console.export_text())
+    return herd["takes"], shown, top
+
+
+def test_its_time_is_estimated_from_how_long_attempts_took_and_how_many_run_at_once(
+    page: Page, mail: Queue, direct: redis.Redis
+) -> None:
+    at_once(mail, soon(), 1_000)
+    assert estimate(page) == (
+        None,
+        "How long it takes to run them is not known: no live worker serves the queue.",
+        "not known",
+    )
+    alive(mail, "w1", 7)
+    alive(mail, "w2", 3, "mail", "other")
+    alive(mail, "w3", 50, "other")
+    assert estimate(page) == (
+        None,
+        "How long it takes to run them is not known: no attempt has ended in the last hour.",
+        "not known",
+    )
+    ran(direct, "l3=4 r10=3")
+    ran(direct, "r10=1", ago=50)
+    ran(direct, "r32=9", ago=70)
+    takes, shown, top = estimate(page)
+    assert takes == pytest.approx(1_000 * MEAN / 10)
+    assert shown == (
+        "To run them takes about 19s: an attempt took 192ms on average in the last hour, "
+        "and 10 run at once."
+    )
+    assert top == "about 19s"
+    mail.pause()
+    assert estimate(page) == (
+        None,
+        "How long it takes to run them is not known: the queue is paused.",
+        "not known",
+    )
+
+
+def test_its_time_is_no_shorter_than_the_limits_of_the_queue_allow(
+    page: Page, mail: Queue, direct: redis.Redis
+) -> None:
+    at_once(mail, soon(), 100)
+    alive(mail, "w1", 100)
+    ran(direct, "r10=1")
+    assert estimate(page)[0] == pytest.approx(MEAN)
+    mail.configure(max_active=5)
+    assert estimate(page)[0] == pytest.approx(100 * MEAN / 5)
+    mail.configure(rate="5/10s")
+    takes, shown, _ = estimate(page)
+    assert takes == pytest.approx(200)
+    assert shown.endswith("and 5 run at once; the limit of the queue is 0.5/s.")
+
+
+def test_what_ran_is_known_though_none_is_kept(page: Page, mail: Queue) -> None:
     jobs = mail.enqueue_many([mail.prepare(fine, (i,)) for i in range(30)])
     Worker([mail], modules=[__name__]).work(burst=True)
     for job in jobs:
         job.delete()
+    alive(mail, "w1", 4)
     at_once(mail, soon(), 100)
     (herd,) = page.get("/api/timeline", span="month").json["herds"]
-    assert 0 < herd["per_second"] <= 0.5
-    assert herd["takes"] == pytest.approx(100 / herd["per_second"])
+    assert herd["takes"] == pytest.approx(100 * herd["run"] / 4)
 
 
 def test_one_that_is_overdue_is_not_ahead() -> None:

@@ -151,6 +151,11 @@ def relative(seconds: float) -> str:
     return f"in {describe(seconds)}" if seconds > 0 else f"{describe(-seconds)} ago"
 
 
+def about(seconds: float) -> str:
+    """An estimated duration: with two digits, and a second at least."""
+    return f"about {describe(float(f'{max(1.0, seconds):.2g}'))}"
+
+
 def count(number: int, one: str, many: str | None = None) -> str:
     """`1 job`, `1,200 jobs`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -15,8 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bide.cli.options import json_option, queues_option, server_options
-from bide.cli.screen import STATE_STYLE, count, echo, echo_json, relative
-from bide.clock import describe
+from bide.cli.screen import STATE_STYLE, about, count, echo, echo_json, relative
 from bide.errors import BideError
 from bide.logs import printable
 from bide.states import LISTABLE
@@ -115,10 +114,11 @@ def _picture(seen: dict[str, Any], where: str, width: int) -> Group:
         _queues(queues),
     ]
     for herd in line["herds"][:_MOST]:
-        takes = "" if herd["takes"] is None else f", done in {describe(round(herd['takes']) or 1)}"
+        takes = herd["takes"]
+        told = "not known" if takes is None else about(takes)
         parts.append(
             Text(f"{count(herd['count'], 'job')} of {printable(herd['queue'])} due at ", "yellow")
-            + Text(f"{herd['at'][:19].replace('T', ' ')} UTC{takes}", "yellow")
+            + Text(f"{herd['at'][:19].replace('T', ' ')} UTC; time to run: {told}", "yellow")
         )
     workers = seen["workers"]["workers"]
     parts.append(_workers(workers) if workers else Text("No worker runs.", "yellow"))

@@ -21,7 +21,7 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bide.cli.screen import relative
+from bide.cli.screen import about, relative
 from bide.cli.site import NotFound
 from bide.clock import describe
 from bide.cron import zone_of
@@ -143,6 +143,7 @@ def _templates() -> jinja2.Environment:
         "bytes": _megabytes,
         "wall": _wall,
         "id": short_id,
+        "about": about,
     }
     known: dict[str, Any] = env.globals
     known |= {"filled": filled, "story": _story}

@@ -3,20 +3,31 @@
 A stretch of time with fewer jobs than make a herd hides none. All others are looked at again in
 finer steps until a step is a second, or enough was looked at: then what is left says how large a
 herd could still be that was not found.
+
+How long a herd takes is estimated from how long an attempt took lately, and from how many run at
+once; if one of the two is not known, neither is the estimate. The rate at which jobs ended lately
+is no measure: most queues are idle most of the time.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import reduce
 from heapq import nlargest
+from operator import add
 from typing import Any, Final, NamedTuple
 
+from bide.cli.health import ALIVE
 from bide.cli.screen import moment_json
 from bide.clock import from_us
 from bide.command import Command
+from bide.limits import per_second
 from bide.ops import ahead, inspect
 from bide.ops.ahead import Timeline
+from bide.ops.inspect import Counts
+from bide.ops.registry import WorkerSeen
+from bide.punctuality import Histogram
 from bide.web.site import Site
 
 LEAST: Final = 100
@@ -37,7 +48,7 @@ _STEPS_US: Final = tuple(seconds * _SECOND for seconds in (1200, 60, 5, 1))
 """Each divides the one before, and the first the longest step of a timeline: no second is cut."""
 
 _HOUR: Final = 60
-"""The last minutes, of which the best one's rate is taken."""
+"""The last minutes, of which is taken how long an attempt took."""
 
 
 class Herds(NamedTuple):
@@ -62,8 +73,27 @@ class _Place(NamedTuple):
         return self.number / self.step_us
 
 
-async def herds(site: Site, lines: Mapping[str, Timeline]) -> Herds:
-    """The largest herds ahead, and how long each takes at the rate of the best minute lately."""
+class _Pace(NamedTuple):
+    """What is known of how fast the jobs of a queue run."""
+
+    run: float | None
+    """Seconds from claim to outcome, on average in the last hour; None where no attempt ended."""
+    slots: int
+    """Jobs that the live workers of the queue run at once; no more than its limit lets run."""
+    rate: float | None
+    """Jobs that its limit lets begin in a second; None for no limit."""
+    paused: bool
+
+    def takes(self, number: int) -> float | None:
+        """Seconds for so many jobs; None where that is not known."""
+        if self.run is None or not self.slots or self.paused:
+            return None
+        busy = number * self.run / self.slots
+        return max(busy, self.run, number / self.rate if self.rate else 0.0)
+
+
+async def herds(site: Site, lines: Mapping[str, Timeline], counts: Mapping[str, Counts]) -> Herds:
+    """The largest herds ahead, and about how long each takes."""
     found: list[_Place] = []
     hiding: set[_Place] = set()
     fresh = [place for queue, line in lines.items() for place in _full(queue, line)]
@@ -90,8 +120,8 @@ async def herds(site: Site, lines: Mapping[str, Timeline]) -> Herds:
             for place, line in zip(chosen, looks, strict=True)
             for finer in _full(place.queue, line)
         ]
-    rates = await _rates(site, {place.queue for place in found})
-    listed = [_report(place, rates[place.queue]) for place in found[:SHOWN]]
+    paces = await _paces(site, {place.queue: counts[place.queue] for place in found})
+    listed = [_report(place, paces[place.queue]) for place in found[:SHOWN]]
     return Herds(listed, max((each.number for each in [*hiding, *found[SHOWN:]]), default=0))
 
 
@@ -113,23 +143,38 @@ def _finer(site: Site, place: _Place) -> Command[Timeline]:
     return ahead.timeline(site.keys(place.queue), step_us, count, at_us=place.at_us)
 
 
-def _report(place: _Place, rate: float) -> dict[str, Any]:
+def _report(place: _Place, pace: _Pace) -> dict[str, Any]:
     return {
         "queue": place.queue,
         "at": moment_json(from_us(place.at_us)),
         "from_us": place.at_us,
         "to_us": place.at_us + place.step_us,
         "count": place.number,
-        "per_second": rate,
-        "takes": place.number / rate if rate else None,
+        "run": pace.run,
+        "slots": pace.slots,
+        "rate": pace.rate,
+        "paused": pace.paused,
+        "takes": pace.takes(place.number),
     }
 
 
-async def _rates(site: Site, queues: set[str]) -> dict[str, float]:
-    """Attempts that ended per second, in the best minute of the last hour."""
-    commands = [inspect.minutes(site.keys(queue), _HOUR - 1, _HOUR) for queue in queues]
+async def _paces(site: Site, counts: Mapping[str, Counts]) -> dict[str, _Pace]:
+    """How fast the jobs of each of these queues run."""
+    if not counts:
+        return {}
+    commands = [inspect.minutes(site.keys(queue), _HOUR - 1, _HOUR) for queue in counts]
     found = await site.client.run_many(commands)
+    alive = [worker for worker in await site.workers() if worker.ago <= ALIVE]
     return {
-        queue: max(minute.ran.total for minute in minutes) / 60
-        for queue, minutes in zip(queues, found, strict=True)
+        queue: _pace(reduce(add, (minute.ran for minute in minutes)), queue, each, alive)
+        for (queue, each), minutes in zip(counts.items(), found, strict=True)
     }
+
+
+def _pace(ran: Histogram, queue: str, counts: Counts, alive: Iterable[WorkerSeen]) -> _Pace:
+    limits = counts.limits
+    slots = sum(one.about.concurrency for one in alive if queue in one.about.queues)
+    if limits.max_active is not None:
+        slots = min(slots, limits.max_active)
+    rate = per_second(limits.rate) if limits.rate else None
+    return _Pace(ran.mean, slots, rate, counts.paused)

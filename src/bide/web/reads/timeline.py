@@ -70,7 +70,7 @@ async def timeline(site: Site, asked: Asked) -> dict[str, Any]:
     fired = await firings(
         site, {queue: counts[queue].schedules for queue in shown}, *from_to, span.step_us
     )
-    found = await herds(site, lines)
+    found = await herds(site, lines, counts)
     return {
         "span": name,
         "now": first and moment_json(from_us(first.now_us)),
