@@ -19,6 +19,13 @@ SEEN = """(hidden) => { Object.defineProperty(document, 'hidden', { value: hidde
   configurable: true }); document.dispatchEvent(new Event('visibilitychange')) }"""
 """Brings a page before its reader, or away."""
 
+LINES = """window.lines = [];
+window.EventSource = class extends EventSource {
+  constructor(...all) { super(...all); window.lines.push(this) } }"""
+"""A page that keeps its lines to the server where a test sees them."""
+
+CLOSED = "lines.every((line) => line.readyState === EventSource.CLOSED)"
+
 TOLD = """window.asked = 0;
 const real = window.fetch;
 window.setInterval = () => 0;
@@ -106,12 +113,15 @@ def test_a_page_that_nobody_sees_has_no_line_and_one_that_was_refused_tries_agai
 ) -> None:
     mail.enqueue("shop:remind", delay=600)
     first, second = tab(), tab()
+    first.page.add_init_script(LINES)
     away = first.live("/queue?q=mail")
     second.page.route("**/api/live", lambda route: route.fulfill(status=503), times=1)
     page = second.open("/queue?q=mail")
     page.wait_for_selector("#pulse[data-is=lost]")
     page.wait_for_selector("#pulse[data-is=live]")
+    assert not away.evaluate(CLOSED)
     away.evaluate(SEEN, True)
+    assert away.evaluate(CLOSED)
     mail.enqueue("shop:remind", delay=600)
     expect(page.locator(COUNT)).to_have_text("2")
     assert away.locator(COUNT).text_content() == "1"

@@ -8,12 +8,16 @@ const pulse = document.getElementById("pulse");
 const parts = document.querySelectorAll("[data-part]");
 const LIVE = "Live; press to hold the page still";
 const FOCUSED = "a, button, summary, [tabindex]"; // what may have the focus while a part is exchanged
+const VERB = "button[name=verb]"; // a button that changes something
+const SETTLED = 1000; // milliseconds after which a button that took another's place may be pressed
 const [reading, calling] = [patience(), patience()];
 let held = false; // whoever reads holds the page still
 let wanted = false; // something has changed that is not shown
 let busy = false;
 let timer = 0;
 let since = 0; // when the server had seen what it told of last
+let left = false; // a part was in use, and has not been exchanged
+let [ticking, rhythm] = [0, Infinity];
 let next = performance.now() + pace(html); // when the page may be read again
 let line = null;
 let redial = 0;
@@ -42,8 +46,14 @@ function marked(part) {
   return chosen && !chosen.isCollapsed && part.contains(chosen.anchorNode);
 }
 
+// A field that has another value than the page gave it.
+function filled(field) {
+  if (field.matches("select")) return [...field.options].some((each) => each.selected !== each.defaultSelected);
+  return field.value !== field.defaultValue || field.checked !== field.defaultChecked;
+}
+
 function inUse(part) {
-  if (marked(part)) return true;
+  if (marked(part) || [...part.querySelectorAll("input:not([type=hidden]), select, textarea")].some(filled)) return true;
   const active = document.activeElement;
   return part.contains(active) && active.matches("input, select, textarea, pre, ol");
 }
@@ -58,16 +68,45 @@ function mayReload() {
   return !marked(document.body) && !document.activeElement.matches("input, select, textarea");
 }
 
+// A part that is in use keeps its fields; what it offers no more cannot be pressed.
+function offer(part, fresh) {
+  for (const each of part.querySelectorAll(VERB)) {
+    each.disabled = ![...fresh.querySelectorAll(VERB)].some((other) => other.value === each.value);
+  }
+}
+
+function forms(part) { return [...part.querySelectorAll("form")].map((form) => form.outerHTML).join(); }
+
 function exchange(part, fresh) {
   const open = [...part.querySelectorAll("details")].map((each) => each.open);
   const active = document.activeElement;
   const focused = part.contains(active) ? [...part.querySelectorAll(FOCUSED)].indexOf(active) : -1;
+  const isNear = focused >= 0 || part.matches(":hover");
+  const isOther = forms(part) !== forms(fresh);
   const node = document.importNode(fresh, true);
   node.querySelectorAll("details").forEach((each, i) => { if (i < open.length) each.open = open[i]; });
   if (part.matches("details")) node.open = part.open;
   describe(node);
   part.replaceWith(node);
-  if (focused >= 0) node.querySelectorAll(FOCUSED)[focused]?.focus({ preventScroll: true });
+  // Whoever is about to press a button is not to press the one that has taken its place.
+  const focus = () => {
+    const all = [...node.querySelectorAll(FOCUSED)];
+    const to = active.form ? all.find((each) => each.form?.isEqualNode(active.form)) : all[focused];
+    if (focused >= 0 && document.activeElement === document.body) to?.focus({ preventScroll: true });
+  };
+  if (isNear && isOther) {
+    node.inert = true;
+    setTimeout(() => { node.inert = false; focus(); }, SETTLED);
+  } else focus();
+}
+
+// A part says how often it is to be read; one that has come may say another.
+function tick() {
+  const every = Math.min(...[...document.querySelectorAll("[data-part]")].map((part) => Number(part.dataset.every) || Infinity));
+  if (every === rhythm) return;
+  clearInterval(ticking);
+  rhythm = every;
+  if (every < Infinity) ticking = setInterval(refresh, every * 1000);
 }
 
 async function read() {
@@ -77,6 +116,7 @@ async function read() {
   try {
     const headers = { accept: "text/html", "x-bide-refresh": "1" };
     const response = await fetch(location.href, { headers, cache: "no-store" });
+    if (response.status === 404) offer(document, new DocumentFragment());
     if (!response.ok) throw new Error(response.status);
     const page = new DOMParser().parseFromString(await response.text(), "text/html");
     rest = pace(page.documentElement);
@@ -87,15 +127,22 @@ async function read() {
       location.reload();
       return;
     }
+    left = false;
     for (const part of document.querySelectorAll("[data-part]")) {
       const fresh = page.getElementById(part.id);
-      if (fresh && !inUse(part)) exchange(part, fresh);
+      if (!fresh || part.isEqualNode(fresh)) continue;
+      if (inUse(part)) {
+        left = true;
+        offer(part, fresh);
+      } else exchange(part, fresh);
     }
+    tick();
     document.dispatchEvent(new CustomEvent("page:refreshed"));
   } catch (error) {
     wanted = true;
     rest = reading.next();
-    show("lost", "lost", "The page could not be read again; it is tried on");
+    if (error.message === "404") show("lost", "gone", "What this page shows is not there any more");
+    else show("lost", "lost", "The page could not be read again; it is tried on");
   } finally {
     busy = false;
     next = performance.now() + rest;
@@ -152,6 +199,6 @@ if (pulse && html.dataset.live && parts.length) {
     else refresh();
   });
   document.addEventListener("visibilitychange", () => { listen(); look(); });
-  const every = Math.min(...[...parts].map((part) => Number(part.dataset.every) || Infinity));
-  if (every < Infinity) setInterval(refresh, every * 1000);
+  document.addEventListener("focusout", () => { if (left) refresh(); });
+  tick();
 }
