@@ -185,7 +185,9 @@ class Running:
             except Exception:
                 # Not the job's fault: no thread is to be had, for one.
                 with run.named():
-                    log.exception("job %s could not be started, and waits a little", short_id(run.claimed.id))
+                    log.exception(
+                        "job %s could not be started, and waits a little", short_id(run.claimed.id)
+                    )
                 self._end(run, ("snooze", _A_LITTLE, b""))
             free -= not run.ended
         if self._line and not self._looking:

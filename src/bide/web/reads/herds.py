@@ -18,7 +18,6 @@ from heapq import nlargest
 from operator import add
 from typing import Any, Final, NamedTuple
 
-from bide.cli.health import ALIVE
 from bide.cli.screen import moment_json
 from bide.clock import from_us
 from bide.command import Command
@@ -164,7 +163,7 @@ async def _paces(site: Site, counts: Mapping[str, Counts]) -> dict[str, _Pace]:
         return {}
     commands = [inspect.minutes(site.keys(queue), _HOUR - 1, _HOUR) for queue in counts]
     found = await site.client.run_many(commands)
-    alive = [worker for worker in await site.workers() if worker.ago <= ALIVE]
+    alive = [worker for worker in await site.workers() if worker.alive]
     return {
         queue: _pace(reduce(add, (minute.ran for minute in minutes)), queue, each, alive)
         for (queue, each), minutes in zip(counts.items(), found, strict=True)

@@ -28,6 +28,7 @@ from msgspec.structs import replace
 from bide import config, logs
 from bide.current import CurrentJob, enter
 from bide.errors import JobTimeout, PayloadError
+from bide.ids import short_id
 from bide.keys import keys_of
 from bide.logs import Log
 from bide.middleware import used

@@ -260,7 +260,9 @@ class Crew:
                 self._astray.suspect(self._handed_out)
         elif run.decided is not None:
             with run.named():
-                log.warning("%s (job %s): its callback was cut off", task_of(run), short_id(run.claimed.id))
+                log.warning(
+                    "%s (job %s): its callback was cut off", task_of(run), short_id(run.claimed.id)
+                )
             self._end(number)
         elif run.asked and slot.killed:
             run.decide(("cancel", "", b""))
@@ -274,7 +276,9 @@ class Crew:
             self._judging[number] = death = _Death(obituary(died), run.timed_out)
             if not death.overran:
                 with run.named():
-                    log.error("%s (job %s) crashed. %s", task_of(run), short_id(run.claimed.id), death.how)
+                    log.error(
+                        "%s (job %s) crashed. %s", task_of(run), short_id(run.claimed.id), death.how
+                    )
             run.deadline = time.monotonic() + DEFAULT_TIMEOUT
             self._unsent.appendleft(number)
         else:
@@ -378,7 +382,9 @@ class Crew:
         for number in self._astray.find(self._handed_out - begun, waiting, now):
             run = self._held[number]
             with run.named():
-                log.warning("job %s was lost with a child, and is given back", short_id(run.claimed.id))
+                log.warning(
+                    "job %s was lost with a child, and is given back", short_id(run.claimed.id)
+                )
             run.decide(BEGUN)
             self._end(number)
 
