@@ -18,6 +18,7 @@ import redis
 import bide
 from bide.cli.jobs import change
 from bide.keys import keys_of
+from bide.ops import consume
 from bide.ops.registry import About, Doing, heartbeat
 from tests.docs.names import passages
 from tests.docs.pages import ROOT
@@ -65,6 +66,8 @@ def url(one_url: str) -> Iterator[str]:
     queue.schedules.upsert("hourly", "x:later", every="1h")
     about = About("host", 1, ["mail"], doing=[Doing("mail", "x", "x:later", 1)])
     queue._client.run(heartbeat(keys_of(None, "bide"), "worker.1", about))
+    queue.enqueue("x:held", job_id="held")
+    queue._client.run(consume.claim(queue.keys, "worker.1", 1, 1, 60_000_000, 0))
     yield one_url
     queue.close()
 
@@ -84,7 +87,7 @@ CALLS: Final = {
     "jobs delete -q mail -s failed --dry-run",
     "bide queues groups": "queues groups mail",
     "bide queues limit": "queues limit mail; queues limit mail --group g --rate 1/s",
-    "bide health": "health -q mail",
+    "bide health": "health -q mail; health",
     "bide doctor": "doctor",
     "bide acl": "acl",
     "bide fsck": "fsck",
@@ -101,6 +104,9 @@ def test_every_section_that_tells_of_json_is_tried() -> None:
 def test_json_has_the_fields_that_the_page_says(
     heading: str, url: str, direct: redis.Redis, tmp_path: Path
 ) -> None:
+    if heading == "bide health":
+        direct.sadd("rq:queues", "rq:queue:mail")
+        direct.zadd("rq:delay_queue:mail", {"far": 9e9})
     if heading == "bide fsck":
         direct.zrem("bide:{mail}:failed", "failed")
     printed = [

@@ -47,7 +47,7 @@ OTHERS: Final[dict[str, tuple[str, ...]]] = {
     "docs/cli.md": (
         *("NO_COLOR", "mail=6,low=1", "exc=", "stack=", "ssl_ca_certs", "ssl_certfile"),
         *("ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname", "ssl_ciphers"),
-        "delay_key",
+        *("delay_key", "django.tasks"),
     ),
     "docs/coming-from/bull.md": ("UnrecoverableError",),
     "docs/coming-from/delay-rq.md": (
@@ -67,9 +67,10 @@ OTHERS: Final[dict[str, tuple[str, ...]]] = {
     "docs/decisions/0009-rolling-deploys.md": ("timout=5",),
     "docs/decisions/0016-watching.md": ("sched_yield",),
     "docs/howto/arguments.md": ("Decimal",),
-    "docs/howto/delay.md": ("timezone.utc",),
+    "docs/howto/delay.md": ("timezone.utc", "datetime.now"),
+    "docs/howto/logging.md": ("logging.config",),
     "docs/howto/develop.md": ("node_modules", "shop.tasks"),
-    "docs/howto/page.md": ("Origin", "root_path", "card_number"),
+    "docs/howto/page.md": ("Host", "Forwarded", "Via", "Origin", "root_path", "card_number"),
     "docs/howto/production.md": ("bide supervisor orders", "WatchdogSec", "TimeoutStopSec"),
     "docs/howto/retry.md": ("my_function",),
     "docs/howto/timeouts.md": ("requests.get",),

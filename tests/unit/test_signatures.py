@@ -53,7 +53,7 @@ SMALL = {Events, Listening}
 """Of few methods that are not called by name."""
 
 ONLY_AWAITED = {
-    aio.Client: {"abandon", "listen", "load", "ping", "pop", "share"},
+    aio.Client: {"abandon", "listen", "load", "load_everywhere", "ping", "pop", "share"},
     AsyncListening: {"abandon"},
 }
 """What a worker's start, ear, clock and cancels, many who wait at once, and a queue whose event
