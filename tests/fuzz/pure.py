@@ -31,6 +31,7 @@ from bide.limits import Limits
 from bide.logs import printable
 from bide.notes import read_notes
 from bide.ops import ahead, consume, inspect, listen, manage, produce, registry, schedules
+from bide.ops.consume import Settle
 from bide.ops.produce import Prepared
 from bide.payload.codec import (
     Body,
@@ -294,7 +295,10 @@ _SAMPLES: list[tuple[Command[Any], Any]] = [
         [b"ok", NOW, NOW, 0, 0, 0, 0, b"x y", 0, b"a", b"{}", 7, 1, NOW],
     ),
     (consume.pop(MAIL, "w", 1, 1, 0), [b"ok", NOW, 0, 0, 0, b"a", ITEMS[0]]),
-    (consume.settle(MAIL, []), [b"ok", NOW, b"ok", b"lost"]),
+    (
+        consume.settle(MAIL, [Settle(id, 7, "complete") for id in "ab"]),
+        [b"ok", NOW, b"ok", b"lost"],
+    ),
     (inspect.fetch(MAIL, ["a"]), [b"ok", NOW, ITEM]),
     (
         inspect.counts(MAIL),
