@@ -37,7 +37,6 @@ def work(full: Full) -> int:
 
 def test_no_script_takes_long_however_many_wait(hollow: Full) -> None:
     run, number = hollow.client.run, count()
-    hollow.direct.config_set("slowlog-log-slower-than", 20)  # what scripts call is told, too
 
     def fan_in() -> None:
         n = next(number)

@@ -1,0 +1,101 @@
+"""How long scripts take the server, whatever else the machine does meanwhile.
+
+A server's SLOWLOG goes by the clock, and so counts the time in which other programs had the
+processor. The system counts how long the server itself had one, for all that it does. A script took
+at most the smaller of the two: what SLOWLOG says, and what the server ran from the call to its
+reply.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import redis
+
+from bide import sync
+from bide.calls import Call
+from bide.connections import Connections, Posted
+from bide.script import load, names
+
+SLOW_US: Final = 500
+"""Scripts that take less are not in the log."""
+
+
+def processor_of(pid: int) -> int:
+    """The clock that counts how long a process has had a processor (Linux: clock_getcpuclockid)."""
+    return ~pid << 3 | 2
+
+
+class Stopwatch:
+    """Times the scripts that clients run on a server which has nothing else to do."""
+
+    def __init__(self, direct: redis.Redis, pid: int) -> None:
+        """Set up.
+
+        Args:
+            direct: a client of the server, which is not timed itself.
+            pid: the server's process.
+        """
+        self._direct = direct
+        self._direct.config_set("slowlog-log-slower-than", SLOW_US)
+        self._processor = processor_of(pid)
+        self._names = {load(name).sha: name for name in names()}
+        self._called: list[str] = []
+        self._began = 0
+        self._longest: dict[str, int] = {}
+
+    def look_at(self, client: sync.Client) -> None:
+        """Time what this client runs from now on; it has not run anything yet."""
+        pool = client._redis.connection_pool
+        client._connections[client.url] = _Timed(
+            self, lambda: pool.connection_class(**pool.connection_kwargs)
+        )
+
+    def time(self, do: Callable[[], object]) -> dict[str, int]:
+        """The longest run of each script that is run meanwhile, in microseconds."""
+        self._longest = {}
+        do()
+        return self._longest
+
+    def begin(self) -> None:
+        """Round trips begin, and none was under way."""
+        self._direct.slowlog_reset()
+        self._called = []
+        self._began = time.clock_gettime_ns(self._processor)
+
+    def call(self, calls: Sequence[Call]) -> None:
+        """These are sent."""
+        self._called += [str(call[1]) for call in calls if call[0] == "EVALSHA"]
+
+    def end(self) -> None:
+        """All that was sent has been answered."""
+        ran = (time.clock_gettime_ns(self._processor) - self._began) // 1000
+        took = dict.fromkeys(self._called, SLOW_US)
+        for entry in self._direct.slowlog_get(1000):
+            words = entry["command"].split(b" ", 2)
+            if words[0].upper() == b"EVALSHA":
+                sha = words[1].decode()
+                took[sha] = max(took[sha], entry["duration"])
+        for sha, us in took.items():
+            name = self._names[sha]
+            self._longest[name] = max(self._longest.get(name, 0), min(us, ran))
+
+
+class _Timed(Connections):
+    def __init__(self, stopwatch: Stopwatch, make: Callable[[], Any]) -> None:
+        super().__init__(make)
+        self._stopwatch = stopwatch
+
+    def post(self, calls: Sequence[Call], behind: Posted | None = None) -> Posted:
+        if not self._busy:
+            self._stopwatch.begin()
+        self._stopwatch.call(calls)
+        return super().post(calls, behind)
+
+    def collect(self, posted: Posted) -> list[Any]:
+        replies = super().collect(posted)
+        if not self._busy:
+            self._stopwatch.end()
+        return replies
