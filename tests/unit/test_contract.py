@@ -124,6 +124,10 @@ def test_a_script_takes_the_keys_of_one_queue_or_one_that_no_queue_owns(name: st
         assert len(set(keys)) == len(keys)
 
 
+def test_a_queue_that_is_forgotten_leaves_no_key() -> None:
+    assert set(load("forget").keys) == set(LAYOUT)
+
+
 @every_script
 def test_arguments_have_a_kind_and_a_name_of_their_own(name: str) -> None:
     script = load(name)
