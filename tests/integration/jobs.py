@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import bide
+from tests.faults.eventually import PATIENCE
 
 seen: list[Any] = []
 changed = threading.Condition()
@@ -23,7 +24,7 @@ def note(*what: Any) -> None:
         changed.notify_all()
 
 
-def wait_seen(count: int, seconds: float = 10.0) -> list[Any]:
+def wait_seen(count: int, seconds: float = PATIENCE) -> list[Any]:
     """What was noted, once there are `count` notes."""
     with changed:
         assert changed.wait_for(lambda: len(seen) >= count, seconds), f"only {seen}"
@@ -102,7 +103,7 @@ async def who_async() -> None:
 
 def wait_thread() -> str:
     note("begun")
-    gate.wait(30)
+    gate.wait(PATIENCE)
     note("ended")
     return "waited"
 
@@ -180,7 +181,7 @@ async def block_noted(seconds: float) -> str:
 
 def wait_and_fail() -> None:
     note("begun")
-    gate.wait(30)
+    gate.wait(PATIENCE)
     raise ValueError("in the end")
 
 

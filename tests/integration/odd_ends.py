@@ -17,12 +17,12 @@ queue = bide.Queue("registers-only", url="redis://127.0.0.1:1")
 
 def stay_for_a_while(job: CurrentJob, value: object) -> None:
     note("called back", value)
-    gate.wait(30)
+    gate.wait(90)
 
 
 async def stay_for_a_while_async(job: CurrentJob, value: object) -> None:
     note("called back", value)
-    await asyncio.sleep(30)
+    await asyncio.sleep(3600)
 
 
 def told(job: CurrentJob, value: object) -> None:
@@ -91,7 +91,7 @@ async def fail_async() -> None:
 
 
 async def overrun() -> None:
-    await asyncio.sleep(30)
+    await asyncio.sleep(3600)
 
 
 async def deaf() -> None:

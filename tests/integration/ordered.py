@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import bide
+from tests.faults.eventually import PATIENCE
 from tests.integration.jobs import changed, gate, note, seen
 
 
@@ -20,7 +21,7 @@ async def mark_slowly() -> None:
 def hold() -> None:
     """Keep its slot until the gate opens."""
     note("held")
-    gate.wait(30)
+    gate.wait(PATIENCE)
 
 
 def call(url: str) -> None:
@@ -34,7 +35,7 @@ def call(url: str) -> None:
 def again() -> None:
     """Fail, once another slot is held."""
     with changed:
-        assert changed.wait_for(lambda: "held" in seen, 10)
+        assert changed.wait_for(lambda: "held" in seen, PATIENCE)
     note(f"attempt {bide.current_job().attempt}")
     raise ValueError("once more")
 

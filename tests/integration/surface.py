@@ -14,6 +14,7 @@ import bide
 from bide import Fail, Retry, RetryLater, Snooze, current_job
 from bide.current import CurrentJob
 from bide.resource import Resource
+from tests.faults.eventually import PATIENCE
 from tests.integration.jobs import gate, note
 
 queue = bide.Queue("registers-only", url="redis://127.0.0.1:1")
@@ -99,7 +100,7 @@ def say_and_wait() -> None:
     current_job().log("working")
     current_job().progress(0.5, "half way")
     note("said")
-    gate.wait(30)
+    gate.wait(PATIENCE)
 
 
 async def say_and_wait_async() -> None:

@@ -90,10 +90,10 @@ def test_a_producer_enqueues_waits_and_changes_and_a_worker_works(
 ) -> None:
     mail = Queue("work", url=as_user("producer"))
     with at_work(as_user("worker"), queue):
-        assert mail.enqueue(jobs.add, 2, 3).wait(10) == 5
+        assert mail.enqueue(jobs.add, 2, 3).wait(60) == 5
         later = mail.enqueue(jobs.add, 1, delay=600)
         later.promote()
-        assert later.wait(10) == 1
+        assert later.wait(60) == 1
         hangs = mail.enqueue(jobs.hang)
         eventually(lambda: hangs.refresh().status is State.ACTIVE)
         assert hangs.cancel()

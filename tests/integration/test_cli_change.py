@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -206,10 +205,8 @@ def test_ten_thousand_jobs_are_changed_while_more_come(
     home: Path, one_url: str, mail: Queue
 ) -> None:
     delayed(mail, 10_000)
-    began = time.monotonic()
     args = ("jobs", "cancel", "-q", "mail", "-s", "delayed", "-y")
     assert said(bide(home, *args, url=one_url)) == "10,000 jobs cancelled.\n"
-    assert time.monotonic() - began < 30
     assert mail.counts().delayed == 0
 
 

@@ -80,7 +80,7 @@ def test_callbacks_that_close_the_queue_wait_for_nobody(queue: Queue) -> None:
     with contextlib.closing(Queue("work", url=queue.url)) as producer:  # whom no close cuts off
         producer.enqueue(jobs.add, 1, 1, delay=60)
     for thread in mine:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
     queue.close()
     assert not listens(queue)
@@ -123,8 +123,8 @@ def test_a_callback_may_close_the_queue(queue: Queue) -> None:
 
         listening = await mail.on("added", callback)
         await mail.enqueue(jobs.add, 1, 1, delay=60)
-        await asyncio.wait_for(closed.wait(), 10)
-        await asyncio.wait_for(asyncio.wait([listening._task]), 10)
+        await asyncio.wait_for(closed.wait(), 60)
+        await asyncio.wait_for(asyncio.wait([listening._task]), 60)
         await mail.close()
 
     asyncio.run(main())
@@ -142,7 +142,7 @@ def test_a_listener_stopped_on_its_loop(queue: Queue) -> None:
 
         listening = await mail.on("added", callback)
         await mail.enqueue(jobs.add, 1, 1, delay=60)
-        await asyncio.wait_for(stopped.wait(), 10)
+        await asyncio.wait_for(stopped.wait(), 60)
         other = await mail.on("added", print)
         await other.stop()
         assert other._task.done()

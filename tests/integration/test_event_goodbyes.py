@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +14,7 @@ import redis
 
 from bide import AsyncQueue, Queue, UsageError
 from bide.embedded import Server
+from tests.faults.witness import Witness
 from tests.integration.hearing import kinds, listens
 
 Start = Callable[..., Server]
@@ -31,13 +31,6 @@ def frozen(server: Server) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-@contextmanager
-def within(seconds: float) -> Iterator[None]:
-    began = time.monotonic()
-    yield
-    assert time.monotonic() - began < seconds
-
-
 def calls(server: Server) -> int:
     """How many scripts the server was asked for since it began."""
     with redis.Redis.from_url(server.url) as raw:
@@ -47,25 +40,27 @@ def calls(server: Server) -> int:
     )
 
 
-def test_all_goodbyes_of_a_queue_together_take_about_a_second(tmp_server: Start) -> None:
+def test_all_goodbyes_of_a_queue_together_take_about_a_second(
+    tmp_server: Start, witness: Witness
+) -> None:
     server = tmp_server()
     queue = Queue("work", url=server.url)
     for _ in range(5):
         queue.on("added", print)
-    with frozen(server), within(4):
+    with frozen(server), witness.within(4):
         queue.close()
 
 
-def test_a_context_that_ends_says_goodbye_once(tmp_server: Start) -> None:
+def test_a_context_that_ends_says_goodbye_once(tmp_server: Start, witness: Witness) -> None:
     server = tmp_server()
     queue = Queue("work", url=server.url)
     events = queue.events()
     events.__enter__()
-    with frozen(server), within(3):
+    with frozen(server), witness.within(3):
         events.__exit__()
 
 
-def test_awaited_goodbyes_take_about_a_second(tmp_server: Start) -> None:
+def test_awaited_goodbyes_take_about_a_second(tmp_server: Start, witness: Witness) -> None:
     server = tmp_server()
 
     async def main() -> None:
@@ -74,7 +69,7 @@ def test_awaited_goodbyes_take_about_a_second(tmp_server: Start) -> None:
             await mail.on("added", print)
         events = mail.events()
         await events.__aenter__()
-        with frozen(server), within(4):
+        with frozen(server), witness.within(4):
             await events.__aexit__()
             await mail.close()
 

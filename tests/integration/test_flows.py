@@ -74,7 +74,7 @@ async def test_the_same_on_an_event_loop(queue: Queue) -> None:
     first = await awaited.enqueue(jobs.add_async, 1)
     second = await awaited.enqueue(jobs.sum_of_parents_async, queue.url, depends_on=first)
     with at_work(queue):
-        assert await second.wait(10) == 1
+        assert await second.wait(60) == 1
     assert [parent.id for parent in await awaited.parents(second.id)] == [first.id]
     await awaited.close()
 

@@ -109,7 +109,7 @@ def test_a_debounced_job_runs_once_with_the_latest_arguments(queue: Queue) -> No
     with at_work(queue, modules=MODULES):
         for i in range(5):
             job = queue.enqueue(folded.index, "a", i, unique=debounce("100ms"))
-        assert job.wait(10) == "a 4"
+        assert job.wait(60) == "a 4"
     assert jobs.seen == [("a", 4)]
 
 
@@ -276,4 +276,4 @@ def test_a_fold_of_one_queue_is_good_in_no_other(queue: Queue, signing: str, dir
 def test_whoever_waits_gets_the_result_of_the_job_that_has_the_item(queue: Queue) -> None:
     with at_work(queue, modules=MODULES):
         added = [queue.gather("w", line, into=folded.write, quiet="50ms") for line in LINES]
-        assert [job.wait(10) for job in added] == [7] * 7
+        assert [job.wait(60) for job in added] == [7] * 7

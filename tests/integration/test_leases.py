@@ -86,7 +86,7 @@ def test_a_renewal_that_fails_is_followed_by_others(
 
     leases = Leases(one_url, SERVER_CLOCK, 0.04, held, lambda channel, id: None)
     leases.start()
-    assert again.wait(10)
+    assert again.wait(60)
     leases.stop()
-    leases.join(10)
+    leases.join(60)
     assert "Leases were not renewed this time" in caplog.text

@@ -13,6 +13,7 @@ import redis
 
 from bide import AsyncQueue, Fail, Job, Queue, RetryLater, State, UsageError
 from bide.limits import Limits
+from tests.faults.witness import Witness
 from tests.integration import jobs, surface
 from tests.integration.workers import at_work, burst, claims, eventually
 
@@ -33,7 +34,7 @@ def kinds(job: Job[Any]) -> list[str]:
 
 
 def results(ended: Sequence[Job[float]]) -> list[float]:
-    return [job.wait(10) for job in ended]
+    return [job.wait(60) for job in ended]
 
 
 def gaps(times: Sequence[float]) -> list[float]:
@@ -113,16 +114,15 @@ def test_what_runs_is_no_more_than_is_allowed_in_the_whole_fleet(queue: Queue) -
         assert kinds(waiting) == ["max active"]
         jobs.gate.set()
         for job in made:
-            job.wait(10)
+            job.wait(60)
 
 
-def test_who_waits_for_a_slot_is_told_when_one_is_free(queue: Queue) -> None:
+def test_who_waits_for_a_slot_is_told_when_one_is_free(queue: Queue, witness: Witness) -> None:
     """And does not wait until it looks by itself, which is two seconds."""
     queue.configure(max_active=1)
-    with at_work(queue, concurrency=1), at_work(queue, concurrency=1):
-        made = [queue.enqueue(surface.started_async) for _ in range(30)]
-        times = [job.wait(10) for job in made]
-    assert sorted(gaps(times))[len(times) // 2] < 0.5
+    with at_work(queue, concurrency=1), at_work(queue, concurrency=1), witness.within(15):
+        for job in [queue.enqueue(surface.started_async) for _ in range(30)]:
+            job.wait(90)
 
 
 def test_limited_workers_sleep_until_a_job_may_begin(queue: Queue, direct: redis.Redis) -> None:
@@ -145,9 +145,9 @@ def test_held_workers_sleep_until_the_hold_ends(queue: Queue, direct: redis.Redi
         eventually(lambda: queue.counts().limits.held_until)
         others = [queue.enqueue(surface.started_async) for _ in range(100)]
         before = claims(direct, queue)
-        until = first.wait(10)
+        until = first.wait(60)
         for job in others:
-            assert job.wait(10) >= until
+            assert job.wait(60) >= until
         made = claims(direct, queue) - before
     print(f"claims: {made}")
     assert made <= 30
@@ -160,7 +160,7 @@ def test_resume_lets_a_held_queue_go_on(queue: Queue) -> None:
         job = queue.enqueue(surface.started_async)
         assert kinds(job) == ["held"]
         queue.resume()
-        job.wait(10)
+        job.wait(60)
 
 
 # -- why it has not run
@@ -178,7 +178,7 @@ def test_a_job_says_why_it_has_not_run(queue: Queue) -> None:
     assert kinds(job) == ["paused", "no worker"]
     queue.resume()
     with at_work(queue):
-        job.wait(10)
+        job.wait(60)
     assert job.why() == []
 
 
@@ -186,7 +186,7 @@ def test_a_rate_says_until_when(queue: Queue) -> None:
     queue.configure(rate="1/h")
     first, second = (queue.enqueue(surface.started_async) for _ in range(2))
     with at_work(queue):
-        first.wait(10)
+        first.wait(60)
         (reason,) = second.why()
     assert reason.kind == "limited"
     assert reason.until is not None
@@ -201,8 +201,8 @@ def test_a_busy_worker_is_a_reason_and_a_task_that_none_serves(queue: Queue) -> 
         waiting = queue.enqueue(surface.started_async)
         eventually(lambda: kinds(waiting) in (["busy"], ["next"]))
         jobs.gate.set()
-        running.wait(10)
-        waiting.wait(10)
+        running.wait(60)
+        waiting.wait(60)
         stray = queue.enqueue("nowhere:at_all")
         eventually(lambda: stray.refresh().status is State.DELAYED)
         assert kinds(stray)[0] == "not due"

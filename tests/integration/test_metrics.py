@@ -60,7 +60,7 @@ def test_workers_tell_what_they_have_done(tmp_path: Path, one_url: str, executor
         queue.enqueue("shop:slow", "no number", retry=0)
         queue.enqueue("shop:block", 0.02, delay=0.02)
         settled = "bide_worker_settled_jobs_total"
-        eventually(lambda: scrape(unit).get((settled, "default", "complete")) == 4, 30)
+        eventually(lambda: scrape(unit).get((settled, "default", "complete")) == 4)
         seen = scrape(unit)
         assert seen[settled, "default", "fail"] == 1
         assert seen[settled, "default", "crash"] == 0
@@ -85,12 +85,12 @@ def test_what_a_dead_worker_has_done_still_counts(tmp_path: Path, one_url: str) 
         unit.logged("serves")
         queue.enqueue("shop:pid")
         done = ("bide_worker_settled_jobs_total", "default", "complete")
-        eventually(lambda: scrape(unit).get(done) == 1, 30)
+        eventually(lambda: scrape(unit).get(done) == 1)
         queue.enqueue("shop:leave", 3, on_crash="fail")
-        eventually(lambda: scrape(unit)["bide_worker_deaths_total",] == 1, 30)
+        eventually(lambda: scrape(unit)["bide_worker_deaths_total",] == 1)
         unit.logged("serves", 2)
         queue.enqueue("shop:pid")
-        eventually(lambda: scrape(unit).get(done) == 2, 30)
+        eventually(lambda: scrape(unit).get(done) == 2)
         assert scrape(unit)["bide_worker_processes",] == 1
         unit.signal(signal.SIGTERM)
         assert unit.wait() == 0

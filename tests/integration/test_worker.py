@@ -68,7 +68,7 @@ def test_a_burst_hears_of_what_comes_while_a_job_runs(queue: Queue, raw: redis.R
         return any(client["cmd"] == "blpop" for client in clients)
 
     eventually(listens)
-    queue.enqueue(jobs.add, 1).wait(10)
+    queue.enqueue(jobs.add, 1).wait(60)
     jobs.gate.set()
     assert working.result() == 2
 
@@ -241,6 +241,17 @@ def test_a_lease_is_renewed_while_a_coroutine_blocks_the_event_loop(queue: Queue
     assert queue.counts().totals["reclaimed"] == 0
 
 
+def test_a_lease_may_be_long(queue: Queue, raw: redis.Redis) -> None:
+    """For a day no renewal is due; what a renewal may take is bounded all the same."""
+    job = queue.enqueue(jobs.wait_async)
+    with running(worker(queue, lease="1d")):
+        jobs.wait_seen(1)
+        ends = raw.zscore(queue.keys["active"], job.id)
+        assert ends is not None
+        assert ends - job.due.timestamp() * 1e6 >= 86_400_000_000
+    assert job.refresh().status is State.COMPLETED
+
+
 def test_the_first_stop_lets_running_jobs_finish(queue: Queue) -> None:
     job = queue.enqueue(jobs.wait_async)
     stopping = worker(queue)
@@ -385,5 +396,5 @@ def test_a_worker_leaves_nothing_but_finished_jobs_behind(queue: Queue) -> None:
     assert (counts.active, counts.idle_workers, counts.completed) == (0, 0, 2)
     for thread in threading.enumerate():
         if thread.name not in before:
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()

@@ -117,7 +117,7 @@ def test_a_callback_that_leaves_ends_no_worker(
     job = queue.enqueue(task, 2, 3, on_success=callback)
     after = queue.enqueue(jobs.add, 1, 1, delay=0.05)
     with at_work(queue, modules=MODULES):
-        assert after.wait(10) == 2
+        assert after.wait(60) == 2
     assert job.refresh().status is State.COMPLETED
 
 

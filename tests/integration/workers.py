@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -12,7 +11,19 @@ from typing import Any
 import redis
 
 from bide import Queue, Worker
+from tests.faults.eventually import PATIENCE, eventually
 from tests.integration import jobs
+
+__all__ = [
+    "MODULES",
+    "Later",
+    "at_work",
+    "burst",
+    "claims",
+    "eventually",
+    "listeners",
+    "worker",
+]
 
 MODULES = ("tests.integration.jobs", "tests.integration.surface")
 
@@ -41,7 +52,7 @@ def at_work(*queues: Queue, **options: Any) -> Iterator[Worker]:
     finally:
         jobs.gate.set()
         one.stop()
-        thread.join(20)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
 
 
@@ -49,18 +60,6 @@ def listeners(queue: Queue, channel: str) -> int:
     """How many listen on a channel of a queue."""
     ((_, count),) = queue._client._redis.pubsub_numsub(queue.keys[channel])
     return int(count)
-
-
-def eventually(
-    condition: Callable[[], object],
-    seconds: float = 10,
-    told: Callable[[], str] = lambda: "it never came to be",
-) -> None:
-    """Look until it is so; for what lies on a server, which tells nobody."""
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, told()
-        time.sleep(0.005)
 
 
 class Later:
@@ -83,7 +82,7 @@ class Later:
     def ended(self) -> bool:
         return not self._thread.is_alive()
 
-    def result(self, within: float = 15) -> Any:
+    def result(self, within: float = PATIENCE) -> Any:
         """What it returned; raises what it raised."""
         self._thread.join(within)
         assert self.ended, f"it still goes on after {within} s"

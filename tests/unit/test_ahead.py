@@ -38,7 +38,7 @@ def quick(number: int) -> None:
 
 
 def slow(number: int) -> None:
-    gate.wait(30)
+    gate.wait(90)
     quick(number)
 
 

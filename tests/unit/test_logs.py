@@ -107,7 +107,7 @@ def test_jobs_in_threads_and_on_a_loop_are_told_apart() -> None:
     met = threading.Barrier(2)
 
     def work() -> None:
-        met.wait(10)
+        met.wait(60)
         log.info("in a thread")
 
     async def main() -> None:

@@ -49,7 +49,7 @@ class Stand:
     def __exit__(self, *_: object) -> None:
         self.queue.close()
         # A process that was killed takes a moment.
-        eventually(lambda: marks() <= self._before | SHARED, 20, lambda: f"left are: {marked()}")
+        eventually(lambda: marks() <= self._before | SHARED, told=lambda: f"left are: {marked()}")
 
     def notes(self, what: str | None = None, id: str | None = None) -> list[Note]:
         """What was noted so far."""
@@ -58,7 +58,7 @@ class Stand:
 
     def wait(self, what: str, count: int = 1, id: str | None = None) -> list[Note]:
         """Wait until that was noted so often."""
-        eventually(lambda: len(self.notes(what, id)) >= count, 20)
+        eventually(lambda: len(self.notes(what, id)) >= count)
         return self.notes(what, id)
 
     def open(self, name: str) -> None:
@@ -107,7 +107,7 @@ class Shared(Stand):
         self._mark = f"{kin.MARK}={house._mark}".encode()
         SHARED.add(self._mark)
         count = len(house.slots) * (2 if self.executor == "fork" else 1)
-        eventually(lambda: len(forked_by(house._nursery.pid)) == count, 20)
+        eventually(lambda: len(forked_by(house._nursery.pid)) == count)
         self._fresh = self._open()
         return self
 
@@ -128,7 +128,7 @@ class Shared(Stand):
         and not what it looks at this very moment.
         """
         house: Any = self.working._running._house  # type: ignore[union-attr]
-        eventually(lambda: all(slot.is_free for slot in house.slots), 20)
+        eventually(lambda: all(slot.is_free for slot in house.slots))
         passing = ("socket:", "/proc/")
         here = [what for what in descriptors().values() if not what.startswith(passing)]
         children = [len(descriptors(slot.pid)) for slot in house.slots]
@@ -146,7 +146,7 @@ def at_work(worker: Worker, queues: Any) -> Iterator[Worker]:
     thread.start()
     try:
         for queue in queues:
-            eventually(partial(listeners, queue, "asked"), 20)
+            eventually(partial(listeners, queue, "asked"))
         yield worker
     finally:
         if not worker._stops:

@@ -31,6 +31,7 @@ from bide.ids import new_id
 from bide.middleware import Middleware, use
 from bide.resource import Resource, resource
 from bide.worker.processes.kin import MARK
+from tests.faults.eventually import PATIENCE
 
 NOTES = "BIDE_TEST_NOTES"
 URL = "BIDE_TEST_URL"
@@ -61,7 +62,7 @@ def gate(name: str) -> Path:
     return Path(os.environ.get(NOTES, os.devnull) + "." + name)
 
 
-def wait_for(name: str, seconds: float = 30) -> None:
+def wait_for(name: str, seconds: float = PATIENCE) -> None:
     until = time.monotonic() + seconds
     while not gate(name).exists() and time.monotonic() < until:
         time.sleep(0.003)
@@ -202,7 +203,7 @@ async def held_async(name: str) -> str:
 def tidy_up() -> None:
     note("begun")
     try:
-        time.sleep(30)
+        time.sleep(3600)
     finally:
         note("tidied", current_job().cancelled)
 
@@ -210,7 +211,7 @@ def tidy_up() -> None:
 async def tidy_up_async() -> None:
     note("begun")
     try:
-        await asyncio.sleep(30)
+        await asyncio.sleep(3600)
     finally:
         note("tidied", current_job().cancelled)
 
@@ -221,21 +222,21 @@ def backtrack() -> None:
 
 def raise_in_finally() -> None:
     try:
-        time.sleep(30)
+        time.sleep(3600)
     finally:
         raise LookupError("from the finally")
 
 
 async def raise_in_finally_async() -> None:
     try:
-        await asyncio.sleep(30)
+        await asyncio.sleep(3600)
     finally:
         raise LookupError("from the finally")
 
 
 def swallow() -> str:
     with suppress(bide.JobTimeout):
-        time.sleep(30)
+        time.sleep(3600)
     return "swallowed"
 
 
@@ -336,7 +337,7 @@ registering = Queue("unused", url="redis://127.0.0.1:1")
 @registering.task(timeout=0.1, retry=Retry(1, backoff="fixed", base=0))
 def brief() -> None:
     note("begun")
-    time.sleep(30)
+    time.sleep(3600)
 
 
 # -- what processes share, and do not

@@ -39,12 +39,12 @@ def test_a_job_is_asked_again_where_it_runs_now(
     slot.born(one.pid)
     slot.row.begin(5, 0.0)
     slot.ask(5, 0.0)
-    assert one.wait(10) == -signal.SIGUSR1
+    assert one.wait(60) == -signal.SIGUSR1
     slot.ask(5, 1.0)  # nobody hears that
     slot.born(two.pid)
     assert slot.row.asked == 0
     slot.ask(5, 9.0)
-    assert two.wait(10) == -signal.SIGUSR1
+    assert two.wait(60) == -signal.SIGUSR1
     assert not slot.killed, "its grace began when it was asked itself"
 
 
@@ -55,7 +55,7 @@ def test_it_is_asked_again_as_long_as_it_goes_on(
     slot.row.ask(5)
     slot.pid = sleepers[0].pid  # which could not hear, the first time
     slot.ask(5, 0.0)
-    assert sleepers[0].wait(10) == -signal.SIGUSR1
+    assert sleepers[0].wait(60) == -signal.SIGUSR1
 
 
 def test_a_child_that_leaves_is_not_counted_on_whenever_it_is_known(slot: Slot) -> None:

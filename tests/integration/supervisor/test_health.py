@@ -36,7 +36,7 @@ def test_it_is_live_at_once_and_ready_when_workers_have_begun(tmp_path: Path, on
         assert ask(unit, "/readyz") == (503, "worker 1 has not begun")
         unit.open_gate()
         unit.logged("serves", 2)
-        eventually(lambda: ask(unit, "/readyz") == (200, "ok"), 30)
+        eventually(lambda: ask(unit, "/readyz") == (200, "ok"))
         assert ask(unit, "/livez?verbose=1") == (200, "ok")
         assert ask(unit, "/livez", "HEAD") == (200, "")
         assert ask(unit, "/") == (404, "there is /livez, /readyz, /metrics")

@@ -161,7 +161,7 @@ def test_one_that_has_not_begun_stops_at_once(tmp_path: Path, one_url: str, exec
         "    yield 1\n"
     )
     with started(tmp_path, one_url, "hangs", "-w", "1", "-x", executor) as unit:
-        eventually((tmp_path / "opening").exists, 30)
+        eventually((tmp_path / "opening").exists)
         unit.signal(signal.SIGTERM)
         unit.logged("stopped before it had begun")
         assert unit.wait() == 0

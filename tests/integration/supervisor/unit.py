@@ -82,7 +82,7 @@ class Unit:
 
     def logged(self, pattern: str, times: int = 1) -> list[str]:
         """Wait until something was logged so often."""
-        eventually(lambda: len(re.findall(pattern, self.log)) >= times, 30)
+        eventually(lambda: len(re.findall(pattern, self.log)) >= times)
         return re.findall(pattern, self.log)
 
     def members(self) -> list[int]:
@@ -91,7 +91,7 @@ class Unit:
 
     def saw(self, name: str) -> None:
         """Wait until a task has noted something."""
-        eventually((self.home / "seen" / name).exists, 30)
+        eventually((self.home / "seen" / name).exists)
 
     def open_gate(self) -> None:
         """Let slow tasks end."""
@@ -122,7 +122,7 @@ def started(home: Path, url: str, *args: str, **env: str) -> Iterator[Unit]:
         )
     try:
         yield Unit(home, process, log)
-        eventually(lambda: not marked(mark), 30)
+        eventually(lambda: not marked(mark))
     finally:
         process.kill()
         for pid in marked(mark):

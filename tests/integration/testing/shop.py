@@ -95,7 +95,7 @@ def stumble(times: int) -> int:
 @mail.task
 def hold() -> None:
     begun.set()
-    gate.wait(30)
+    gate.wait(90)
 
 
 @events.task

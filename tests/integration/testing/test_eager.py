@@ -284,7 +284,7 @@ async def test_also_in_awaited_code() -> None:
             await shop.events.pause()
         job = await shop.events.enqueue(shop.snooze)
         with pytest.raises(JobNotFinished, match="in eager mode nothing runs later"):
-            await job.wait(5)
+            await job.wait(60)
 
 
 def test_a_name_that_leads_nowhere() -> None:

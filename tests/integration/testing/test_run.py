@@ -157,7 +157,7 @@ async def test_under_an_event_loop_it_is_awaited(bed: TestBed) -> None:
     assert thread != threading.get_ident()
     assert tenant == "acme"
     assert shop.tenant.get() == "acme"
-    assert await first.wait(5) == "events"
+    assert await first.wait(60) == "events"
 
 
 @pytest.mark.anyio
