@@ -26,6 +26,7 @@ from hypothesis import settings
 from bide import logs
 from bide.embedded import Server, wheel_server
 from tests.faults.proxy import Proxy
+from tests.faults.witness import Witness
 from tests.servers.programs import distribution_server
 
 settings.register_profile("unhurried", deadline=None)  # a busy machine is no counterexample
@@ -119,6 +120,13 @@ def signing(monkeypatch: pytest.MonkeyPatch) -> str:
     """A key of this process, and of those that it starts."""
     monkeypatch.setenv("BIDE_SIGNING_KEYS", keys := f"one:{'1' * 32}")
     return keys
+
+
+@pytest.fixture
+def witness() -> Iterator[Witness]:
+    """Looks at how long this process and its servers wait for a processor."""
+    with Witness() as witness:
+        yield witness
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
 from bide import sync
+from bide.connection import REPLY_TIMEOUT
+from bide.dialogue import PATIENCE
 from bide.errors import BideError
 from bide.ids import short_id
 from bide.job import Claimed
@@ -65,7 +67,10 @@ class Leases(threading.Thread):
         super().__init__(name="bide-leases", daemon=True)
         self._interval = lease / 4
         self._client = sync.Client(
-            url, clock=clock, patience=self._interval / 2, reply_timeout=max(0.5, self._interval)
+            url,
+            clock=clock,
+            patience=min(self._interval / 2, PATIENCE),
+            reply_timeout=min(max(0.5, self._interval), REPLY_TIMEOUT),
         )
         self._lease_us = round(lease * 1e6)
         self._held = held
