@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -54,6 +58,21 @@ def test_the_manager_is_forgotten_so_that_children_do_not_answer_it() -> None:
     assert notifier.every == 1.5
     assert environment == {"HOME": "/"}
     notifier.say("READY=1")  # nobody listens there: no error
+
+
+def test_a_manager_that_reads_nothing_holds_up_nobody(tmp_path: Path) -> None:
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(path)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as full:
+            full.setblocking(False)
+            with suppress(BlockingIOError):
+                while True:
+                    full.sendto(b"STATUS=", path)
+        saying = Thread(target=Notifier({"NOTIFY_SOCKET": path}).say, args=("x",), daemon=True)
+        saying.start()
+        saying.join(60)
+        assert not saying.is_alive()
 
 
 def test_a_watchdog_of_another_process_is_none_of_ours() -> None:

@@ -6,6 +6,10 @@ import os
 import socket
 from collections.abc import MutableMapping
 from contextlib import suppress
+from typing import Final
+
+_PATIENCE: Final = 1.0
+"""Seconds to wait while systemd has more messages than it reads: the event loop waits, too."""
 
 
 class Notifier:
@@ -22,9 +26,10 @@ class Notifier:
             self.every = int(watchdog) / 2e6
 
     def say(self, *words: str) -> None:
-        """Send assignments such as `READY=1`."""
+        """Send assignments such as `READY=1`; drops them where systemd does not take them."""
         if not self._path:
             return
         address = f"\0{self._path[1:]}" if self._path.startswith("@") else self._path
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
+            line.settimeout(_PATIENCE)
             line.sendto("\n".join(words).encode(), address)
