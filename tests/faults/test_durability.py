@@ -181,7 +181,9 @@ def test_what_was_confirmed_is_there_when_its_master_has_died(kind: str) -> None
         queue = Queue("mail", url=nodes.url)
         jobs = [queue.enqueue(TASK, i, durability="replica") for i in range(50)]
         assert {job.confirmed for job in jobs} == {"replica"}
-        nodes.kill(nodes.owner(KEYS["meta"]) if kind == "cluster" else nodes.master)
+        master = nodes.owner(KEYS["meta"]) if kind == "cluster" else nodes.master
+        nodes.kill(master)
+        nodes.fail_over(master) if kind == "cluster" else nodes.fail_over()
         found = queue.fetch_many([job.id for job in jobs])
         assert all(found)
         queue.close()

@@ -13,6 +13,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from bide.embedded import Server
+from tests.faults.eventually import eventually
 
 Address = tuple[str, int]
 
@@ -63,6 +64,17 @@ class Node:
             return str(self.client.role()[0])
         except ERRORS:
             return ""
+
+    def passed_on(self) -> None:
+        """Wait until what a master has now is on its replicas."""
+        at = self.client.info("replication")["master_repl_offset"]
+
+        def has_come() -> bool:
+            told = self.client.info("replication")
+            offsets = [told[f"slave{i}"]["offset"] for i in range(told["connected_slaves"])]
+            return bool(offsets) and min(offsets) >= at
+
+        eventually(has_come)
 
     def kill(self) -> None:
         """As a crash would: what it had not written or passed on is lost."""

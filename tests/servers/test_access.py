@@ -56,7 +56,7 @@ def works(url: str) -> None:
     with contextlib.closing(queue):
         job = queue.enqueue(JOB, 1, 2)
         assert Worker([queue], modules=["tests.integration.jobs"]).work(burst=True) == 1
-        assert job.wait(10) == 3
+        assert job.wait(60) == 3
 
 
 def test_a_user_with_few_rights(guarded: str, servers: Servers) -> None:

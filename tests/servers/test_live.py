@@ -49,18 +49,6 @@ def master_of(servers: Servers, queue: str) -> Node:
     return servers.owner(keys_of(queue)["meta"])
 
 
-def passed_on(master: Node) -> None:
-    """Wait until what the master has now is on a replica."""
-    told = master.client.info("replication")
-    at = told["master_repl_offset"]
-
-    def has_come() -> bool:
-        told = master.client.info("replication")
-        return any(told[f"slave{i}"]["offset"] >= at for i in range(told["connected_slaves"]))
-
-    eventually(has_come)
-
-
 def test_slots_move_under_load(nodes: Cluster, crew: Crew, producers: Start) -> None:
     crew.workers_at_work(2, nodes.url, *WORKER)
     load = producers(nodes.url, *QUEUES)
@@ -98,7 +86,7 @@ def test_sentinels_that_are_asked_to_fail_over(
     load = producers(trio.url, *QUEUES)
     load.go_on()
     before = set(load.acknowledged)
-    passed_on(trio.master)
+    trio.master.passed_on()
     trio.fail_over()
     load.go_on()
     ends_well(trio, crew, load, lost=set(load.acknowledged) - before)
@@ -122,7 +110,7 @@ def test_a_master_is_lost(
     load.go_on()
     before = set(load.acknowledged)
     master = master_of(servers, "mail")
-    passed_on(master)
+    master.passed_on()
     lose(master)
     try:
         servers.fail_over(master) if isinstance(servers, Cluster) else servers.fail_over()
