@@ -6,7 +6,7 @@ this run gives, and no more.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -28,6 +28,8 @@ class Happened(NamedTuple):
     """Whom it hit, by the names they were given; None for all."""
     excuses: bool = True
     """Whether a job may run once more because of it; else it must have cost nothing but time."""
+    is_starvation: bool = False
+    """Whether it was no fault: the machine had no processor for it (`tests/faults/witness.py`)."""
 
     def explains(self, run: Line, next_run: Line) -> bool:
         """Whether it can have kept the outcome of a run from being applied."""
@@ -54,6 +56,8 @@ class Account:
     early: int = 0
     explained: int = 0
     """Runs that were one too many, with a fault each that explains them."""
+    starved: int = 0
+    """How many of these by a machine that had no processor for the worker."""
     unexplained: int = 0
     findings: list[str] = field(default_factory=list)
     recoveries: list[float] = field(default_factory=list)
@@ -78,6 +82,8 @@ class Books:
         self.happened = happened
         self.lines = lines
         self._real_clock = real_clock
+        self.starved: Counter[str] = Counter()
+        """How often each job ran once more because its worker had no processor."""
         self.begun: dict[str, list[Line]] = defaultdict(list)
         self.done: dict[str, list[Line]] = defaultdict(list)
         for line in lines:
@@ -165,13 +171,16 @@ class Books:
                 yield f"an attempt of {id} came after the next one"
 
     def _duplicates(self, account: Account) -> None:
-        """3: an attempt runs once, and at most once more for each fault that explains it."""
+        """3: an attempt runs once, and at most once more for each fault that explains it.
+
+        Starvation is looked at last: what a fault explains needs no other cause.
+        """
         for id, runs in self.begun.items():
             by_attempt: dict[int, list[Line]] = defaultdict(list)
             for run in runs:
                 by_attempt[run.attempt].append(run)
             for attempt, again in sorted(by_attempt.items()):
-                unused = list(self.happened)
+                unused = sorted(self.happened, key=lambda cause: cause.is_starvation)
                 for run, next_run in pairwise(sorted(again, key=lambda run: run.token)):
                     cause = next((h for h in unused if h.explains(run, next_run)), None)
                     if cause is None:
@@ -180,9 +189,12 @@ class Books:
                             f"{id} ran again in attempt {attempt}, by {next_run.worker} after "
                             f"{run.worker}, and no fault explains it"
                         )
-                    else:
-                        account.explained += 1
-                        unused.remove(cause)
+                        continue
+                    unused.remove(cause)
+                    account.explained += 1
+                    if cause.is_starvation:
+                        account.starved += 1
+                        self.starved[id] += 1
 
     def _recoveries(self) -> Iterator[float]:
         """How long each job took that a fault held up.
@@ -198,6 +210,8 @@ class Books:
             if not self._real_clock:
                 due_us = asked.asked_us + round(self.jobs[id].delay * 1e6)
             for fault in self.happened:
+                if fault.is_starvation:
+                    continue
                 since_us = fault.from_us if fault.workers else fault.until_us
                 if any(fault.from_us <= end.real_us < since_us for end in ends):
                     continue

@@ -23,7 +23,10 @@ class Span(NamedTuple):
 
 
 def spans(lines: Iterable[Line], happened: Sequence[Happened]) -> list[Span]:
-    """What ran when; a run that came to no end ran until its worker was hit."""
+    """What ran when; a run that came to no end ran until its worker was hit.
+
+    One whose worker was starved ran until its job began elsewhere: its lease had passed by then.
+    """
     begun: dict[tuple[str, int], Line] = {}
     ends: dict[tuple[str, int], int] = {}
     for line in lines:
@@ -31,10 +34,19 @@ def spans(lines: Iterable[Line], happened: Sequence[Happened]) -> list[Span]:
             begun[line.id, line.token] = line
         elif line.what in ("done", "raised"):
             ends[line.id, line.token] = line.real_us
+    starvations = [h for h in happened if h.is_starvation]
+    faults = [h for h in happened if not h.is_starvation]
     found = []
     for run, line in begun.items():
-        hits = [h.from_us for h in happened if h.hit(line) and h.from_us >= line.real_us]
+        hits = [h.from_us for h in faults if h.hit(line) and h.from_us >= line.real_us]
         until_us = ends.get(run, min(hits, default=line.real_us))
+        passed_on = [
+            other.real_us
+            for other in begun.values()
+            if other.id == line.id and other.token > line.token
+            if any(h.explains(line, other) for h in starvations)
+        ]
+        until_us = min([until_us, *passed_on])
         found.append(Span(line.real_us, max(until_us, line.real_us + 1), line.id))
     return sorted(found)
 

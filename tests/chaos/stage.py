@@ -82,6 +82,13 @@ class Stage:
         return self._client(self.owner.server if self.several is not None else self.server)
 
     @property
+    def servers(self) -> list[Server]:
+        """All that there are, or the one that has the queue now."""
+        if self.several is None:
+            return [self.server]
+        return [node.server for node in self.several.nodes]
+
+    @property
     def owner(self) -> Node:
         """Of several servers, the one that has the queue now."""
         node: Node

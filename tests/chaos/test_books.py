@@ -129,6 +129,19 @@ def test_one_fault_explains_one_run_of_a_job_and_no_more() -> None:
     assert (account.explained, account.unexplained) == (1, 1)
 
 
+def test_starvation_explains_what_no_fault_does_and_is_counted_apart() -> None:
+    world = as_rerun(World())
+    starved = Happened(T + 5, T + 25, frozenset({"w1"}), is_starvation=True)
+    world.happened = [starved]
+    account = world.account()
+    assert (account.explained, account.starved, account.unexplained) == (1, 1, 0)
+    assert account.recoveries == [], "the machine's time is no fault's"
+    world.happened = [starved, Happened(T + 15, T + 15, frozenset({"w1"}))]
+    assert (world.account().explained, world.account().starved) == (1, 0)
+    world.happened = [starved._replace(workers=frozenset({"w2"}))]
+    assert world.account().unexplained == 1
+
+
 def replace_token(line: Line, at: int) -> Line:
     return line._replace(token=T + at, real_us=T + at)
 

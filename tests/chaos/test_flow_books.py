@@ -43,6 +43,15 @@ def one_beside_what_was_killed() -> Iterable[str]:
     return flows.too_many(found, 1, "of g")
 
 
+def test_a_run_whose_worker_was_starved_ends_where_its_job_begins_elsewhere() -> None:
+    again = [line("begun", 5, "a", worker="w2"), line("done", 6, "a", token=T + 5, worker="w2")]
+    lines = [*run("a", 1, 9), *again, *run("b", 7, 8)]
+    starved = Happened(T + 1, T + 5, frozenset({"w1"}), is_starvation=True)
+    for happened, ends in (([], 9), ([starved], 5), ([starved._replace(until_us=T)], 9)):
+        first = flows.spans(lines, happened)[0]
+        assert (first.from_us - T, first.until_us - T) == (1, ends)
+
+
 def three_in_a_second() -> Iterable[str]:
     lines = [line("begun", at, f"{at}") for at in (0, SECOND_US - 1, SECOND_US, 2 * SECOND_US)]
     assert list(flows.too_fast(lines, 2)) == []

@@ -19,8 +19,6 @@ from tests.servers.nodes import Node
 from tests.servers.sentinel import sentinel
 
 META = keys_of(QUEUE)["meta"]
-LAG_US = 500_000
-"""How far a replica may be behind on a machine at work."""
 
 
 class _OfSeveral(Fault):
@@ -80,7 +78,7 @@ class OwnerKilled(_OfSeveral):
     def inject(self, scene: Scene, injection: Injection) -> None:
         owner = scene.stage.owner
         scene.stage.look_at_scripts()
-        since_us = now_us() - LAG_US
+        since_us = passed_on(owner)
         happened = scene.hit()
         owner.kill()
         scene.stage.several.fail_over(owner)
@@ -132,7 +130,7 @@ class MasterKilled(_OfSentinels):
     def inject(self, scene: Scene, injection: Injection) -> None:
         master = scene.stage.several.master
         scene.stage.look_at_scripts()
-        since_us = now_us() - LAG_US
+        since_us = passed_on(master)
         happened = scene.hit()
         killed = injection.number % 2 == 1
         if killed:
@@ -153,10 +151,17 @@ class MasterFrozen(MasterKilled):
         freeze(scene, scene.stage.owner, scene.stage.several.fail_over)
 
 
+def passed_on(master: Node) -> int:
+    """A moment, and what the master had by then is on its replicas now."""
+    since_us = now_us()
+    master.passed_on()
+    return since_us
+
+
 def freeze(scene: Scene, master: Node, fail_over: Callable[[], object]) -> None:
     """Have a master hang until another has taken over and the work has gone on there."""
     scene.stage.look_at_scripts()
-    since_us = now_us() - LAG_US
+    since_us = passed_on(master)
     happened = scene.hit()
     master.freeze()
     try:

@@ -178,7 +178,7 @@ class Full(Fault):
             eventually(lambda: scene.load.refusals.get("ServerFull", 0) > refused)
         scene.last(injection.drawn["seconds"])
 
-        eventually(scene.stage.is_drained, 15)  # though there is no room; nothing new comes in
+        eventually(scene.stage.is_drained)  # though there is no room; nothing new comes in
         scene.direct.config_set("maxmemory", 0)
         scene.over(happened)
 

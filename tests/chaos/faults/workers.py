@@ -140,7 +140,9 @@ class Poison(Fault):
                 most = 10 if self.hits_neighbours else 3
                 if len(runs) > most:
                     yield f"{id} was tried {len(runs)} times, not {most}"
-            elif not self.hits_neighbours and len(runs) > books.jobs[id].attempts:
+            elif (
+                not self.hits_neighbours and len(runs) - books.starved[id] > books.jobs[id].attempts
+            ):
                 yield f"{id} ran again because of its neighbour"
         for id, raw in books.holding.hashes["notes"].items():
             if id.startswith("deadly") and not self.hits_neighbours and b"SIGKILL" not in raw:
