@@ -6,6 +6,7 @@ operation completes without there having been an n-th.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -15,6 +16,7 @@ from anyio.from_thread import start_blocking_portal
 
 from bide import aio, sync
 from bide.command import Command
+from bide.embedded import Server
 from tests.faults.crew import Crew
 
 T = TypeVar("T")
@@ -75,6 +77,8 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
 
 
 @pytest.fixture
-def crew(tmp_path: Path) -> Iterator[Crew]:
+def crew(tmp_path: Path, one_server: Server) -> Iterator[Crew]:
+    """Workers; they wait for the server, and for this process, in which proxies run."""
     with Crew(tmp_path) as crew:
+        crew.beside.append(lambda: [one_server.pid, os.getpid()])
         yield crew

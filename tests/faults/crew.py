@@ -11,12 +11,14 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Self
 
 from tests.faults import jobs
 from tests.faults.eventually import PATIENCE, eventually
-from tests.faults.ledger import Ledger
+from tests.faults.ledger import Ledger, Line
+from tests.faults.witness import SERVER, Witness
 
 ROOT = Path(__file__).parents[2]
 SKEW = Path(__file__).parent / "skew"
@@ -85,6 +87,17 @@ class Crew:
         self._directory = directory
         self.ledger = Ledger(directory / "ledger")
         self.workers: list[WorkerProcess] = []
+        self.beside: list[Callable[[], Iterable[int]]] = []
+        """The processes that workers wait for: servers, and what lies between."""
+        self.witness = Witness(self._watched)
+
+    def _watched(self) -> dict[int, str]:
+        beside = {pid: f"{SERVER} {pid}" for pids in self.beside for pid in pids()}
+        return beside | {w.pid: w.name for w in [*self.workers] if not w.ended}
+
+    def late_us(self, run: Line) -> int:
+        """How late a run began, less what its worker and server waited for a processor."""
+        return run.token - run.due_us - self.witness.waited_us(run.due_us, run.token)
 
     def env(self, skew: float | None = None, release: Path | None = None) -> dict[str, str]:
         """The environment of a process of the test's.
@@ -143,9 +156,11 @@ class Crew:
         return next(worker for worker in self.workers if worker.name == name.partition(".")[0])
 
     def __enter__(self) -> Self:
+        self.witness.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *exc: object) -> None:
+        self.witness.__exit__(*exc)
         for worker in self.workers:
             if not worker.ended:
                 worker.kill()

@@ -1,10 +1,13 @@
-"""What a sorted set on the server holds, in the types that the tests want."""
+"""What stands on the server, in the types that the tests want."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import redis
+
+from bide.keys import Keys
 
 
 def members(client: redis.Redis, key: str, start: int = 0, stop: int = -1) -> list[str]:
@@ -24,7 +27,13 @@ def size(client: redis.Redis, key: str) -> int:
     return int(found)
 
 
+def end_leases(client: redis.Redis, keys: Keys, ids: Iterable[str] | None = None) -> None:
+    """Have leases end now, all or those of some jobs; whoever claims next takes these."""
+    held = members(client, keys["active"]) if ids is None else ids
+    client.zadd(keys["active"], dict.fromkeys(held, 1), xx=True)
+
+
 def calls(client: redis.Redis) -> int:
     """How many scripts the server has run."""
     stats: Any = client.info("commandstats")
-    return int(stats["cmdstat_evalsha"]["calls"])
+    return int(stats.get("cmdstat_evalsha", {"calls": 0})["calls"])

@@ -240,7 +240,7 @@ def test_flows_survive_workers_that_are_killed(
         if n % 5 == 4:
             crew.workers[-1].kill()
             crew.workers_at_work(1, one_url, *options)
-    eventually(lambda: all(job.refresh().status == "completed" for job in last), 30)
+    eventually(lambda: all(job.refresh().status == "completed" for job in last))
     done = crew.ledger.count("done")
     kinds = ("one", "two", "three", "last")
     assert set(done) == {f"{kind}-{n}" for kind in kinds for n in range(20)}

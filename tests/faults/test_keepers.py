@@ -21,10 +21,11 @@ from tests.faults.look import members, scores, size
 
 KEEP = keys_of("mail")["keep"]
 PARK = keys_of("mail")["park"]
-DELAY = 0.7
+DELAY = 2.5
+"""Seconds until a job is due: until then its keepers are found, and lost."""
 
 ONE_GONE_US = 1_000_000
-"""Later than this without one keeper is too late: 50 ms, and much for a machine at work."""
+"""Later than this without one keeper is too late: 50 ms, and much for the way."""
 TWO_GONE_US = 4_000_000
 """Without both: 2 s, and as much."""
 
@@ -67,11 +68,15 @@ def run_of(crew: Crew, id: str) -> Line:
     return eventually(lambda: crew.ledger.lines("begun", id))[0]
 
 
-def all_ran_in_time(crew: Crew, direct: redis.Redis, lates: list[int], limit_us: int) -> None:
-    """Never early, not too late, and once, also after everyone who was frozen has woken up."""
+def all_ran_in_time(crew: Crew, direct: redis.Redis, runs: list[Line], limit_us: int) -> None:
+    """Never early, not too late, and once, also after everyone who was frozen has woken up.
+
+    What they waited for a processor does not count as late.
+    """
+    lates = [run.token - run.due_us for run in runs]
     print(f"{', '.join(f'{late / 1e3:.1f}' for late in lates)} ms late")
     assert min(lates) >= 0
-    assert max(lates) <= limit_us
+    assert max(crew.late_us(run) for run in runs) <= limit_us
     for worker in crew.workers:
         if not worker.ended:
             worker.thaw()
@@ -93,9 +98,8 @@ def test_a_keeper_that_is_gone_has_a_backup(
     keeper, backup = keepers_of(direct, crew, due_us)
     getattr(keeper, fate)()
     line = run_of(crew, "job")
-    late = line.token - due_us
-    assert line.pid == backup.pid or late > 100_000
-    all_ran_in_time(crew, direct, [late], ONE_GONE_US)
+    assert line.pid == backup.pid or line.token - due_us > 100_000
+    all_ran_in_time(crew, direct, [line], ONE_GONE_US)
 
 
 @pytest.mark.usefixtures("idle")
@@ -106,21 +110,20 @@ def test_both_keepers_gone_at_once_strand_nothing(
     due_us = enqueue(queue, "job")
     for keeper in keepers_of(direct, crew, due_us):
         getattr(keeper, fate)()
-    late = run_of(crew, "job").token - due_us
-    all_ran_in_time(crew, direct, [late], TWO_GONE_US)
+    all_ran_in_time(crew, direct, [run_of(crew, "job")], TWO_GONE_US)
 
 
 @pytest.mark.usefixtures("idle")
 def test_one_keeper_after_another_killed_until_one_worker_is_left(
     queue: Queue, direct: redis.Redis, crew: Crew
 ) -> None:
-    lates = []
+    runs = []
     for i in range(3):
         due_us = enqueue(queue, f"job-{i}")
         keeper, _ = keepers_of(direct, crew, due_us)
         keeper.kill()
-        lates.append(run_of(crew, f"job-{i}").token - due_us)
-    all_ran_in_time(crew, direct, lates, ONE_GONE_US)
+        runs.append(run_of(crew, f"job-{i}"))
+    all_ran_in_time(crew, direct, runs, ONE_GONE_US)
 
 
 @pytest.mark.usefixtures("idle")
@@ -128,15 +131,15 @@ def test_one_keeper_after_another_frozen_until_one_worker_is_left(
     queue: Queue, direct: redis.Redis, crew: Crew
 ) -> None:
     """Each still swallows a hint, as the server cannot know: that is the cost of a lost hint."""
-    lates, awake = [], {worker.name for worker in crew.workers}
+    runs, awake = [], {worker.name for worker in crew.workers}
     for i in range(3):
-        due_us = enqueue(queue, f"job-{i}")
+        enqueue(queue, f"job-{i}")
         promises = [crew.by_name(name).name for name in members(direct, KEEP)]
         keeper = next(name for name in [*promises, *awake] if name in awake)
         crew.by_name(keeper).freeze()
         awake.remove(keeper)
-        lates.append(run_of(crew, f"job-{i}").token - due_us)
-    all_ran_in_time(crew, direct, lates, TWO_GONE_US)
+        runs.append(run_of(crew, f"job-{i}"))
+    all_ran_in_time(crew, direct, runs, TWO_GONE_US)
 
 
 @pytest.mark.usefixtures("idle")
@@ -148,6 +151,5 @@ def test_a_hint_that_a_frozen_sleeper_swallows_costs_a_bounded_wait(
     frozen = [crew.by_name(name) for name in names[1:]]
     for worker in frozen:
         worker.freeze()
-    job = queue.enqueue(f"{JOBS}:quick", job_id="job")
-    late = run_of(crew, "job").token - round(job.due.timestamp() * 1e6)
-    all_ran_in_time(crew, direct, [late], TWO_GONE_US)
+    queue.enqueue(f"{JOBS}:quick", job_id="job")
+    all_ran_in_time(crew, direct, [run_of(crew, "job")], TWO_GONE_US)

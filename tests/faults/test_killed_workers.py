@@ -5,15 +5,19 @@ from __future__ import annotations
 import redis
 
 from bide import Queue
+from bide.keys import keys_of
 from tests.faults.crew import JOBS, Crew, WorkerProcess
 from tests.faults.eventually import eventually
 from tests.faults.ledger import Line
 from tests.faults.legal import assert_legal
+from tests.faults.look import end_leases
 
-LEASE_US = 2_000_000
+KEYS = keys_of("mail")
 OPTIONS = ("-q", "mail", "--lease", "2s")
+LONG = ("-q", "mail", "--lease", "10m")
+"""Of workers that are to keep what they hold, however busy the machine is."""
 MARGIN_US = 1_000_000
-"""How long after its lease a job may be taken again."""
+"""How long after its lease a job may be taken again, beside what workers wait for a processor."""
 
 HELD = 100
 
@@ -28,7 +32,7 @@ def test_what_a_killed_worker_held_runs_again_when_its_lease_ends(
     eventually(lambda: len(assert_legal(direct, "mail").sets["completed"]) == 20)
     held = [queue.enqueue(f"{JOBS}:held", "gate", job_id=f"held-{i:03}") for i in range(HELD)]
     crew.ledger.wait("begun", 20 + HELD)
-    crew.workers_at_work(2, one_url, *OPTIONS, "-c", str(HELD))
+    crew.workers_at_work(2, one_url, *LONG, "-c", str(HELD))
 
     doomed.kill()
     ends = assert_legal(direct, "mail").sets["active"]
@@ -44,7 +48,9 @@ def test_what_a_killed_worker_held_runs_again_when_its_lease_ends(
     lateness = [line.token - ends[line.id] for line in again]
     print(f"taken {min(lateness) / 1e3:.1f} to {max(lateness) / 1e3:.1f} ms after the lease's end")
     assert min(lateness) >= 0
-    assert max(lateness) <= MARGIN_US
+    latest = max(again, key=lambda line: line.token)
+    waited = crew.witness.waited_us(ends[latest.id], latest.token)
+    assert max(lateness) - waited <= MARGIN_US
     runs = crew.ledger.count("begun")
     assert runs == {job.id: 1 for job in (*before, *after)} | {job.id: 2 for job in held}
     assert crew.ledger.count("done") == {job.id: 1 for job in (*before, *held, *after)}
@@ -64,7 +70,7 @@ def test_a_frozen_worker_that_wakes_past_its_lease_settles_nothing(
     ]
     crew.ledger.wait("begun", 10)
     frozen.freeze()
-    (other,) = crew.workers_at_work(1, one_url, *OPTIONS)
+    (other,) = crew.workers_at_work(1, one_url, *LONG)
     crew.ledger.wait("begun", 20)
     assert len(assert_legal(direct, "mail").sets["active"]) == 10
 
@@ -91,7 +97,7 @@ def test_a_frozen_worker_that_wakes_while_another_runs_its_job_does_not_end_it(
     job = queue.enqueue(f"{JOBS}:held", "gate")
     crew.ledger.wait("begun", 1)
     frozen.freeze()
-    (other,) = crew.workers_at_work(1, one_url, *OPTIONS)
+    (other,) = crew.workers_at_work(1, one_url, *LONG)
     _, second = crew.ledger.wait("begun", 2)
     other.freeze()
     frozen.thaw()  # its renewals find the lease gone
@@ -110,7 +116,10 @@ def test_a_frozen_worker_that_wakes_while_another_runs_its_job_does_not_end_it(
 def test_a_worker_that_outlives_its_lease_by_renewing_keeps_its_jobs(
     one_url: str, direct: redis.Redis, crew: Crew
 ) -> None:
-    """Two leases and a half, beside a worker that would take them: nothing is taken from it."""
+    """Three leases and a half, beside a worker that would take them: nothing is taken from it.
+
+    Unless the machine does not run the holder, or the server, for most of a lease.
+    """
     queue = Queue("mail", url=one_url)
     holder, other = crew.workers_at_work(2, one_url, "-q", "mail", "--lease", "1s")
     job = queue.enqueue(f"{JOBS}:held", "gate")
@@ -119,7 +128,8 @@ def test_a_worker_that_outlives_its_lease_by_renewing_keeps_its_jobs(
     eventually(lambda: assert_legal(direct, "mail").sets["active"][job.id] > ends)
     crew.open_gate("gate")
     eventually(lambda: assert_legal(direct, "mail").where(job.id) == "completed")
-    assert crew.ledger.count("begun") == {job.id: 1}
+    again = crew.ledger.count("begun")[job.id] - 1
+    assert again <= len(crew.witness.starved(1.0))
     queue.close()
     _all_stop(holder, other)
 
@@ -127,23 +137,26 @@ def test_a_worker_that_outlives_its_lease_by_renewing_keeps_its_jobs(
 def test_a_killed_worker_may_come_back_under_its_name(
     one_url: str, direct: redis.Redis, crew: Crew
 ) -> None:
-    """Its claims begin anew; and a job that kills its worker is not handed out for ever."""
+    """Its claims begin anew, while the lease of what it held goes on."""
     queue = Queue("mail", url=one_url)
     for i in range(30):
         queue.enqueue(f"{JOBS}:quick", job_id=f"before-{i}")
-    first = crew.worker(one_url, *OPTIONS, "-c", "1", "--name", "same")
+    first = crew.worker(one_url, *LONG, "-c", "1", "--name", "same")
     crew.ledger.wait("done", 30)
     queue.enqueue(f"{JOBS}:held", "gate", job_id="held")
     crew.ledger.wait("begun", 31)
     first.kill()
-    second = crew.worker(one_url, *OPTIONS, "-c", "1", "--name", "same")
+    second = crew.worker(one_url, *LONG, "-c", "1", "--name", "same")
     queue.enqueue(f"{JOBS}:quick", job_id="after")
-    crew.ledger.wait("done", 31, within=1.5)
+    crew.ledger.wait("done", 31)
+    assert assert_legal(direct, "mail").where("held") == "active"
+    end_leases(direct, KEYS)
+    queue.enqueue(f"{JOBS}:quick", job_id="wakes")
     crew.open_gate("gate")
-    crew.ledger.wait("done", 32)
+    crew.ledger.wait("done", 33)
     one, two = crew.ledger.lines("begun", "held")
     assert two.token > one.token
-    eventually(lambda: len(assert_legal(direct, "mail").sets["completed"]) == 32)
+    eventually(lambda: len(assert_legal(direct, "mail").sets["completed"]) == 33)
     assert assert_legal(direct, "mail").total("reclaimed") == 1
     queue.close()
     _all_stop(second)

@@ -10,11 +10,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from bide import Queue
+from bide.keys import keys_of
 from bide.ops.consume import Settle
 from tests.conformance.probe import SECOND, Probe, open_executor
 from tests.faults.crew import JOBS, Crew
 from tests.faults.eventually import eventually
 from tests.faults.legal import assert_legal
+from tests.faults.look import end_leases
 
 STEPS = st.lists(
     st.one_of(
@@ -121,7 +123,7 @@ def test_killed_workers_break_no_limit_and_hold_up_nothing(
 ) -> None:
     queue = Queue("mail", url=one_url)
     queue.configure(rate="40/s", burst=3, max_active=3)
-    options = ("-q", "mail", "--lease", "1s", "-c", "4")
+    options = ("-q", "mail", "--lease", "10m", "-c", "4")
     held = [queue.enqueue(f"{JOBS}:held", "gate", priority=9) for _ in range(3)]
     doomed = crew.worker(one_url, *options)
     crew.ledger.wait("begun", 3)
@@ -130,6 +132,7 @@ def test_killed_workers_break_no_limit_and_hold_up_nothing(
     rest += [queue.enqueue(f"{JOBS}:fails_until", 2, retry=3) for _ in range(3)]
     assert len(crew.ledger.lines("begun")) == 3
     doomed.kill()
+    end_leases(direct, keys_of("mail"))
     crew.ledger.wait("begun", 6)
     assert {line.id for line in crew.ledger.lines("begun")} == {job.id for job in held}
     crew.open_gate("gate")

@@ -46,7 +46,7 @@ def test_workers_that_are_killed_again_and_again_neither_lose_nor_double_a_firin
         def all_done() -> bool:
             return len(assert_legal(direct, "mail").sets["completed"]) == FIRINGS
 
-        eventually(all_done, 60)
+        eventually(all_done)
         schedule = queue.schedules.fetch("tick")
         assert schedule.over
         assert schedule.fired == FIRINGS

@@ -22,8 +22,8 @@ from tests.faults.proxy import Proxy
 
 KEYS = keys_of("mail")
 KINDS = ("held", "held_in_thread")
-SOON = 5.0
-"""Seconds in which a process that has nothing more to do ends."""
+PATIENT = ("-q", "mail", "--grace", "1h")
+"""Of a worker that is to end by a second signal, and not by the end of its grace."""
 
 
 @pytest.fixture
@@ -64,13 +64,13 @@ def test_at_the_first_signal_what_runs_finishes_and_nothing_begins(
 def test_at_the_second_signal_what_runs_is_given_back_without_using_an_attempt(
     one_url: str, queue: Queue, direct: redis.Redis, crew: Crew
 ) -> None:
-    first = crew.worker(one_url, "-q", "mail")
+    first = crew.worker(one_url, *PATIENT)
     jobs = [queue.enqueue(f"{JOBS}:{kind}", "gate") for kind in KINDS]
     crew.ledger.wait("begun", 2)
     first.terminate()
     first.says("may finish")
     first.terminate()
-    assert first.wait(SOON) == 0
+    assert first.wait() == 0
     holding = assert_legal(direct, "mail")
     assert holding.due.keys() == {job.id for job in jobs}
     assert {(r.attempt, r.strikes, r.crashes) for r in holding.records.values()} == {(0, 0, 0)}
@@ -86,13 +86,13 @@ def test_at_the_second_signal_what_runs_is_given_back_without_using_an_attempt(
 def test_a_second_attempt_that_is_given_back_is_the_second_again(
     one_url: str, queue: Queue, direct: redis.Redis, crew: Crew
 ) -> None:
-    first = crew.worker(one_url, "-q", "mail")
+    first = crew.worker(one_url, *PATIENT)
     job = queue.enqueue(f"{JOBS}:fails_then_held", "gate", retry=Retry(5, "fixed", base=0))
     crew.ledger.wait("begun", 2)
     first.terminate()
     first.says("may finish")
     first.terminate()
-    assert first.wait(SOON) == 0
+    assert first.wait() == 0
     crew.open_gate("gate")
     assert crew.worker(one_url, "-q", "mail", "--burst").wait() == 0
     assert [line.attempt for line in crew.ledger.lines("begun")] == [1, 2, 2]
@@ -106,7 +106,7 @@ def test_at_the_end_of_its_grace_a_worker_gives_back_what_still_runs(
     jobs = [queue.enqueue(f"{JOBS}:{kind}", "gate") for kind in KINDS]
     crew.ledger.wait("begun", 2)
     worker.terminate()
-    assert worker.wait(SOON) == 0
+    assert worker.wait() == 0
     assert "gives 2 running jobs back" in worker.log
     assert assert_legal(direct, "mail").due.keys() == {job.id for job in jobs}
 
@@ -114,13 +114,13 @@ def test_at_the_end_of_its_grace_a_worker_gives_back_what_still_runs(
 def test_a_job_that_is_deaf_to_being_cancelled_does_not_keep_the_process(
     one_url: str, queue: Queue, direct: redis.Redis, crew: Crew
 ) -> None:
-    worker = crew.worker(one_url, "-q", "mail")
+    worker = crew.worker(one_url, *PATIENT)
     job = queue.enqueue(f"{JOBS}:stubborn", "gate")
     crew.ledger.wait("begun", 1)
     worker.terminate()
     worker.says("may finish")
     worker.terminate()
-    assert worker.wait(SOON) == 0
+    assert worker.wait() == 0
     assert assert_legal(direct, "mail").due.keys() == {job.id}
 
 

@@ -20,11 +20,21 @@ __all__ = ["executor", "shared", "shared_worker", "stand"]
 GRACE = 0.3
 
 
-@pytest.fixture(scope="package", autouse=True)
-def _impatient() -> Iterator[None]:
+def _with_grace(seconds: float) -> Iterator[None]:
     """Seconds between an exception in a job and the end of its process."""
     with pytest.MonkeyPatch.context() as patch:
         modules: Any = (crew, slot)
         for module in modules:
-            patch.setattr(module, "GRACE", GRACE)
+            patch.setattr(module, "GRACE", seconds)
         yield
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _impatient() -> Iterator[None]:
+    yield from _with_grace(GRACE)
+
+
+@pytest.fixture
+def patient() -> Iterator[None]:
+    """However slow a job is to end, its process is not killed."""
+    yield from _with_grace(3600)

@@ -57,13 +57,13 @@ def abort() -> None:
 def kill(number: int) -> None:
     note("begun")
     os.kill(os.getpid(), number)
-    time.sleep(30)
+    time.sleep(3600)
 
 
 def kill_parent() -> None:
     note("begun")
     os.kill(os.getppid(), signal.SIGKILL)
-    time.sleep(30)
+    time.sleep(3600)
 
 
 def spend_time() -> None:
@@ -155,7 +155,7 @@ class _Stuck(io.StringIO):
     def flush(self) -> None:
         self.flushed += 1
         if self.flushed > 1:
-            time.sleep(60)
+            time.sleep(3600)
 
 
 def end_slowly() -> str:
@@ -207,7 +207,7 @@ def pass_over_errors() -> None:
     note("begun")
     for _ in range(10_000):
         with suppress(OSError):
-            time.sleep(30)
+            time.sleep(3600)
 
 
 def asked_again() -> None:
@@ -215,7 +215,7 @@ def asked_again() -> None:
     note("begun")
     while True:
         try:
-            time.sleep(30)
+            time.sleep(3600)
         except JobCancelled:
             note("asked")
             wait_for("asked")
@@ -226,7 +226,7 @@ def asked_again() -> None:
 async def asked_again_async() -> None:
     note("begun")
     try:
-        await asyncio.sleep(30)
+        await asyncio.sleep(3600)
     finally:
         note("asked")
         while not gate("asked").exists():  # noqa: ASYNC110 - the test is another process
@@ -238,7 +238,7 @@ def swallow() -> None:
     note("begun")
     while True:
         with suppress(JobTimeout):
-            time.sleep(30)
+            time.sleep(3600)
 
 
 def in_del() -> None:
@@ -255,7 +255,7 @@ def in_del() -> None:
 
 async def block_the_loop() -> None:
     note("begun")
-    time.sleep(30)  # noqa: ASYNC251 - the point of it
+    time.sleep(3600)  # noqa: ASYNC251 - the point of it
 
 
 def power() -> int:
@@ -293,7 +293,7 @@ def told(job: CurrentJob, error: object) -> None:
 
 def told_forever(job: CurrentJob, value: object) -> None:
     note("told", job.id)
-    time.sleep(30)
+    time.sleep(3600)
 
 
 def told_and_dies(job: CurrentJob, error: object) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from bide import Job, JobFailed, State
 from bide.worker.processes import kin
+from tests.faults.look import end_leases
 from tests.faults.processes import hostile
 from tests.integration.processes import tasks
 from tests.integration.processes.stand import PROCESS, Stand
@@ -24,9 +25,9 @@ def house(worker: Any) -> Any:
 
 def children(worker: Any) -> list[int]:
     """The children of a worker, once all are there and wait."""
-    eventually(lambda: worker._running is not None, 20)
+    eventually(lambda: worker._running is not None)
     slots = house(worker).slots
-    eventually(lambda: all(slot.is_free for slot in slots), 20)
+    eventually(lambda: all(slot.is_free for slot in slots))
     return [slot.pid for slot in slots]
 
 
@@ -77,10 +78,12 @@ def test_a_nursery_with_one_job(stand: Stand) -> None:
 
 @PROCESS
 def test_a_nursery_with_two_jobs_accuses_neither(stand: Stand) -> None:
-    with stand.at_work(lease=0.6) as worker:
+    with stand.at_work(lease=60) as worker:
         jobs = [stand.queue.enqueue(tasks.held, "gate") for _ in range(2)]
         stand.wait("begun", 2)
         os.kill(house(worker)._nursery.pid, signal.SIGKILL)
+        eventually(lambda: len(worker._running) == 0)  # type: ignore[arg-type]
+        end_leases(stand.queue._client._redis, stand.queue.keys)
         stand.wait("begun", 4)
         stand.open("gate")
         assert [job.wait(20) for job in jobs] == ["held"] * 2

@@ -35,7 +35,9 @@ def test_all_but_one_run_and_one_fails_with_evidence(stand: Stand) -> None:
     jobs = queue.enqueue_many(prepared)
     assert queue.counts().waiting == count, "all of it is there before anybody works"
     with stand.at_work(), stand.at_work():
-        eventually(lambda: not (c := queue.counts()).waiting and not c.active and not c.delayed, 60)
+        eventually(
+            lambda: not (c := queue.counts()).waiting and not c.active and not c.delayed, 600
+        )
     poison = jobs[bad].refresh()
     assert poison.status is State.FAILED
     assert poison.error is not None

@@ -23,7 +23,7 @@ from tests.integration.workers import eventually
 def successor(worker: Any, child: int) -> int:
     """The child that waits for jobs in the place of one that was there."""
     (slot,) = house(worker).slots
-    eventually(lambda: slot.pid != child and slot.is_free, 20)
+    eventually(lambda: slot.pid != child and slot.is_free)
     pid: int = slot.pid
     return pid
 
@@ -54,7 +54,7 @@ def test_a_child_that_is_slow_to_end_holds_up_nobody_and_is_killed(
         assert job.wait(20) == "ended"
         assert after.wait(20) == "ran"
         (note,) = stand.notes("begun", job.id)
-        eventually(lambda: not os.path.exists(f"/proc/{note.pid}"), 20)
+        eventually(lambda: not os.path.exists(f"/proc/{note.pid}"))
     assert "to close" not in caplog.text, "its place was waited for"
 
 
@@ -88,7 +88,7 @@ def test_a_nursery_that_cannot_be_told_what_it_needs_is_tried_again(
         children(worker)
         monkeypatch.setattr(control, "send", fail)
         os.kill(house(worker)._nursery.pid, signal.SIGKILL)
-        eventually(lambda: len(tries) > 2, 20)
+        eventually(lambda: len(tries) > 2)
         assert stand.queue.enqueue(hostile.ran).wait(20) == "ran"
 
 

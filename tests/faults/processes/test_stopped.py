@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.look import end_leases
 from tests.faults.processes import hostile
 from tests.faults.processes.test_killed import children, house
+from tests.faults.witness import Witness
 from tests.integration.processes import tasks
 from tests.integration.processes.stand import PROCESS, ROOT, Stand, program
 from tests.integration.workers import eventually
@@ -20,12 +22,13 @@ from tests.integration.workers import eventually
 def test_a_stopped_child_loses_its_lease_and_its_outcome_is_refused(
     stand: Stand, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, "bide"), stand.at_work(lease=2, concurrency=1):
+    with caplog.at_level(logging.INFO, "bide"), stand.at_work(lease=60, concurrency=1) as worker:
         job = stand.queue.enqueue(tasks.held, "gate")
         (stopped,) = stand.wait("begun")
-        with stand.at_work(lease=2, concurrency=1) as other:
-            children(other)  # or it would not be quick enough: after two leases the first is killed
-            os.kill(stopped.pid, signal.SIGSTOP)
+        os.kill(stopped.pid, signal.SIGSTOP)
+        eventually(lambda: any(slot.stopped_at for slot in house(worker).slots))
+        end_leases(stand.queue._client._redis, stand.queue.keys)
+        with stand.at_work(lease=60, concurrency=1):
             stand.wait("begun", 2)
             stand.open("gate")
             assert job.wait(20) == "held"
@@ -59,15 +62,17 @@ def test_one_that_stays_stopped_is_killed_when_its_lease_has_long_passed(stand: 
 
 
 @PROCESS
-def test_a_job_that_holds_the_gil_keeps_its_lease(stand: Stand) -> None:
+def test_a_job_that_holds_the_gil_keeps_its_lease(stand: Stand, witness: Witness) -> None:
     """For several leases, beside a worker that would take it."""
-    with stand.at_work(lease=0.4, concurrency=1):
-        job = stand.queue.enqueue(hostile.hold_the_gil_for, 1.2)
+    with stand.at_work(lease=1, concurrency=1):
+        job = stand.queue.enqueue(hostile.hold_the_gil_for, 3)
         stand.wait("begun")
-        with stand.at_work(lease=0.4, concurrency=1):
+        with stand.at_work(lease=1, concurrency=1):
             assert job.wait(60) == "held"
-    assert len(stand.notes("begun")) == 1
-    assert (job.refresh().attempt, job.attempts) == (1, ())
+    again = len(stand.notes("begun")) - 1
+    assert again <= len(witness.starved(1)), "unless the machine kept it from renewing"
+    assert job.refresh().attempt == 1
+    assert len(job.attempts) == again
 
 
 def test_idle_children_that_are_stopped_are_given_no_jobs(stand: Stand) -> None:

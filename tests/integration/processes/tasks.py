@@ -334,7 +334,7 @@ def use_pool(pool: str = pools.injected) -> str:
 registering = Queue("unused", url="redis://127.0.0.1:1")
 
 
-@registering.task(timeout=0.1, retry=Retry(1, backoff="fixed", base=0))
+@registering.task(timeout=0.5, retry=Retry(1, backoff="fixed", base=0))
 def brief() -> None:
     note("begun")
     time.sleep(3600)

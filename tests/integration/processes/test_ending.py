@@ -50,14 +50,14 @@ def test_a_tasks_own_time_out_and_retries_hold(shared: Shared) -> None:
     job = shared.queue.enqueue(tasks.brief)
     error = failed(job)
     assert error.type == "bide.JobTimeout"
-    assert "time-out of 0.1 s" in error.message
+    assert "time-out of 0.5 s" in error.message
     assert len(shared.notes("begun", job.id)) == 2
     assert not job.attempts[0].crashed
 
 
 @pytest.mark.parametrize("task", [tasks.sleep, tasks.sleep_async])
 def test_what_takes_too_long_is_ended_by_an_exception(shared: Shared, task: Any) -> None:
-    job = shared.queue.enqueue(task, 30, timeout=0.1)
+    job = shared.queue.enqueue(task, 3600, timeout=0.5)
     error = failed(job)
     assert error.type == "bide.JobTimeout"
     if task is tasks.sleep:
@@ -77,14 +77,14 @@ def test_what_a_finally_raises_does_not_hide_a_time_out(shared: Shared, task: An
 
 def test_the_time_of_one_job_is_not_that_of_the_next(shared: Shared) -> None:
     """An alarm that was set for a job that has ended rings in no other."""
-    jobs = [shared.queue.enqueue(tasks.add, i, timeout=0.3) for i in range(20)]
-    slow = [shared.queue.enqueue(tasks.sleep, 0.5, timeout=20) for _ in range(2)]
+    jobs = [shared.queue.enqueue(tasks.add, i, timeout=2) for i in range(20)]
+    slow = [shared.queue.enqueue(tasks.sleep, 3, timeout=60) for _ in range(2)]
     assert [job.wait(20) for job in jobs] == list(range(20))
-    assert [job.wait(20) for job in slow] == ["slept"] * 2
+    assert [job.wait(60) for job in slow] == ["slept"] * 2
 
 
 def test_a_job_that_swallows_its_time_out_and_returns_has_completed(shared: Shared) -> None:
-    assert shared.queue.enqueue(tasks.swallow, timeout=0.1).wait(20) == "swallowed"
+    assert shared.queue.enqueue(tasks.swallow, timeout=0.5).wait(20) == "swallowed"
 
 
 @pytest.mark.parametrize("task", [tasks.tidy_up, tasks.tidy_up_async])
