@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,8 +12,7 @@ import rq
 from rq.job import Job
 
 from bide.contrib.rq import DelayQueue, Timer
-
-PATIENCE = 20.0
+from tests.faults.eventually import PATIENCE, eventually
 
 
 def like_rq(url: str) -> redis.Redis:
@@ -46,14 +44,6 @@ def server_now(connection: redis.Redis) -> float:
 def due(queue: DelayQueue, job: Job) -> float | None:
     """The score in the sorted set, in seconds."""
     return queue.connection.zscore(queue.delay_key, job.id)
-
-
-def eventually(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
-    """Look until it is so; for what lies on a server, which tells nobody."""
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it never came to be"
-        time.sleep(0.003)
 
 
 @contextmanager

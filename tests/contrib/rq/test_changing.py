@@ -125,11 +125,14 @@ def test_cancel_delayed_is_rqs_cancel_while_it_is_delayed(queue: DelayQueue) -> 
     job = queue.enqueue(jobs.add, 1, delay=60)
     rqs = queue.enqueue(jobs.add, 1, delay=60)
     rqs.cancel()
+    before = int(server_now(queue.connection))
     assert queue.cancel_delayed(job)
+    after = server_now(queue.connection)
     assert job.get_status(refresh=False) == job.get_status() == JobStatus.CANCELED
     listed: Any = queue.connection.zrange("rq:canceled:mail", 0, -1, withscores=True)
     scores = dict(listed)
-    assert scores[job.id.encode()] == pytest.approx(scores[rqs.id.encode()], abs=2)
+    assert scores[rqs.id.encode()] <= after
+    assert before <= scores[job.id.encode()] <= after
     assert queue.connection.zscore(queue.delay_key, job.id) is None
     assert not queue.cancel_delayed(job)
     assert not queue.cancel_delayed("nobody")
@@ -149,10 +152,12 @@ def test_reschedule_moves_the_due_time_either_way(queue: DelayQueue) -> None:
     at = datetime(2100, 1, 1, microsecond=250, tzinfo=UTC)
     assert queue.reschedule(job, at=at)
     assert queue.delayed_until(job) == at
+    before = server_now(queue.connection)
     assert queue.reschedule(job.id, timedelta(hours=1))
+    after = server_now(queue.connection)
     until = queue.delayed_until(job)
     assert until is not None
-    assert until.timestamp() - server_now(queue.connection) == pytest.approx(3600, abs=5)
+    assert before + 3600 <= until.timestamp() <= after + 3600
     due_now(queue, job)
     assert not queue.reschedule(job, 5)
     assert queue.delayed_until(job) is None

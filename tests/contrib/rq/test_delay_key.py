@@ -13,7 +13,8 @@ from bide.contrib.rq import DelayQueue, Timer
 from bide.errors import UsageError
 from tests.contrib.rq import jobs
 from tests.contrib.rq.delay_rq import OldQueue
-from tests.contrib.rq.rqs import at_work, burst, due_now, eventually, run
+from tests.contrib.rq.rqs import at_work, burst, due_now, run
+from tests.faults.eventually import eventually
 
 KEY = "shop:later"
 
@@ -77,12 +78,13 @@ def test_all_of_it_is_under_that_key(make: Make, connection: redis.Redis) -> Non
     assert gated.return_value() == 2
 
 
+@pytest.mark.usefixtures("no_looks")
 @every_way
 def test_a_timer_at_work_moves_on_time(make: Make, connection: redis.Redis) -> None:
     queue = make("mail", connection)
     with at_work(queue):
         job = queue.enqueue(jobs.add, 1, delay=0.02)
-        eventually(lambda: queue.job_ids == [job.id], seconds=5)
+        eventually(lambda: queue.job_ids == [job.id])
 
 
 def test_a_timer_takes_the_key_of_whatever_queue_it_is_given(connection: redis.Redis) -> None:
@@ -94,6 +96,7 @@ def test_a_timer_takes_the_key_of_whatever_queue_it_is_given(connection: redis.R
     assert old.job_ids == [job.id]
 
 
+@pytest.mark.usefixtures("no_looks")
 def test_two_sets_of_one_name_are_two_sets(connection: redis.Redis) -> None:
     """A job that is put off from one to the other is due when the other says."""
     usual, other = DelayQueue("mail", connection), of_its_own("mail", connection)
@@ -112,7 +115,7 @@ def test_two_sets_of_one_name_are_two_sets(connection: redis.Redis) -> None:
     assert usual.delayed_jobs() == [first, job]
     with at_work(usual, other):
         soon = [queue.enqueue(jobs.add, 1, delay=0.02) for queue in (usual, other)]
-        eventually(lambda: sorted(usual.job_ids) == sorted(job.id for job in soon), seconds=5)
+        eventually(lambda: sorted(usual.job_ids) == sorted(job.id for job in soon))
 
 
 @pytest.mark.parametrize("key", [KEY, "rq:delay_queue:mail"])

@@ -16,7 +16,8 @@ from rq.registry import CanceledJobRegistry, DeferredJobRegistry
 from bide.contrib.rq import DelayQueue
 from bide.errors import BideError
 from tests.contrib.rq import jobs
-from tests.contrib.rq.rqs import at_work, burst, due, due_now, eventually, run, server_now
+from tests.contrib.rq.rqs import at_work, burst, due, due_now, run, server_now
+from tests.faults.eventually import eventually
 
 GATE = "rq:queue:delay_gate"
 

@@ -21,7 +21,8 @@ from bide.contrib.rq import DelayQueue, Timer
 from bide.contrib.rq_sets import look
 from bide.embedded import Server
 from tests.contrib.rq import jobs
-from tests.contrib.rq.rqs import at_work, burst, eventually, like_rq, run, server_now
+from tests.contrib.rq.rqs import at_work, burst, like_rq, run, server_now
+from tests.faults.eventually import eventually
 from tests.integration.console import bide as command
 from tests.integration.console import said
 

@@ -19,7 +19,8 @@ import rq
 from bide.contrib.rq import DelayQueue, Timer
 from bide.embedded import Server
 from tests.contrib.rq import jobs
-from tests.contrib.rq.rqs import burst, due_now, eventually, hearing
+from tests.contrib.rq.rqs import burst, due_now, hearing
+from tests.faults.eventually import eventually
 
 ROOT = Path(__file__).parents[3]
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -174,7 +175,7 @@ def test_killed_timers_lose_nothing_and_move_nothing_twice(
     """Three at work, one killed again and again; the jobs themselves write the ledger."""
     lots = random.Random(11)
     timers = [start("bide", "rq-timer", "mail", "-u", one_url) for _ in range(3)]
-    eventually(lambda: hearing(one_queue) == 3, 60)
+    eventually(lambda: hearing(one_queue) == 3)
     made = []
     parent = one_queue.enqueue(jobs.write_down, "ledger")
     worker = rq.SimpleWorker([one_queue], connection=one_queue.connection)
@@ -185,7 +186,7 @@ def test_killed_timers_lose_nothing_and_move_nothing_twice(
             job = one_queue.enqueue(jobs.write_down, "ledger", delay=delay, depends_on=depends)
             made.append(job.id)
         if turn % 6 == 0:
-            eventually(lambda: hearing(one_queue) >= 2, 60)
+            eventually(lambda: hearing(one_queue) >= 2)
             victim = timers.pop(0)
             victim.kill()
             victim.wait()
@@ -198,7 +199,7 @@ def test_killed_timers_lose_nothing_and_move_nothing_twice(
         worker.work(burst=True)
         return not one_queue.connection.exists(*keys)
 
-    eventually(drained, 60)
+    eventually(drained)
     ledger = one_queue.connection.hgetall("ledger")
     assert {ledger[id.encode()] for id in made} == {b"1"}
     assert one_queue.deferred_job_registry.get_job_ids() == []
@@ -222,7 +223,7 @@ def test_a_timer_that_is_cut_off_under_load_loses_nothing(one_queue: DelayQueue,
                         one_queue.connection.client_kill_filter(_id=client["id"])
         elif number % 20 == 0:
             one_queue.connection.script_flush()
-    eventually(lambda: one_queue.count == len(made), 30)
+    eventually(lambda: one_queue.count == len(made))
     for timer, thread in zip(timers, threads, strict=True):
         timer.stop()
         thread.join(20)

@@ -14,7 +14,8 @@ from redis.sentinel import Sentinel
 from bide.contrib.rq import DelayQueue
 from bide.embedded import Server
 from tests.contrib.rq import jobs
-from tests.contrib.rq.rqs import at_work, eventually, hearing
+from tests.contrib.rq.rqs import at_work, hearing
+from tests.faults.eventually import eventually
 
 
 def port_of(server: Server) -> int:

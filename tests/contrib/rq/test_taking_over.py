@@ -18,8 +18,9 @@ import bide.contrib.rq.mover
 from bide.contrib.rq import DelayQueue
 from tests.contrib.rq import jobs
 from tests.contrib.rq.delay_rq import OldQueue, old_timers
-from tests.contrib.rq.rqs import at_work, burst, due_now, eventually, run, server_now
+from tests.contrib.rq.rqs import at_work, burst, due_now, run, server_now
 from tests.contrib.rq.test_timer import calls
+from tests.faults.eventually import eventually
 
 
 @pytest.fixture
@@ -255,12 +256,13 @@ def test_what_is_due_before_all_that_stays_is_found(
         eventually(lambda: queue.job_ids == [first.id, job.id])
 
 
+@pytest.mark.usefixtures("no_looks")
 def test_a_job_is_announced_though_what_stays_is_due_before_it(queue: DelayQueue) -> None:
     strangers(queue, 3)
     with at_work(queue):
         for _ in range(3):
             job = queue.enqueue(jobs.add, 1, delay=0.02)
-            eventually(lambda: job.id in queue.job_ids, seconds=5)  # noqa: B023
+            eventually(lambda: job.id in queue.job_ids)  # noqa: B023
 
 
 def test_a_timer_looks_by_itself_while_delay_rq_adds_jobs(

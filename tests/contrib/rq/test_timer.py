@@ -23,16 +23,8 @@ from bide.contrib.rq.scripts import load
 from bide.embedded import Server
 from bide.errors import BideError, ServerRefused, ServerUnavailable, UsageError
 from tests.contrib.rq import jobs
-from tests.contrib.rq.rqs import (
-    at_work,
-    burst,
-    due,
-    eventually,
-    hearing,
-    like_rq,
-    run,
-    server_now,
-)
+from tests.contrib.rq.rqs import at_work, burst, due, hearing, like_rq, run, server_now
+from tests.faults.eventually import eventually
 
 
 def calls(connection: redis.Redis) -> int:
@@ -44,12 +36,13 @@ def calls(connection: redis.Redis) -> int:
 def test_no_job_is_moved_early_or_twice_by_many_timers(queue: DelayQueue) -> None:
     lots = random.Random(7)
     made: list[str] = []
+    dues: dict[str, float] = {}
     with at_work(queue), at_work(queue), at_work(queue):
         for _ in range(300):
             job = queue.enqueue(jobs.add, 1, delay=lots.uniform(0.0001, 0.5))
             made.append(job.id)
-        found: Any = queue.connection.zrange(queue.delay_key, 0, -1, withscores=True)
-        dues = {id.decode(): score for id, score in found}
+            if (score := due(queue, job)) is not None:
+                dues[job.id] = score
         eventually(lambda: queue.count == len(made))
     assert sorted(queue.job_ids) == sorted(made)
     assert len(dues) > 100
@@ -118,19 +111,21 @@ def test_an_enqueue_that_is_not_the_earliest_wakes_nobody(queue: DelayQueue) -> 
         assert calls(queue.connection) == before + 21  # the enqueues alone
 
 
+@pytest.mark.usefixtures("no_looks")
 def test_a_job_that_becomes_the_earliest_is_on_time(queue: DelayQueue) -> None:
     queue.enqueue(jobs.add, 1, delay=3600)
     with at_work(queue), at_work(queue):
         job = queue.enqueue(jobs.add, 1, delay=0.05)
-        eventually(lambda: queue.job_ids == [job.id], seconds=5)
+        eventually(lambda: queue.job_ids == [job.id])
 
 
+@pytest.mark.usefixtures("no_looks")
 def test_a_job_that_is_rescheduled_to_be_the_earliest_is_on_time(queue: DelayQueue) -> None:
     queue.enqueue(jobs.add, 1, delay=3600)
     job = queue.enqueue(jobs.add, 1, delay=7200)
     with at_work(queue):
         assert queue.reschedule(job, "50ms")
-        eventually(lambda: queue.job_ids == [job.id], seconds=5)
+        eventually(lambda: queue.job_ids == [job.id])
 
 
 def test_a_lost_hint_costs_a_bounded_wait(
@@ -143,12 +138,13 @@ def test_a_lost_hint_costs_a_bounded_wait(
         eventually(lambda: queue.job_ids == [job.id])
 
 
+@pytest.mark.usefixtures("no_looks")
 def test_hints_that_were_lost_with_their_connection_are_made_good(queue: DelayQueue) -> None:
     job = queue.enqueue(jobs.add, 1, delay=3600)
     with at_work(queue):
         queue.connection.zadd(queue.delay_key, {job.id: 0})  # and no hint
         queue.connection.client_kill_filter(_type="pubsub")
-        eventually(lambda: queue.job_ids == [job.id], seconds=5)
+        eventually(lambda: queue.job_ids == [job.id])
         eventually(lambda: hearing(queue) == 1)
 
 
