@@ -204,7 +204,7 @@ async def sleep_for(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
-@queue.task(timeout=0.05)
+@queue.task(timeout=1)
 async def brief(seconds: float) -> str:
     await asyncio.sleep(seconds)
     return "in time"

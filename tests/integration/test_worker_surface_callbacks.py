@@ -74,13 +74,13 @@ def test_one_that_raises_changes_nothing(
 @pytest.mark.parametrize("task", [jobs.hang, jobs.wait_thread])
 @pytest.mark.parametrize("teller", TELLERS)
 def test_a_job_that_ran_too_long_is_told(queue: Queue, task: Any, teller: Any) -> None:
-    job = queue.enqueue(task, timeout=0.05, on_failure=teller)
+    job = queue.enqueue(task, timeout=0.5, on_failure=teller)
     burst(queue)
     jobs.gate.set()
     seen = jobs.wait_seen(2 if task is jobs.hang else 3)
     ((_, id, text, is_current),) = [what for what in seen if what[0] == "told"]
     assert (id, is_current) == (job.id, True)
-    assert "ran longer than its time-out of 0.05 s" in text
+    assert "ran longer than its time-out of 0.5 s" in text
 
 
 @pytest.mark.parametrize("teller", TELLERS)
@@ -112,7 +112,7 @@ def test_a_job_that_was_cancelled_tells_nobody(queue: Queue) -> None:
 
 
 def test_a_callback_that_takes_too_long_is_ended_and_the_outcome_stands(queue: Queue) -> None:
-    job = queue.enqueue(jobs.add_async, 2, 3, timeout=0.2, on_success=surface.told_forever)
+    job = queue.enqueue(jobs.add_async, 2, 3, timeout=1, on_success=surface.told_forever)
     burst(queue)
     assert jobs.seen[1:] == ["told"]
     assert job.refresh().result == 5
@@ -120,7 +120,7 @@ def test_a_callback_that_takes_too_long_is_ended_and_the_outcome_stands(queue: Q
 
 def test_also_one_that_is_told_of_a_time_out(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bide.worker.running.GRACE", 0.2)
-    job = queue.enqueue(jobs.hang, timeout=0.1, on_failure=surface.told_forever)
+    job = queue.enqueue(jobs.hang, timeout=0.5, on_failure=surface.told_forever)
     burst(queue)
     assert jobs.seen == ["begun", "told"]
     error = job.refresh().error

@@ -165,9 +165,9 @@ def test_a_task_has_a_policy_and_a_job_may_have_another(queue: Queue) -> None:
     assert jobs.seen == [1]
 
 
-@pytest.mark.parametrize(("timeout", "state"), [(None, State.FAILED), (30, State.COMPLETED)])
+@pytest.mark.parametrize(("timeout", "state"), [(None, State.FAILED), (90, State.COMPLETED)])
 def test_also_for_its_time_out(queue: Queue, timeout: float | None, state: State) -> None:
-    job = queue.enqueue(surface.brief, 0.2, timeout=timeout)
+    job = queue.enqueue(surface.brief, 1.5, timeout=timeout)
     burst(queue)
     assert job.refresh().status is state
 
@@ -276,7 +276,7 @@ def test_a_job_in_time_is_not_disturbed(queue: Queue) -> None:
 
 def test_one_that_took_too_long_is_retried_as_its_policy_says(queue: Queue) -> None:
     retry = Retry(1, backoff="fixed", base=0, on=TimeoutError)
-    job = queue.enqueue(surface.sleep_for, 3600, timeout=0.05, retry=retry)
+    job = queue.enqueue(surface.sleep_for, 3600, timeout=0.5, retry=retry)
     burst(queue)
     assert jobs.seen == ["begun", "begun"]
     job.refresh()

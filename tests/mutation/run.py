@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 
 from tests.mutation.mutant import ROOT, SOURCE, Mutant
 
-LONGEST: Final = 100.0
+LONGEST: Final = 300.0
 """Seconds that a test may take; less than after what pytest itself ends one that hangs."""
 
 Fate = Literal["killed", "survived", "hung", "broken"]
