@@ -33,14 +33,16 @@ each, also [as JSON](reliability.json). `make test` runs the same in small.
    The server's totals, its records and the results say the same.
 3. **Not twice without a cause.** An attempt runs once; for each fault that hit its worker while
    it ran, at most once more. Such a run is *explained*. Where a fault may cost nothing but time
-   (a lost reply, say), it explains nothing.
+   (a lost reply, say), it explains nothing. A machine that is too busy is the only other cause: the
+   system counts how long each thread waited for a processor, and a worker that waited, with its
+   server, for half a lease within one may have lost it. Such runs are also counted apart.
 4. **Never early.** No run begins before it is due, by the server's clock.
 5. **In order.** One worker that runs one job at a time runs what is due by due time, then by id.
 6. **Tokens grow.** No two claims of a job have the same token.
 7. **The books agree.** Sets and hashes on the server name the same jobs, and no key exists that
    [the list of keys](keys.md) does not name.
 8. **It drains.** After the last fault all jobs end within a lease, their back-off and ten
-   seconds.
+   seconds. Time for which a worker and its server waited for a processor does not count.
 9. **Nothing is left behind.** No process, thread or descriptor outlives its worker.
 10. **Together as promised.** Jobs of a group run one at a time and in order; of a queue no more at
     once, and in a second, than its limits let; a job that waits for others, after them; each
