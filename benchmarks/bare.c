@@ -163,7 +163,7 @@ static void enqueue(long count, long per_call, long calls, const char *body, cha
     }
 }
 
-enum { HEAD = 9 }; /* items of a claim's reply before its jobs */
+enum { HEAD = 10 }; /* items of a claim's reply before its jobs */
 
 static void drain(long count, long per_call, char **claim, char **settle) {
     char (*ids)[129] = calloc((size_t)per_call, sizeof *ids);
