@@ -219,8 +219,8 @@ def setup(
 ) -> None:
     """Log everything to one stream, for a process that runs jobs; called again, it starts anew.
 
-    A module that a worker imports may set up logging, too. Then a format and a level that are given
-    here still hold, and those that are left out are the module's choice.
+    A module that a worker imports may set up logging, too. A format or a level that is given here
+    still applies then; if it is left out, the module decides.
 
     Args:
         format: `text` (if it is left out), `kv` or `json`.

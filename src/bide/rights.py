@@ -188,9 +188,9 @@ def missing(said: str, command: Command[Any] | None, clock: str) -> str:
     is_load = named is not None and named[1].lower() in ("script", _LOAD)
     if is_load and (command is None or command.script in SCRIPTS["viewer"]):
         return (
-            "its user may not load scripts, and the server does not hold one that this call needs; "
-            "start a worker of this release, which loads them at its start, and within 10 s of a "
-            "server restart"
+            "its user may not load scripts, and the server lacks a script that this call needs; "
+            "start a worker of this release, which loads scripts at its start, and within 10 s of "
+            "a server restart"
         )
     if named:
         lacks = f"the right +{named[1].lower()}"

@@ -123,7 +123,7 @@ def test_what_is_denied_is_not_guessed() -> None:
     found = diagnose([Readings({}, {}, None, 0.0, [], refused=refused)])
     assert [f.check for f in found] == [*findings()]
     says = {f.check: (f.verdict, f.says) for f in found[1:]}
-    assert says.pop("server") == ("warn", "INFO is denied, so most of this cannot be looked at")
+    assert says.pop("server") == ("warn", "INFO is denied, so most checks cannot run")
     assert {verdict for verdict, _ in says.values()} == {"note"}
     assert says["eviction"][1] == "not known: INFO is denied"
     assert says["round trip"][1] == "not known: the server refuses PING (MISCONF)"

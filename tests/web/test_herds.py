@@ -115,7 +115,7 @@ def estimate(page: Page) -> tuple[float | None, str, str]:
     """Seconds for the one herd; the sentences that the page and `bide top` have."""
     (herd,) = page.get("/api/timeline", span="month").json["herds"]
     text = " ".join(re.sub("<[^>]*>", " ", page.get("/", span="month").text).split())
-    (shown,) = re.findall(r"(?:To run them|How long it) takes .*?\.(?= Look)", text)
+    (shown,) = re.findall(r"(?:Running them|How long it) takes .*?\.(?= Look)", text)
     seen = {
         "timeline": page.get("/api/timeline", span="month").json,
         "queues": page.get("/api/queues").json,
@@ -150,7 +150,7 @@ def test_its_time_is_estimated_from_how_long_attempts_took_and_how_many_run_at_o
     takes, shown, top = estimate(page)
     assert takes == pytest.approx(1_000 * MEAN / 10)
     assert shown == (
-        "To run them takes about 19s: an attempt took 192ms on average in the last hour, "
+        "Running them takes about 19s: an attempt took 192ms on average in the last hour, "
         "and 10 run at once."
     )
     assert top == "about 19s"

@@ -120,10 +120,8 @@ def _server(readings: Readings) -> Iterator[Finding]:
         why = readings.refused.get("INFO", "INFO is denied")
         fix = "Allow this user the command INFO (ACL SETUSER ... +info), or run doctor as another."
         if "denied" not in why:
-            fix = (
-                "Run doctor again when the server takes commands; its log may say why it does not."
-            )
-        yield Finding("server", "warn", f"{why}, so most of this cannot be looked at", fix)
+            fix = "Run doctor again when the server takes commands; its log may say why it refuses."
+        yield Finding("server", "warn", f"{why}, so most checks cannot run", fix)
         return
     name, said = "Redis", str(info.get("redis_version", "?"))
     if "valkey_version" in info:
@@ -168,7 +166,7 @@ def _place(readings: Readings) -> Iterator[Finding]:
         )
     elif is_node and not readings.cluster:
         why = readings.refused.get("CLUSTER INFO", "CLUSTER INFO is denied")
-        says = f"{why}, so whether every slot is served is not known"
+        says = f"{why}, so bide cannot check that every slot is served"
         yield Finding("cluster", "note", says)
     elif is_node:
         told = readings.cluster
@@ -376,7 +374,7 @@ def delayed_jobs_of_rq(sets: Sequence[DelaySet] | None) -> Iterator[Finding]:
     """Whether a Timer moves the delayed jobs of RQ's queues; nothing where there are none."""
     check = "rq timer"
     if sets is None:
-        yield Finding(check, "note", "RQ's keys are denied, so its delayed jobs are not looked at")
+        yield Finding(check, "note", "RQ's keys are denied, so its delayed jobs are not checked")
         return
     for each in sets:
         jobs, late = count(each.overdue + each.waiting, "job"), count(each.overdue, "job")
@@ -389,14 +387,14 @@ def delayed_jobs_of_rq(sets: Sequence[DelaySet] | None) -> Iterator[Finding]:
         elif not each.timers:
             yield Finding(check, "warn", f"{jobs} in {each.key}, {alive}", fix)
         elif each.overdue > each.left:
-            fix = "Read the Timers' logs; if it is load, start another Timer."
+            fix = "Read the Timers' logs; if the Timers are overloaded, start another."
             says = f"{late} overdue by more than {describe(OVERDUE)} in {each.key}, timers: {alive}"
             yield Finding(check, "warn", says, fix)
         else:
             yield Finding(check, "ok", f"{jobs} in {each.key}, timers: {alive}")
         if each.strange:
             says = (
-                f"{count(each.strange, 'member')} of {each.key} stay: not delayed jobs of its queue"
+                f"{count(each.strange, 'member')} of {each.key} stay: no delayed jobs of its queue"
             )
             yield Finding(check, "warn", says, "The Timers' logs name them; ZREM removes them.")
 

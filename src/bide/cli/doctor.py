@@ -21,11 +21,11 @@ _STYLE: dict[str, Style] = {"ok": "green", "warn": "yellow", "fail": "red", "not
 def doctor(ctx: click.Context, url: str | None, prefix: str | None, as_json: bool) -> None:
     """Check the server's settings, its clock and the way to it.
 
-    It also looks for jobs that RQ's delay queues have overdue.
+    It also looks for overdue jobs in RQ's delay queues.
 
     Exits with 1 if a check fails. Each line is ok, warn (safe today), fail (jobs are lost,
-    refused or late), or a note, and says how to repair what is not ok. A check that cannot be
-    done says why.
+    refused or late), or a note, and says how to repair what is not ok. If a check cannot run,
+    its line says why.
     """
     site = Site(url, prefix)
     readings = probe(site.client.url)

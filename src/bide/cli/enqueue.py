@@ -34,13 +34,13 @@ from bide.task import import_task, signature_of
     "--queue",
     metavar="QUEUE",
     shell_complete=complete_queues,
-    help="Where it waits.  [default: the task's, else default]",
+    help="Queue of the job.  [default: the task's, otherwise default]",
 )
 @click.option(
     "--in",
     "delay",
     metavar="DELAY",
-    help="Due after 30, 250ms, 5m, 1h30m.  [default: the task's, else at once]",
+    help="Due after 30, 250ms, 5m, 1h30m.  [default: the task's, otherwise at once]",
 )
 @click.option("--at", metavar="MOMENT", help="Due at 2030-01-31T09:00:00+01:00.")
 @click.option(
@@ -48,45 +48,47 @@ from bide.task import import_task, signature_of
     "--priority",
     metavar="N",
     type=int,
-    help="0 to 9; 9 runs first.  [default: the task's, else 5]",
+    help="0 to 9; 9 runs first.  [default: the task's, otherwise 5]",
 )
 @click.option(
     "--retry",
     metavar="N",
     type=int,
-    help="Retries after an error.  [default: the task's, else 0]",
+    help="Retries after an error.  [default: the task's, otherwise 0]",
 )
 @click.option(
     "--timeout",
     metavar="DURATION",
-    help="How long it may run.  [default: the task's, else 5m]",
+    help="Maximum run time.  [default: the task's, otherwise 5m]",
 )
 @click.option(
     "--expires",
     metavar="DURATION",
-    help="Cancel it if it has not started so long after it was due.  "
-    "[default: the task's, else never]",
+    help="Cancel the job if it has not started this long after its due time.  "
+    "[default: the task's, otherwise never]",
 )
 @click.option(
     "-g",
     "--group",
     metavar="NAME",
-    help="Jobs of one group run one at a time.  [default: the task's, else none]",
+    help="Group; its jobs run one at a time.  [default: the task's, otherwise none]",
 )
 @click.option(
     "--retention",
     metavar="DURATION",
-    help="How long the finished job is kept.  [default: the task's, else the queue's]",
+    help="How long to keep the finished job.  [default: the task's, otherwise the queue's]",
 )
 @click.option(
     "--durability",
     type=click.Choice(get_args(Durability)),
-    help="Wait until a replica has it, or the server's disk.  [default: the task's, else local]",
+    help="Wait until a replica, or the server's disk, has the job.  "
+    "[default: the task's, otherwise local]",
 )
 @click.option(
     "--on-crash",
     type=click.Choice(["rerun", "fail"]),
-    help="Run it again if its worker dies, or let it fail.  [default: the task's, else rerun]",
+    help="If the worker dies: run the job again, or let it fail.  "
+    "[default: the task's, otherwise rerun]",
 )
 @click.option(
     "--after",
@@ -95,19 +97,22 @@ from bide.task import import_task, signature_of
     metavar="ID",
     help="Wait until this job has completed; of another queue, {QUEUE}ID; again for more.",
 )
-@click.option("--id", "job_id", metavar="ID", help="Your own id; one that exists changes nothing.")
+@click.option(
+    "--id", "job_id", metavar="ID", help="Id of the job. An id that exists changes nothing."
+)
 @click.option(
     "--unique",
     "key",
     metavar="KEY",
-    help="Add none while a job of this task holds this key.  [default: the task's, else none]",
+    help="Add no job while a job of this task holds this key.  "
+    "[default: the task's, otherwise none]",
 )
 @click.option("--description", metavar="TEXT", help="A line for people.  [default: the call]")
 @click.option(
     "--no-check",
     is_flag=True,
-    help="Do not import the function. Whether it exists is not known then, nor what the task says "
-    "of --queue, --in, --priority, --expires, --group, --unique and --durability.",
+    help="Do not import the function. The command then does not check that it exists, and ignores "
+    "the task's --queue, --in, --priority, --expires, --group, --unique and --durability.",
 )
 @server_options
 @json_option

@@ -52,7 +52,7 @@ _HOLDS: Final[dict[str, tuple[Callable[[int], str], str]]] = {
     ),
     "served": (
         lambda n: f"is served by {count(n, 'worker or reader', 'workers or readers')}",
-        "stop them; one that was killed counts for another 10 s",
+        "stop them; a killed worker or reader counts for another 10 s",
     ),
 }
 """What a queue may hold, in words; and what to do about it."""
@@ -64,10 +64,10 @@ _HOLDS: Final[dict[str, tuple[Callable[[int], str], str]]] = {
 def forget(names: tuple[str, ...], url: str | None, prefix: str | None) -> None:
     """Take a queue off the list, if it holds nothing.
 
-    It is for a queue that is there because its name was misspelt. The command refuses a queue that
-    has jobs (finished ones too), schedules, settings of groups, limits or a pause, and a queue that
-    a worker serves. It removes the queue's counts, its statistics and its retention. A queue that
-    is used again is listed again.
+    Use it for a queue whose name was misspelt. The command refuses a queue that has jobs (finished
+    jobs too), schedules, settings of groups, limits or a pause, and a queue that a worker serves.
+    It removes the queue's counts, its statistics and its retention. If the queue is used again, it
+    is listed again.
     """
     site = Site(url, prefix)
     for name in site.known(names):

@@ -46,8 +46,8 @@ def health(
 
     With --queue, a live worker must serve it; with --max-lateness, no job may be overdue by
     more. Otherwise it exits with 1 and says what is wrong, a line each. It imports no code
-    of yours. A job is overdue while it waits; a paused queue's jobs are too. Without --queue,
-    delayed jobs of RQ's queues need a live Timer (bide rq-timer) once they are due.
+    of yours. A job is overdue while it waits, also in a paused queue. Without --queue, a live
+    Timer (bide rq-timer) must serve RQ's queues if a delayed job of theirs is overdue.
     """
     limit = None if max_lateness is None else to_us(max_lateness, "--max-lateness") / 1e6
     site = Site(url, prefix)

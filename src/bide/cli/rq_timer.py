@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option(
     "--queue-class",
     metavar="CLASS",
-    help="Class of the queues, where it sets a delay_key: shop.queues.MailQueue.",
+    help="Class of the queues, if it sets a delay_key: shop.queues.MailQueue.",
 )
 @log_options
 @url_option
@@ -39,8 +39,8 @@ def rq_timer(
 ) -> None:
     """Move delayed jobs of RQ's queues when they are due.
 
-    They were delayed with bide.contrib.rq's DelayQueue, or with delay-rq; RQ's own workers run
-    them. Any number of Timers may work at once. Stops on SIGINT or SIGTERM.
+    It moves jobs that bide.contrib.rq's DelayQueue or delay-rq delayed; RQ's own workers run them.
+    Any number of Timers may work at once. It stops on SIGINT or SIGTERM.
     """
     try:
         from bide.contrib.rq import Timer
@@ -72,5 +72,5 @@ def _import_class(path: str) -> type[rq.Queue]:
             f"--queue-class {path} cannot be imported ({error}); write it as shop.queues.MailQueue."
         ) from None
     if not (isinstance(found, type) and issubclass(found, rq.Queue)):
-        raise UsageError(f"--queue-class {path} is no class of RQ queues.")
+        raise UsageError(f"--queue-class {path} is not a class of RQ queues.")
     return found

@@ -30,7 +30,7 @@ from bide.worker.worker import GRACE, LEASE
 
 @click.command()
 @click.argument("modules", nargs=-1, metavar="[MODULE]...")
-@queues_option("Again for more.  [default: the queues of the modules' tasks, else default]")
+@queues_option("Queue to serve; repeat for more.  [default: the queues of the modules' tasks]")
 @click.option(
     "--order",
     metavar="ORDER",
@@ -109,10 +109,10 @@ def worker(
 ) -> int | None:
     """Run the jobs of queues.
 
-    Their functions are those of MODULEs, and what these register. What is not given is as
-    [tool.bide.worker] in pyproject.toml has it. Without -q, the worker serves the queues that stand
-    in MODULEs, and those of their tasks. Stops on SIGINT or SIGTERM when running jobs have
-    finished; a second signal gives them back.
+    The worker runs functions of MODULEs, and functions that these register. It reads options that
+    are left out from [tool.bide.worker] in pyproject.toml. Without -q, it serves the queues in
+    MODULEs and the queues of their tasks, otherwise `default`. It stops on SIGINT or SIGTERM when
+    running jobs have finished; a second signal returns them to the queue.
 
     With -w or --health-port, and under systemd (Type=notify), a supervisor starts the workers,
     starts those that die again, and stops all of them together.

@@ -30,7 +30,7 @@ def workers(
     """List the workers, or stop one.
 
     A worker is listed if it gave a sign of life in the last 15 seconds (it sends a heartbeat every
-    10 seconds), or holds a job. What it runs is read from the server's leases, at this moment.
+    10 seconds), or holds a job. The command reads the running jobs from the server's leases.
     """
     if ctx.invoked_subcommand is not None:
         return

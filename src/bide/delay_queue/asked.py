@@ -68,7 +68,7 @@ def usable(place: Place[C]) -> Place[C]:
     """
     if place.stand_in is not None:
         raise UsageError(
-            "bide.testing.eager() runs functions in place of a server, and has none that holds "
-            "data; test a DelayQueue with the fixture `bide_test`, or bide.testing.start()."
+            "bide.testing.eager() has no server that could hold data; test a DelayQueue with the "
+            "fixture `bide_test`, or bide.testing.start()."
         )
     return place

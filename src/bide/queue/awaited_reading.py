@@ -44,7 +44,7 @@ class AsyncReading:
         ]
 
     async def workers(self) -> list[WorkerSeen]:
-        """The workers that serve this queue and live, or hold a job, with what they run now.
+        """Return the workers that serve this queue and live or hold a job, with their running jobs.
 
         A worker that dies is listed for up to 15 seconds, and for as long as it holds a job.
         """

@@ -67,7 +67,7 @@ class Crashes:
             bodies = [job.raw_body if job else b"" for job in found]
         except BideError as error:
             log.warning(
-                "queue %s: hooks hear of crashes without arguments: %s", station.queue, error
+                "queue %s: hooks do not get the arguments of crashed jobs: %s", station.queue, error
             )
         for one, body in zip(lost, bodies, strict=True):
             now = time.monotonic()
@@ -80,8 +80,8 @@ def _how(lost: Lost) -> str:
     """Say how an attempt ended, in a sentence."""
     if not lost.has_failed:
         return (
-            f"Its worker {lost.worker} died or stopped while it held this job; whether it had "
-            "begun is not known."
+            f"Its worker {lost.worker} died or stopped while it held this job; the job may "
+            "have started."
         )
     claimed = lost.claimed
     return (

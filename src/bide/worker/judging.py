@@ -89,8 +89,8 @@ class Floods:
         count = self._counts[key] = self._counts.get(key, 0) + 1
         if count == MOST_LOGGED + 1:
             log.warning(
-                "%s: more than %d attempts failed within a second; until the next second, their "
-                "errors are kept with their jobs and not logged",
+                "%s: more than %d attempts failed within a second; the other errors of this second "
+                "are kept with their jobs, and not logged",
                 task,
                 MOST_LOGGED,
             )

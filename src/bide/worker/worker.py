@@ -80,8 +80,8 @@ class Worker:
         """Set up; nothing is sent before `work`.
 
         Args:
-            queues: one or several; which of them jobs are taken from is for `order` to say. By
-                default those that stand in `modules` and those of their tasks, else `default`.
+            queues: one or several; `order` decides from which queue the next job is taken. By
+                default the queues in `modules` and the queues of their tasks, otherwise `default`.
             url: the server; by default that of the queues, else `$BIDE_URL`.
             prefix: of the keys; by default that of the queues, else `$BIDE_PREFIX`, else `bide`.
             modules: modules to import and serve; functions of others are not run, unless a
@@ -179,9 +179,9 @@ class Worker:
             How many jobs this worker executed.
 
         Raises:
-            ServerUnavailable: in a burst, the server could not be reached at the start; or it
-                cannot be reached as its URL says: its certificate is not trusted, for instance.
-                Otherwise the worker waits for the server, and says so in its log.
+            ServerUnavailable: in a burst, the server could not be reached at the start; or the
+                URL can never reach it: its certificate is not trusted, for instance. Otherwise the
+                worker waits for the server, and logs that.
             UsageError: one of the queues is a delay queue, which holds data, or its server would
                 drop jobs when its memory is full; or this thread runs an event loop already, in
                 which `await worker.run()` works.

@@ -105,8 +105,8 @@ def test_the_command_takes_a_class_of_queues(
         ("nowhere.Queue", "--queue-class nowhere.Queue cannot be imported"),
         ("tests.contrib.rq.jobs.Nothing", "cannot be imported"),
         ("Queue", "cannot be imported"),
-        ("tests.contrib.rq.jobs.add", "is no class of RQ queues."),
-        ("tests.contrib.rq.jobs.Job", "is no class of RQ queues."),
+        ("tests.contrib.rq.jobs.add", "is not a class of RQ queues."),
+        ("tests.contrib.rq.jobs.Job", "is not a class of RQ queues."),
     ],
 )
 def test_what_is_no_class_of_queues_is_an_error_of_one_sentence(

@@ -39,7 +39,7 @@ def open_gate(client: redis.Redis, keys: Keys) -> bool:
             log.warning("job %s is not one that waits for its delay; dropped", shown(id))
     for key in sorted(set(staying)):
         log.warning(
-            "%d jobs stay at the gate: another program uses the key %s; delete it",
+            "%d due jobs are not moved: another program uses the key %s; delete that key",
             staying.count(key),
             shown(key),
         )

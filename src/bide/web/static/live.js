@@ -141,7 +141,7 @@ async function read() {
   } catch (error) {
     wanted = true;
     rest = reading.next();
-    if (error.message === "404") show("lost", "gone", "What this page shows is not there any more");
+    if (error.message === "404") show("lost", "gone", "Removed: the page shows its last state");
     else show("lost", "lost", "The page could not be read again; it is tried on");
   } finally {
     busy = false;
