@@ -101,6 +101,8 @@ local function judge(id, score, fields)
     return nil, true -- several queues share the sorted set; it is another's
   elseif on or redis.call('HEXISTS', prefix .. id, 'delay_queue') == 1 then
     return taken -- we delayed it
+  elseif delayed ~= delays .. name and is_delay_rqs(fields, fields[2]) then
+    return nil, true -- delay-rq delayed it on another queue, which shares the sorted set
   end
   return strange, true
 end
