@@ -280,6 +280,24 @@ def test_a_key_that_another_program_uses_is_passed_over(one_queue: DelayQueue) -
     assert [each.key for each in look(one_queue.connection)] == ["rq:delay_queue:mail"]
 
 
+@pytest.mark.parametrize("key", ["rq:queues", "rq:delay_queues", "rq:worker:odd"])
+def test_what_another_program_wrote_hides_no_job_that_is_overdue(
+    one_queue: DelayQueue, one_url: str, tmp_path: Path, key: str
+) -> None:
+    overdue(one_queue)
+    connection = one_queue.connection
+    connection.sadd("rq:workers:delay_gate", "rq:worker:odd", "rq:worker:odder")
+    for numbers in ([1], [-1, 0], [1e400, 0], ["1", 0], 1):
+        record = json.dumps({one_queue.delay_key: numbers})
+        connection.hset("rq:worker:odder", "delay_sets", record)
+        assert [(each.overdue, each.timers) for each in look(connection)] == [(3, 0)]
+    connection.sadd("rq:delay_queues", one_queue.delay_key)
+    connection.set(key, "of another program")
+    assert [(each.overdue, each.timers) for each in look(connection)] == [(3, 0)]
+    assert "3 jobs overdue" in said(command(tmp_path, "health", url=one_url), 1)
+    assert checks(tmp_path, one_url, 1)[0]["verdict"] == "fail"
+
+
 def test_without_the_right_to_look_health_says_nothing_and_doctor_that(
     tmp_server: Callable[..., Server], tmp_path: Path
 ) -> None:
