@@ -44,7 +44,7 @@ def homes_of(modules: Sequence[str]) -> dict[Home, list[str]]:
     found: dict[Home, list[str]] = {}
     for module in (*modules, *sorted(registering_modules() - {*modules})):
         for value in list(vars(sys.modules.get(module, object)).values()):
-            # By its type: `isinstance` asks a lazy object, such as Flask's `request`, for its class.
+            # `isinstance` would ask a lazy object, such as Flask's `request`, for its class.
             if issubclass(type(value), Call):
                 value = value.queue
             if issubclass(type(value), Queue | AsyncQueue):
