@@ -28,7 +28,8 @@ One serves all queues: a blocking command that takes nothing off its list waits 
 
 SETS_FIELD: Final = "delay_sets"
 """A field of a Timer's record among RQ's workers: JSON, the sets that it serves, and of each how
-many due members it leaves there, and how many of these are of no delayed job."""
+many due members it leaves there, but for jobs of other queues, and how many of these are of no
+delayed job."""
 
 QUEUES: Final = "rq:queues"
 QUEUE: Final = "rq:queue:"

@@ -235,6 +235,24 @@ def record_of(queue: DelayQueue, sets: dict[str, list[int]]) -> tuple[str, str, 
     return "rq:worker:alive", "delay_sets", json.dumps(sets)
 
 
+def test_jobs_of_a_queue_whose_timer_has_died_are_late_in_a_shared_set(
+    one_connection: redis.Redis, one_url: str, tmp_path: Path
+) -> None:
+    mail, low = (DelayQueue(name, one_connection) for name in ("mail", "low"))
+    mail.delay_key = low.delay_key = "shop:later"
+    overdue(low)
+    with at_work(mail) as timer:
+        eventually(lambda: timer._movers[0].staying == 3)
+        timer._presence.due = 0.0
+        timer._look()
+        eventually(lambda: timer._presence.due > 0)
+        (seen,) = look(one_connection)
+        assert (seen.overdue, seen.timers, seen.left) == (3, 1, 0)
+        health = command(tmp_path, "health", "--max-lateness", "1m", url=one_url)
+        assert "shop:later: a job is overdue by" in said(health, 1)
+        assert [check["verdict"] for check in checks(tmp_path, one_url)] == ["warn"]
+
+
 def test_doctor_says_how_it_stands_with_each_set(
     one_queue: DelayQueue, one_url: str, tmp_path: Path
 ) -> None:
