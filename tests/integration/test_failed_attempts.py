@@ -291,6 +291,25 @@ def test_pickled_arguments_are_not_read_again_after_a_crash(
 
 
 @pytest.mark.parametrize("executor", ["auto", "process"])
+def test_a_job_whose_id_is_not_utf_8_fails_and_ends_no_worker(
+    tmp_path: Path, one_url: str, direct: redis.Redis, executor: str
+) -> None:
+    """Another program has written it."""
+    (tmp_path / "shop.py").write_text(SHOP)
+    with closing(Queue("mail", url=one_url)) as queue:
+        usual, odd = queue.enqueue("shop:add", 1), b"a\xffb"
+        body: Any = direct.hget(queue.keys["jobs"], usual.id)
+        direct.hset(queue.keys["jobs"], odd, body)
+        direct.zadd(queue.keys.names["due"][4], {odd: 1})
+        command = ["worker", "shop", "-q", "mail", "--burst", "-v", "-x", executor]
+        done = bide(tmp_path, *command, url=one_url)
+        assert done.returncode == 0, done.stderr
+        assert usual.refresh().status == State.COMPLETED
+        notes: Any = direct.hget(queue.keys["notes"], odd)
+        assert b"The id of this job is not UTF-8" in notes
+
+
+@pytest.mark.parametrize("executor", ["auto", "process"])
 def test_a_crash_under_a_name_of_another_programs_is_heard_of(
     tmp_path: Path, one_url: str, direct: redis.Redis, executor: str
 ) -> None:
