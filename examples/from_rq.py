@@ -39,7 +39,9 @@ def move(old: DelayQueue, new: bide.Queue) -> int:
         options: bide.Options = {"at": due[job.id], "job_id": job.id, "meta": job.meta}
         options["description"] = (job.description or "")[:500] or None
         options["timeout"] = "365d" if job.timeout == -1 else job.timeout  # -1: for ever
-        options["retry"] = bide.Retry(left, backoff=intervals[-left:])
+        # If there are more retries than intervals, RQ waits for the first interval several times.
+        backoff = intervals[:1] * (left - len(intervals)) + intervals[-left:]
+        options["retry"] = bide.Retry(left, backoff=backoff)
         task = ":".join(str(job.func_name).rsplit(".", 1))
         new.enqueue_call(task, job.args, job.kwargs, **options)
         job.delete()  # after the enqueue: a move that is killed here moves the same id again

@@ -21,6 +21,7 @@ from typing import Any, Final, TextIO
 
 from bide.current import current_job
 from bide.errors import UsageError
+from bide.ids import short_id
 from bide.tracebacks import format_error
 
 JOB_FIELDS: Final = ("job_id", "attempt", "task", "queue")
@@ -143,7 +144,7 @@ def _of_current_job() -> dict[str, Any]:
     except UsageError:
         return {}
     return {
-        "job_id": job.id,
+        "job_id": short_id(job.id),
         "attempt": job.attempt,
         "task": job.task,
         "queue": job.queue,

@@ -58,6 +58,16 @@ def test_one_that_is_larger_than_the_budget_is_dropped_itself(q: Probe) -> None:
     assert len(q.zset("completed")) == 1
 
 
+def test_many_that_completed_in_one_call_do_not_end_the_search(q: Probe) -> None:
+    """They have one score, and are more than a call looks at."""
+    q.configure(results="10KB")
+    assert complete(q, *[10] * 250, prefix="a") == ["ok"] * 250
+    for name in "bcdefgh":
+        complete(q, 4 * KB, prefix=name)
+    assert [id for id in kept(q) if not id.startswith("a")] == ["g00", "h00"]
+    assert bytes_of(q) == 8 * KB
+
+
 def test_small_results_are_not_counted(q: Probe) -> None:
     q.configure(results="3KB")
     assert complete(q, *[1_999] * 10) == ["ok"] * 10

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import redis
 
 from bide import Job, Queue, Retry, State
 from bide.embedded import Server
+from bide.ops.consume import claim
 from tests.conftest import BINARIES
 from tests.integration.console import bide
 from tests.integration.missing import age
@@ -286,3 +288,41 @@ def test_pickled_arguments_are_not_read_again_after_a_crash(
     heard = {line["id"]: (line["args"], line["kwargs"]) for line in lines}
     assert heard == {jobs[0].id: (["{3}"], {}), jobs[1].id: (None, None)}
     queue.close()
+
+
+@pytest.mark.parametrize("executor", ["auto", "process"])
+def test_a_job_whose_id_is_not_utf_8_fails_and_ends_no_worker(
+    tmp_path: Path, one_url: str, direct: redis.Redis, executor: str
+) -> None:
+    """Another program has written it."""
+    (tmp_path / "shop.py").write_text(SHOP)
+    with closing(Queue("mail", url=one_url)) as queue:
+        usual, odd = queue.enqueue("shop:add", 1), b"a\xffb"
+        body: Any = direct.hget(queue.keys["jobs"], usual.id)
+        direct.hset(queue.keys["jobs"], odd, body)
+        direct.zadd(queue.keys.names["due"][4], {odd: 1})
+        command = ["worker", "shop", "-q", "mail", "--burst", "-v", "-x", executor]
+        done = bide(tmp_path, *command, url=one_url)
+        assert done.returncode == 0, done.stderr
+        assert usual.refresh().status == State.COMPLETED
+        notes: Any = direct.hget(queue.keys["notes"], odd)
+        assert b"The id of this job is not UTF-8" in notes
+
+
+@pytest.mark.parametrize("executor", ["auto", "process"])
+def test_a_crash_under_a_name_of_another_programs_is_heard_of(
+    tmp_path: Path, one_url: str, direct: redis.Redis, executor: str
+) -> None:
+    """The record of a job names its worker, and may name it in whatever bytes."""
+    (tmp_path / "shop.py").write_text(SHOP)
+    with closing(Queue("mail", url=one_url)) as queue:
+        ids = [queue.enqueue("shop:add", n).id for n in range(3)]
+        (lost,) = queue._run(claim(queue.keys, "dead", 1, 1, 1_000, 0, 0)).jobs
+        record: Any = direct.hget(queue.keys["run"], lost.id)
+        direct.hset(queue.keys["run"], lost.id, record.replace(b" dead ", b" d\xffead "))
+        command = ["worker", "shop", "-q", "mail", "--burst", "-x", executor]
+        done = bide(tmp_path, *command, url=one_url)
+        assert done.returncode == 0, done.stderr
+        lines = [json.loads(line) for line in (tmp_path / "heard").read_text().splitlines()]
+        assert {line["id"] for line in lines} == {lost.id}
+        assert [queue.fetch(id).status for id in ids] == [State.COMPLETED] * 3

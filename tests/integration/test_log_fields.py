@@ -145,6 +145,21 @@ def test_each_record_of_a_job_carries_its_fields(
             assert "reads an order" in said or "failed: PayloadError" in said
 
 
+@pytest.mark.parametrize("task", ["boom", "boom_async", "fine"])
+def test_no_record_carries_an_id_of_any_length(
+    tmp_path: Path, one_url: str, direct: redis.Redis, shop: Queue, task: str
+) -> None:
+    """Another program may have written one, and each record of its job would have all of it."""
+    args = [{"amount": 1}] if task == "fine" else []
+    usual, odd = shop.enqueue(f"shop:{task}", *args).id, "x" * 9_000
+    direct.hset(shop.keys["jobs"], odd, direct.hget(shop.keys["jobs"], usual))
+    direct.zadd(shop.keys.names["due"][4], {odd: 1})
+    direct.zrem(shop.keys.names["due"][4], usual)
+    of_job = [each for each in logged(tmp_path, one_url, "auto", "-v") if "job_id" in each]
+    assert {each["job_id"] for each in of_job} == {"x" * 128 + "…"}
+    assert not any("x" * 129 in each["msg"] for each in of_job)
+
+
 # -- modules that set up logging themselves
 
 SAYS = """

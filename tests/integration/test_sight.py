@@ -67,6 +67,13 @@ def warnings(log: str) -> list[str]:
     return [line.partition("WARNING ")[2] for line in log.splitlines() if "WARNING" in line]
 
 
+def test_a_lazy_object_in_a_module_is_not_asked_what_it_is(shop: Path, one_url: str) -> None:
+    """As Flask's `request` is, which raises where there is no request."""
+    lazy = "class Lazy:\n    __class__ = property(lambda self: 1 / 0)\nrequest = Lazy()\n"
+    (shop / "lazy.py").write_text(PLAIN + lazy)
+    assert served(log_of(shop, one_url, "lazy")) == "plain"
+
+
 @pytest.mark.parametrize(
     ("modules", "queues"),
     [

@@ -28,7 +28,8 @@ One serves all queues: a blocking command that takes nothing off its list waits 
 
 SETS_FIELD: Final = "delay_sets"
 """A field of a Timer's record among RQ's workers: JSON, the sets that it serves, and of each how
-many due members it leaves there, and how many of these are of no delayed job."""
+many due members it leaves there, but for jobs of other queues, and how many of these are of no
+delayed job."""
 
 QUEUES: Final = "rq:queues"
 QUEUE: Final = "rq:queue:"
@@ -71,7 +72,8 @@ def look(client: redis.Redis) -> list[DelaySet]:
     """
     ask: Any = client.pipeline(transaction=False)
     ask.smembers(QUEUES).smembers(OTHER_SETS).smembers(GATE_WORKERS).time()
-    queues, others, workers, (seconds, us) = ask.execute()
+    *members, (seconds, us) = _allowed(ask)
+    queues, others, workers = (found if isinstance(found, set | list) else () for found in members)
     now = seconds + us / 1e6
     timers = _timers(ask, workers)
     keys = {f"{DELAYED}{_text(queue).removeprefix(QUEUE)}" for queue in queues}
@@ -86,29 +88,52 @@ def look(client: redis.Redis) -> list[DelaySet]:
         total, overdue, first = replies[3 * place : 3 * place + 3]
         alive = sum(key in timer for timer in timers)
         if isinstance(total, int) and (total or alive):  # else it is a key of another program's
-            lateness = max(0.0, now - float(first[0][1])) if first else 0.0
+            lateness = max(0.0, now - first[0][1]) if first else 0.0
             found.append(DelaySet(key, total - overdue, overdue, lateness, alive, *stays))
     if isinstance(at_gate, int) and at_gate and not timers:  # any Timer opens it
         found.append(DelaySet(f"{QUEUE}{GATE}", 0, at_gate, 0.0, 0, 0, 0))
     return found
 
 
-def _timers(ask: Any, workers: Iterable[bytes]) -> list[dict[str, list[int]]]:
+def _allowed(ask: Any) -> list[Any]:
+    """The replies of a pipeline; an error where another program uses a key.
+
+    Raises:
+        redis.RedisError: this user may not ask, for one.
+    """
+    replies: list[Any] = ask.execute(raise_on_error=False)
+    for reply in replies:
+        if isinstance(reply, redis.ResponseError) and not str(reply).startswith("WRONGTYPE"):
+            raise reply
+    return replies
+
+
+def _timers(ask: Any, workers: Iterable[bytes]) -> list[dict[str, tuple[int, int]]]:
     """The sets of each live Timer: the record of one that died has expired."""
     for worker in workers:
         ask.hget(_text(worker), SETS_FIELD)
     found = []
-    for record in ask.execute():
+    for record in _allowed(ask):
         with suppress(AttributeError, TypeError, ValueError):  # none, or another program wrote it
             sets = json.loads(record).items()
-            found.append({str(key): [int(number) for number in left] for key, left in sets})
+            found.append({str(key): _numbers(*left) for key, left in sets})
     return found
 
 
-def _left(timers: Iterable[dict[str, list[int]]], key: str) -> tuple[int, int]:
+def _numbers(staying: Any, strange: Any) -> tuple[int, int]:
+    """What a Timer leaves in a set.
+
+    Raises:
+        ValueError: no Timer has written that.
+    """
+    if not all(type(number) is int and 0 <= number < 2**32 for number in (staying, strange)):
+        raise ValueError
+    return staying, strange
+
+
+def _left(timers: Iterable[dict[str, tuple[int, int]]], key: str) -> tuple[int, int]:
     """What the Timers leave in a set: as much as the one that knows of the most."""
-    known = (timer[key] for timer in timers if key in timer)
-    return max(((staying, strange) for staying, strange in known), default=(0, 0))
+    return max((timer[key] for timer in timers if key in timer), default=(0, 0))
 
 
 def _text(value: Any) -> str:

@@ -184,9 +184,10 @@ class JobView(Generic[R]):
         dropped = seen.run.dropped if seen.run else 0
         if dropped and not raw:
             raise ResultDropped(
-                f"The server dropped the result of job {self.id} ({dropped:,} bytes), because the "
-                "results of its queue exceeded their budget; store large results elsewhere and "
-                "return their id, or raise Retention(results=...) with queue.configure()."
+                f"The server dropped the result of job {short_id(self.id)} ({dropped:,} bytes), "
+                "because the results of its queue exceeded their budget; store large results "
+                "elsewhere and return their id, or raise Retention(results=...) with "
+                "queue.configure()."
             )
         is_allowed = seal is not None and is_pickled(raw) and seal.check("result", self.id, raw)
         value = seen.result(is_allowed)

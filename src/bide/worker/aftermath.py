@@ -71,7 +71,7 @@ async def _call_async(call: _Call, served: Served, in_thread: InThread) -> None:
         raise
     except BaseException as error:
         begin_in_application(error)
-        log.exception("job %s: %s raised", current_job().id, call.name)
+        log.exception("job %s: %s raised", short_id(current_job().id), call.name)
 
 
 def call(run: Run, judged: Judged, served: Served, wait: Wait) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from bide import aio
 from bide.errors import BideError
-from bide.logs import Log
+from bide.logs import Log, printable
 from bide.ops import inspect
 from bide.ops.consume import Lost
 from bide.worker.run import Run
@@ -78,13 +78,14 @@ class Crashes:
 
 def _how(lost: Lost) -> str:
     """Say how an attempt ended, in a sentence."""
+    worker = printable(lost.worker)  # as another program may have written it
     if not lost.has_failed:
         return (
-            f"Its worker {lost.worker} died or stopped while it held this job; the job may "
+            f"Its worker {worker} died or stopped while it held this job; the job may "
             "have started."
         )
     claimed = lost.claimed
     return (
         f"Its worker died or stopped {claimed.reclaims} times under this job, {claimed.crashes} "
-        f"of them while it ran alone; the last was {lost.worker}."
+        f"of them while it ran alone; the last was {worker}."
     )

@@ -330,7 +330,7 @@ class Loop:
                         "worker, and was refused",
                         short_id(settle.id),
                         settle.outcome,
-                        extra={"job_id": settle.id, "queue": station.queue},
+                        extra={"job_id": short_id(settle.id), "queue": station.queue},
                     )
 
     def _warn_of_results(self, station: Station) -> None:

@@ -44,9 +44,10 @@ def homes_of(modules: Sequence[str]) -> dict[Home, list[str]]:
     found: dict[Home, list[str]] = {}
     for module in (*modules, *sorted(registering_modules() - {*modules})):
         for value in list(vars(sys.modules.get(module, object)).values()):
-            if isinstance(value, Call):
+            # `isinstance` would ask a lazy object, such as Flask's `request`, for its class.
+            if issubclass(type(value), Call):
                 value = value.queue
-            if isinstance(value, Queue | AsyncQueue):
+            if issubclass(type(value), Queue | AsyncQueue):
                 found.setdefault(value._home, [])
     for home, tasks in known_homes().items():
         found.setdefault(home, []).extend(tasks)

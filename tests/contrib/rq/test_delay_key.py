@@ -134,6 +134,21 @@ def test_queues_that_share_a_set_leave_each_others_jobs_alone(
     assert not caplog.records
 
 
+def test_jobs_of_delay_rq_in_a_shared_set_are_their_own_queues(
+    connection: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No Timer of another queue says that they are to be removed."""
+    queues = [OldQueue(name, connection) for name in ("mail", "low")]
+    made = []
+    for queue in queues:
+        queue.delay_key = KEY
+        made.append(queue.enqueue_delay_job(queue.create_job(jobs.add, (1,)), 1))
+    assert burst(*queues) == 2
+    for queue, job in zip(queues, made, strict=True):
+        assert queue.job_ids == [job.id]
+    assert not caplog.records
+
+
 def test_rqs_verbs_hold_there(connection: redis.Redis) -> None:
     queue = of_its_own("mail", connection)
     cancelled, deleted = (queue.enqueue(jobs.add, 1, delay=60) for _ in range(2))

@@ -50,13 +50,14 @@ def test_each_set_is_moved_with_all_that_was_said_of_its_jobs(
     theirs = old.enqueue_call(jobs.add, (1,), {"b": 2}, delay=7200, timeout=33, **about)
     rqs = queue.enqueue_at(moment, jobs.add, 1, b=2, job_timeout=33, **about)
     endless = queue.enqueue(jobs.add, 1, delay=7200, job_timeout=-1)
+    often = queue.enqueue(jobs.add, 1, delay=7200, retry=rq.Retry(4, [5, 60]))
     past = old.enqueue_delay_job(old.create_job(jobs.add, (1,)), 1)
     cancelled = old.enqueue(jobs.add, 1, delay=60)
     cancelled.cancel()
     plain = queue.enqueue(jobs.add, 1)
     due = {job.id: queue.delayed_until(job) for job in (ours, theirs)} | {rqs.id: moment}
     with closing(bide.Queue("mail")) as new:
-        assert example.move(queue, new) == 5
+        assert example.move(queue, new) == 6
         assert example.move(queue, new) == 0
         for before in (ours, theirs, rqs):
             job = new.fetch(before.id)
@@ -70,6 +71,7 @@ def test_each_set_is_moved_with_all_that_was_said_of_its_jobs(
         assert new.fetch(endless.id).status == "delayed"
         assert stored(one_connection, endless.id).timeout == 365 * 86_400
         assert stored(one_connection, endless.id).retry == bide.Retry(0, backoff=[0])
+        assert stored(one_connection, often.id).retry == bide.Retry(4, backoff=[5, 5, 5, 60])
     assert one_connection.zrange(queue.delay_key, 0, -1) == [cancelled.id.encode()]
     assert queue.scheduled_job_registry.count == 0
     assert queue.job_ids == [plain.id]

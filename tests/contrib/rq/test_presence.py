@@ -235,6 +235,24 @@ def record_of(queue: DelayQueue, sets: dict[str, list[int]]) -> tuple[str, str, 
     return "rq:worker:alive", "delay_sets", json.dumps(sets)
 
 
+def test_jobs_of_a_queue_whose_timer_has_died_are_late_in_a_shared_set(
+    one_connection: redis.Redis, one_url: str, tmp_path: Path
+) -> None:
+    mail, low = (DelayQueue(name, one_connection) for name in ("mail", "low"))
+    mail.delay_key = low.delay_key = "shop:later"
+    overdue(low)
+    with at_work(mail) as timer:
+        eventually(lambda: timer._movers[0].staying == 3)
+        timer._presence.due = 0.0
+        timer._look()
+        eventually(lambda: timer._presence.due > 0)
+        (seen,) = look(one_connection)
+        assert (seen.overdue, seen.timers, seen.left) == (3, 1, 0)
+        health = command(tmp_path, "health", "--max-lateness", "1m", url=one_url)
+        assert "shop:later: a job is overdue by" in said(health, 1)
+        assert [check["verdict"] for check in checks(tmp_path, one_url)] == ["warn"]
+
+
 def test_doctor_says_how_it_stands_with_each_set(
     one_queue: DelayQueue, one_url: str, tmp_path: Path
 ) -> None:
@@ -278,6 +296,24 @@ def test_a_key_that_another_program_uses_is_passed_over(one_queue: DelayQueue) -
     one_queue.connection.set("rq:delay_queue:bad", "no set")
     one_queue.enqueue(jobs.add, 1, delay=60)
     assert [each.key for each in look(one_queue.connection)] == ["rq:delay_queue:mail"]
+
+
+@pytest.mark.parametrize("key", ["rq:queues", "rq:delay_queues", "rq:worker:odd"])
+def test_what_another_program_wrote_hides_no_job_that_is_overdue(
+    one_queue: DelayQueue, one_url: str, tmp_path: Path, key: str
+) -> None:
+    overdue(one_queue)
+    connection = one_queue.connection
+    connection.sadd("rq:workers:delay_gate", "rq:worker:odd", "rq:worker:odder")
+    for numbers in ([1], [-1, 0], [1e400, 0], ["1", 0], 1):
+        record = json.dumps({one_queue.delay_key: numbers})
+        connection.hset("rq:worker:odder", "delay_sets", record)
+        assert [(each.overdue, each.timers) for each in look(connection)] == [(3, 0)]
+    connection.sadd("rq:delay_queues", one_queue.delay_key)
+    connection.set(key, "of another program")
+    assert [(each.overdue, each.timers) for each in look(connection)] == [(3, 0)]
+    assert "3 jobs overdue" in said(command(tmp_path, "health", url=one_url), 1)
+    assert checks(tmp_path, one_url, 1)[0]["verdict"] == "fail"
 
 
 def test_without_the_right_to_look_health_says_nothing_and_doctor_that(

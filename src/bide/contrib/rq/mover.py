@@ -55,6 +55,8 @@ class Mover:
         """The server's clock less our monotonic one, in seconds."""
         self.staying = 0
         """How many due members the last pass has left."""
+        self.others = 0
+        """How many of them are jobs of other queues: the Timers of those queues move them."""
         self.strange: set[bytes] = set()
         """Those of them that are of no delayed job."""
         self._waiting: set[bytes] = set()
@@ -63,7 +65,7 @@ class Mover:
         """Where the next call begins, as the script takes it."""
         self._begun = False
         """Whether a pass has begun and not ended."""
-        self._now_staying = 0
+        self._now_staying = self._now_others = 0
         self._now_strange: set[bytes] = set()
         self._now_waiting: set[bytes] = set()
         self._start_at = 0.0
@@ -92,13 +94,15 @@ class Mover:
                 *(self._from, self._skip, round(UNSAVED * 1e6)),
             ],
         )
-        moved, theirs, gone, cancelled, taken, strange, waiting, stay, at, skip, due, now = reply
+        moved, theirs, gone, cancelled, taken, strange, waiting, stay, at, skip, *rest = reply
+        due, now, others = rest
         monotonic = time.monotonic()
         self.server_ahead = float(now) - monotonic
         if theirs:
             self._unannounced_until = monotonic + UNANNOUNCED
         self._tell(moved, gone, cancelled, taken)
         self._now_staying += stay
+        self._now_others += others
         self._now_strange.update(strange)
         self._now_waiting.update(waiting)
         if at:
@@ -130,7 +134,7 @@ class Mover:
         if self._start_at <= time.monotonic():
             self._from, self._skip = _START, 0
         if self._from == _START:
-            self._now_staying = 0
+            self._now_staying = self._now_others = 0
             self._now_strange, self._now_waiting = set(), set()
             self._start_at = time.monotonic() + LONGEST_SLEEP
         self._begun = True
@@ -148,7 +152,7 @@ class Mover:
             )
         for id in self._now_waiting - self._waiting:
             log.info("job %s of %s is due, and waits for other jobs", shown(id), self.keys.name)
-        self.staying = self._now_staying
+        self.staying, self.others = self._now_staying, self._now_others
         self.strange, self._waiting = self._now_strange.copy(), self._now_waiting.copy()
         few = self.staying < AT_ONCE
         self._from, self._skip = (_START if few else f"({now}"), 0

@@ -103,7 +103,7 @@ class Presence:
 
     def _record(self) -> dict[Any, Any]:
         """The fields that RQ reads of a worker, and ours."""
-        sets = {m.keys.delayed: [m.staying, len(m.strange)] for m in self._movers}
+        sets = {m.keys.delayed: [m.staying - m.others, len(m.strange)] for m in self._movers}
         return {
             "birth": self._birth,
             "last_heartbeat": utcformat(now()),

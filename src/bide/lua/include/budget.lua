@@ -41,7 +41,10 @@ function budget.add(meta, sets, record, bytes, count, large, held)
     redis.call('HDEL', meta, 'results_from')
     if not from and not spared then bytes = 0 end
   elseif last then
-    redis.call('HSET', meta, 'results_from', last)
+    -- One settle may complete more jobs than this call looks at, all with one score. Then the next
+    -- call goes on behind that score: otherwise it would look at the same jobs again.
+    local behind = bytes > most and found[2] == last and '(' or ''
+    redis.call('HSET', meta, 'results_from', behind .. last)
   end
   redis.call('HSET', meta, 'result_bytes', string.format('%.0f', math.max(bytes, 0)))
   return dropped

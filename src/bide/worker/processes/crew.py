@@ -36,7 +36,7 @@ from bide.worker.processes.wire import (
     Reply,
     Said,
     decode_order,
-    encode,
+    encode_order,
 )
 from bide.worker.run import BEGUN, UNBEGUN, UNCOUNTED, Ended, Run, log_end, task_of
 from bide.worker.running import SAY_AFTER
@@ -216,10 +216,10 @@ class Crew:
                 continue
             death = self._judging.get(number, _ALIVE)
             order = Order(number, run.station.queue, run.claimed, run.claimed_at, *death)
-            if not self._house.send(encode(order)):
+            if not self._house.send(encode_order(order)):
                 break
             self._unsent.popleft()
-        while self._reports and self._house.send(encode(self._reports[0])):
+        while self._reports and self._house.send(encode_order(self._reports[0])):
             self._reports.popleft()
         self._look_later()
 

@@ -14,10 +14,12 @@ import socket
 from typing import Final, Literal, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from bide import logs
 from bide.job import Claimed
 from bide.ops.consume import Outcome
+from bide.ops.reply import text
 
 SMALL: Final = 65_536
 """Bytes of the largest message that is sent as it is."""
@@ -41,6 +43,8 @@ class Order(msgspec.Struct, frozen=True, array_like=True):
     """Another worker has died under it, as `died` says: only tell the hooks."""
     has_failed: bool = False
     """The job was lost too often to be run again."""
+    odd_id: bytes = b""
+    """The job's id if it is not UTF-8, as another program may have written it: no text has it."""
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="r"):
@@ -127,10 +131,29 @@ class Spawn(msgspec.Struct, frozen=True, array_like=True):
 
 
 encode: Final = msgspec.msgpack.Encoder().encode
-decode_order: Final = msgspec.msgpack.Decoder(Order).decode
+_decode_order: Final = msgspec.msgpack.Decoder(Order).decode
 decode_reply: Final = msgspec.msgpack.Decoder(Reply).decode
 decode_news: Final = msgspec.msgpack.Decoder(News).decode
 decode_spawn: Final = msgspec.msgpack.Decoder(Spawn).decode
+
+
+def encode_order(order: Order) -> bytes:
+    """Encode an order, also of a job whose id is not UTF-8."""
+    try:
+        return encode(order)
+    except UnicodeEncodeError:
+        claimed = order.claimed
+        id = claimed.id.encode("utf-8", "surrogateescape")
+        return encode(replace(order, claimed=claimed._replace(id=""), odd_id=id))
+
+
+def decode_order(message: bytes | memoryview) -> Order:
+    """Decode what `encode_order` made."""
+    order = _decode_order(message)
+    if not order.odd_id:
+        return order
+    claimed = order.claimed._replace(id=text(order.odd_id))
+    return replace(order, claimed=claimed, odd_id=b"")
 
 
 def pair() -> tuple[socket.socket, socket.socket]:

@@ -9,7 +9,7 @@
 --        of no delayed job; ids that stay until the jobs that they depend on have finished; how
 --        many stay in all; where the next call goes on, a score and how many members to pass over,
 --        or "" if everything that is due was read; when the next is due, in seconds, or ""; now, in
---        seconds
+--        seconds; how many of those that stay are jobs of other queues, which share the set
 --
 -- A job is moved only if it is delayed on this queue still: by us, or by delay-rq. RQ's own cancel,
 -- delete and enqueue know nothing of the sorted set: what they touched is only taken off it. What
@@ -75,7 +75,7 @@ end
 local now = clock()
 local found = redis.call('ZRANGEBYSCORE', delayed, from, seconds(now), 'WITHSCORES', 'LIMIT', skip,
   limit)
-local moved, gone, cancelled, taken, strange, waiting = {}, {}, {}, {}, {}, {}
+local moved, gone, cancelled, taken, strange, waiting, others = {}, {}, {}, {}, {}, {}, {}
 local theirs, stay = 0, 0
 local leaving, ids = {}, {}
 
@@ -98,9 +98,11 @@ local function judge(id, score, fields)
     and not redis.call('ZSCORE', scheduled, id) then
     return moved, false, front == '1', ttl
   elseif on and on ~= name and (placed or delays .. on) == delayed then
-    return nil, true -- several queues share the sorted set; it is another's
+    return others, true -- several queues share the sorted set; it is another's
   elseif on or redis.call('HEXISTS', prefix .. id, 'delay_queue') == 1 then
     return taken -- we delayed it
+  elseif delayed ~= delays .. name and is_delay_rqs(fields, fields[2]) then
+    return others, true -- delay-rq delayed it on another queue, which shares the sorted set
   end
   return strange, true
 end
@@ -168,5 +170,5 @@ local next = redis.call('ZRANGEBYSCORE', delayed, '(' .. seconds(now), '+inf', '
   'LIMIT', 0, 1)
 return {
   moved, theirs, gone, cancelled, taken, strange, waiting, stay, from, skip, next[2] or '',
-  seconds(now)
+  seconds(now), #others
 }
