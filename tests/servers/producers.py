@@ -6,6 +6,7 @@ import asyncio
 import threading
 
 from bide import AsyncQueue, Queue
+from tests.faults.eventually import PATIENCE
 
 JOB = "tests.faults.jobs:quick"
 PAUSE = 0.004
@@ -34,7 +35,7 @@ class Producers:
         with self._more:
             enough = len(self.acknowledged) + count
             done = self._more.wait_for(
-                lambda: len(self.acknowledged) >= enough or self.errors, timeout=30
+                lambda: len(self.acknowledged) >= enough or self.errors, timeout=PATIENCE
             )
         assert done, "nothing is acknowledged any more"
 
