@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
@@ -31,6 +32,10 @@ from tests.servers.programs import distribution_server
 
 settings.register_profile("unhurried", deadline=None)  # a busy machine is no counterexample
 settings.load_profile("unhurried")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what runs in the background so, and programs that tests start would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ServerFor = Callable[[str], Server]
 """From a server's name, "valkey" or "redis", to the one that runs for the whole session."""

@@ -6,15 +6,18 @@ this run gives, and no more.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import pairwise
 from typing import NamedTuple
 
 from tests.chaos.load import Asked, Given
 from tests.faults.ledger import Line
 from tests.faults.legal import Holding
+from tests.faults.witness import Look, starved
 
 FINAL = ("completed", "failed", "cancelled")
 
@@ -31,15 +34,69 @@ class Happened(NamedTuple):
     is_starvation: bool = False
     """Whether it was no fault: the machine had no processor for it (`tests/faults/witness.py`)."""
 
-    def explains(self, run: Line, next_run: Line) -> bool:
-        """Whether it can have kept the outcome of a run from being applied."""
+    def explains(self, run: Line, next_run: Line, real_clock: bool = True) -> bool:
+        """Whether it can have kept the outcome of a run from being applied.
+
+        A worker holds a job from its claim on (the token). If the worker stands still between the
+        claim and the run, the run may begin after the fault.
+        """
         if not self.excuses or not self.hit(run):
             return False
-        return self.from_us <= next_run.real_us and run.real_us <= self.until_us
+        held_us = min(run.token, run.real_us) if real_clock else run.real_us
+        return self.from_us <= next_run.real_us and held_us <= self.until_us
 
     def hit(self, run: Line) -> bool:
         """Whether it hit the worker of a run."""
         return self.workers is None or worker_of(run) in self.workers
+
+
+SPARE = 1 / 8
+"""Of a lease: what is left where a renewal failed. The renewal begins within three eighths of a
+lease, waits a quarter for its answer, and the next one begins a quarter later."""
+
+
+class Missed(NamedTuple):
+    """A worker's log says that leases were not renewed: the line to the server was bad."""
+
+    worker: str
+    at_us: int
+
+
+def starvations(
+    looks: Sequence[Look], lease: float, missed: Sequence[Missed] = ()
+) -> list[Happened]:
+    """When workers may have lost leases of so many seconds, because they had no processor."""
+    lease_us = round(lease * 1e6)
+    found = [*starved(looks, lease)]
+    for short in starved(looks, lease, SPARE):
+        has_missed = any(
+            worker == short.worker
+            and short.from_us - lease_us <= at_us <= short.until_us + lease_us
+            for worker, at_us in missed
+        )
+        is_told = any(
+            one.worker == short.worker
+            and one.from_us <= short.until_us
+            and short.from_us <= one.until_us
+            for one in found
+        )
+        if has_missed and not is_told:
+            found.append(short)
+    return [
+        Happened(one.from_us, one.until_us, frozenset({one.worker}), is_starvation=True)
+        for one in found
+    ]
+
+
+_MISSED = re.compile(r"^(\S+ \S+) WARNING Leases of \S+ were not renewed", re.MULTILINE)
+
+
+def missed_in(worker: str, log: str) -> list[Missed]:
+    """When a worker's log says that leases were not renewed."""
+    return [
+        Missed(worker, round(datetime.strptime(at, "%Y-%m-%d %H:%M:%S.%f%z").timestamp() * 1e6))
+        for at in _MISSED.findall(log)
+    ]
 
 
 def worker_of(line: Line) -> str:
@@ -182,7 +239,9 @@ class Books:
             for attempt, again in sorted(by_attempt.items()):
                 unused = sorted(self.happened, key=lambda cause: cause.is_starvation)
                 for run, next_run in pairwise(sorted(again, key=lambda run: run.token)):
-                    cause = next((h for h in unused if h.explains(run, next_run)), None)
+                    cause = next(
+                        (h for h in unused if h.explains(run, next_run, self._real_clock)), None
+                    )
                     if cause is None:
                         account.unexplained += 1
                         account.findings.append(

@@ -35,7 +35,8 @@ each, also [as JSON](reliability.json). `make test` runs the same in small.
    it ran, at most once more. Such a run is *explained*. Where a fault may cost nothing but time
    (a lost reply, say), it explains nothing. A machine that is too busy is the only other cause: the
    system counts how long each thread waited for a processor, and a worker that waited, with its
-   server, for half a lease within one may have lost it. Such runs are also counted apart.
+   server, for half a lease within one may have lost it; for an eighth, if its log says that a
+   renewal failed at that time. Such runs are also counted apart.
 4. **Never early.** No run begins before it is due, by the server's clock.
 5. **In order.** One worker that runs one job at a time runs what is due by due time, then by id.
 6. **Tokens grow.** No two claims of a job have the same token.

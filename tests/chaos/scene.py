@@ -8,6 +8,7 @@ A worker that has died is started again, as a supervisor would do.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ import redis
 
 from bide import Queue
 from bide.worker.processes import kin
-from tests.chaos.books import Account, Books, Happened
+from tests.chaos.books import Account, Books, Happened, missed_in, starvations
 from tests.chaos.fault import Fault, Role
 from tests.chaos.jobs import QUEUE
 from tests.chaos.load import Given, Load, now_us
@@ -108,6 +109,8 @@ class Scene:
             (home / "crew").mkdir()
             self.crew = enter(Crew(home / "crew"))
             self.crew.beside.append(lambda: [server.pid for server in self.stage.servers])
+            if self.fault.proxied:
+                self.crew.beside.append(lambda: [os.getpid()])  # the proxy is a thread of this one
         except BaseException:
             self._stack.close()
             raise
@@ -233,16 +236,14 @@ class Scene:
         holding = self._drained()
         took = (now_us() - last_us) / 1e6
         self.stage.look_at_scripts()
-        starvations = [
-            Happened(one.from_us, one.until_us, frozenset({one.worker}), is_starvation=True)
-            for one in self.crew.witness.starved(fault.lease)
-        ]
+        missed = [one for w in self.crew.workers for one in missed_in(w.name, w.log)]
+        waits = starvations(self.crew.witness.looks, fault.lease, missed)
         books = Books(
             self.load.jobs,
             self.load.asked,
             self.ledger.lines(),
             holding,
-            [*self.happened, *fault.also_happened(self), *starvations],
+            [*self.happened, *fault.also_happened(self), *waits],
             fault.real_clock,
         )
         account = books.account()
@@ -252,8 +253,8 @@ class Scene:
             account.recoveries.clear()
         account.findings += self._illegal()
         account.findings += fault.check(self, books)
-        if not fault.leases_end and not starvations:
-            account.findings += self._taken(holding)
+        if not fault.leases_end:
+            account.findings += self._taken(holding, waits)
         self.told["drained after ms"] = round(took * 1000)
         account.findings += self._left_by_the_living(before)
         account.findings += self._stopped()
@@ -311,12 +312,16 @@ class Scene:
         eventually(is_over, LOAD)
         return hold(self.direct, QUEUE)
 
-    def _taken(self, holding: Holding) -> Iterator[str]:
-        """No job was taken from its worker, and no worker was told so."""
-        if ended := holding.total("reclaimed"):
+    def _taken(self, holding: Holding, waits: Sequence[Happened]) -> Iterator[str]:
+        """No job was taken from its worker, and no worker was told so.
+
+        But for workers that had no processor. The server counts the leases of all together.
+        """
+        if not waits and (ended := holding.total("reclaimed")):
             yield f"{ended} leases ended, and nobody had died"
+        starved = frozenset().union(*(wait.workers or () for wait in waits))
         for worker in self.crew.workers:
-            if refused := worker.log.count("was refused"):
+            if worker.name not in starved and (refused := worker.log.count("was refused")):
                 yield f"{worker.name} was refused {refused} outcomes"
 
     def _illegal(self) -> list[str]:

@@ -9,10 +9,11 @@ import pytest
 
 from bide.job import RunRecord
 from bide.ops.produce import Prepared
-from tests.chaos.books import Account, Books, Happened, in_order
+from tests.chaos.books import Account, Books, Happened, Missed, in_order, missed_in, starvations
 from tests.chaos.load import Asked, Given
 from tests.faults.ledger import Line
 from tests.faults.legal import Holding
+from tests.faults.witness import MACHINE, SERVER, Look
 
 T = 1_795_000_000_000_000
 """When the job is enqueued; it is due at once, claimed at 10 and ends at 20."""
@@ -140,6 +141,88 @@ def test_starvation_explains_what_no_fault_does_and_is_counted_apart() -> None:
     assert (world.account().explained, world.account().starved) == (1, 0)
     world.happened = [starved._replace(workers=frozenset({"w2"}))]
     assert world.account().unexplained == 1
+
+
+LEASE = 10e-6
+"""Seconds: what a lease is in the world above."""
+
+
+@pytest.mark.parametrize(
+    ("waited_us", "explained"),
+    [
+        ({"w1": 5}, True),
+        ({"w1": 4}, False),  # less than half a lease
+        ({"w2": 9}, False),  # another worker
+        ({"w1": 3, f"{SERVER} 7": 2}, True),  # and the server, which it waited for
+        ({f"{SERVER} 7": 4}, False),
+        ({MACHINE: 5}, True),
+    ],
+)
+def test_a_lease_that_was_lost_is_explained_by_the_witness_or_found(
+    waited_us: dict[str, int], explained: bool
+) -> None:
+    world = as_rerun(World())
+    seen = dict.fromkeys(("w1", "w2"), 0)
+    looks = [Look(T + 15, seen), Look(T + 25, seen | waited_us)]
+    world.happened = starvations(looks, LEASE)
+    account = world.account()
+    assert (account.starved, account.unexplained) == ((1, 0) if explained else (0, 1))
+    assert account.findings == (
+        []
+        if explained
+        else ["job ran again in attempt 1, by w2.abc after w1.abc, and no fault explains it"]
+    )
+
+
+def test_what_the_witness_saw_at_another_time_explains_nothing() -> None:
+    world = as_rerun(World())
+    for at in (-30, 45):
+        looks = [Look(T + at, {"w1": 0}), Look(T + at + 10, {"w1": 9})]
+        world.happened = starvations(looks, LEASE)
+        assert len(world.happened) == 1
+        assert world.account().unexplained == 1
+
+
+@pytest.mark.parametrize(
+    ("worker", "at", "waited", "unexplained"),
+    [("w1", 12, 2, 0), ("w1", 12, 1, 1), ("w2", 12, 2, 1), ("w1", -10, 2, 1)],
+)
+def test_a_renewal_that_failed_leaves_a_worker_less_time(
+    worker: str, at: int, waited: int, unexplained: int
+) -> None:
+    world = as_rerun(World())
+    looks = [Look(T + 15, {"w1": 0}), Look(T + 25, {"w1": waited})]
+    world.happened = starvations(looks, LEASE, [Missed(worker, T + at)])
+    assert world.account().unexplained == unexplained
+
+
+def test_a_log_says_when_leases_were_not_renewed() -> None:
+    log = (
+        "2026-11-23 08:00:00.250+0000 INFO w1 serves chaos\n"
+        "2026-11-23 08:00:00.500+0000 WARNING Leases of chaos were not renewed this time: gone\n"
+        "2026-11-23 09:00:00.500+0100 WARNING Leases of chaos were not renewed this time: gone\n"
+        "2026-11-23 08:00:01.500+0000 WARNING job a: Leases of chaos were not renewed\n"
+    )
+    at_us = 1_795_420_800_500_000
+    assert missed_in("w1", log) == [Missed("w1", at_us)] * 2
+
+
+@pytest.mark.parametrize("is_starvation", [False, True])
+def test_a_worker_that_stood_still_between_claim_and_run_begins_after_it(
+    is_starvation: bool,
+) -> None:
+    """Claimed at 10; elsewhere claimed and run at 30; begun by the first at 40."""
+    late = line("begun", 40, T + 10)
+    world = as_rerun(World())
+    world.lines = [*world.lines[1:], late]
+    still = Happened(T + 11, T + 38, frozenset({"w1"}), is_starvation=is_starvation)
+    for happened, unexplained in (
+        (still, 0),
+        (still._replace(from_us=T + 1, until_us=T + 9), 1),  # over before the claim
+        (still._replace(from_us=T + 31), 1),  # it came when the other had begun
+    ):
+        world.happened = [happened]
+        assert world.account().unexplained == unexplained
 
 
 def replace_token(line: Line, at: int) -> Line:

@@ -150,8 +150,8 @@ def waited_us(looks: Sequence[Look], from_us: int, until_us: int) -> int:
     return max(_cost(first, last, name) for name in (SERVER, *_workers(looks)))
 
 
-def starved(looks: Sequence[Look], lease: float) -> Iterator[Starvation]:
-    """When workers may have lost leases of so many seconds; each time is told once."""
+def starved(looks: Sequence[Look], lease: float, share: float = SHARE) -> Iterator[Starvation]:
+    """When workers waited for such a share of so many seconds; each time is told once."""
     lease_us = round(lease * 1e6)
     for name in _workers(looks):
         start = 0
@@ -159,7 +159,7 @@ def starved(looks: Sequence[Look], lease: float) -> Iterator[Starvation]:
             while start + 1 < end and looks[start].at_us < look.at_us - lease_us:
                 start += 1
             cost_us = _cost(looks[start], look, name)
-            if cost_us >= SHARE * lease_us:
+            if cost_us >= share * lease_us:
                 yield Starvation(name, look.at_us - max(cost_us, lease_us), look.at_us)
                 start = end
 

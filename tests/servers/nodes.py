@@ -13,7 +13,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from bide.embedded import Server
-from tests.faults.eventually import eventually
+from tests.faults.eventually import PATIENCE, eventually
 
 Address = tuple[str, int]
 
@@ -37,7 +37,7 @@ class Node:
         self.client = redis.Redis.from_url(
             self.server.url,
             decode_responses=True,
-            socket_timeout=5,
+            socket_timeout=PATIENCE,
             retry=Retry(NoBackoff(), 0),
         )
         for question in ("INFO", "NODES", "SLOTS"):  # as it comes, whatever the library's version

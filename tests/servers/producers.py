@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from bide import AsyncQueue, Queue
+from bide import AsyncQueue, Queue, ServerUnavailable
+from tests.faults.eventually import PATIENCE
 
 JOB = "tests.faults.jobs:quick"
 PAUSE = 0.004
@@ -18,6 +21,8 @@ class Producers:
     def __init__(self, url: str, *queues: str) -> None:
         self.acknowledged: set[str] = set()
         self.errors: list[BaseException] = []
+        self.given_up: list[ServerUnavailable] = []
+        """Calls that had no answer within a client's patience; the producer goes on behind them."""
         self._url = url
         self._stop = threading.Event()
         self._more = threading.Condition()
@@ -34,7 +39,7 @@ class Producers:
         with self._more:
             enough = len(self.acknowledged) + count
             done = self._more.wait_for(
-                lambda: len(self.acknowledged) >= enough or self.errors, timeout=30
+                lambda: len(self.acknowledged) >= enough or self.errors, timeout=PATIENCE
             )
         assert done, "nothing is acknowledged any more"
 
@@ -57,7 +62,8 @@ class Producers:
         queue = Queue(name, url=self._url)
         try:
             while not self._stop.wait(PAUSE):
-                self._note(queue.enqueue(JOB).id)
+                with self._going_on():
+                    self._note(queue.enqueue(JOB).id)
         finally:
             queue.close()
 
@@ -68,13 +74,21 @@ class Producers:
         queue = AsyncQueue(name, url=self._url)
         try:
             while not self._stop.is_set():
-                job, other = await asyncio.gather(
-                    queue.enqueue(JOB), queue.enqueue(JOB, delay=0.01)
-                )
-                self._note(job.id, other.id)
+                with self._going_on():
+                    job, other = await asyncio.gather(
+                        queue.enqueue(JOB), queue.enqueue(JOB, delay=0.01)
+                    )
+                    self._note(job.id, other.id)
                 await asyncio.sleep(2 * PAUSE)
         finally:
             await queue.close()
+
+    @contextmanager
+    def _going_on(self) -> Iterator[None]:
+        try:
+            yield
+        except ServerUnavailable as error:
+            self.given_up.append(error)
 
     def _note(self, *ids: str) -> None:
         with self._more:

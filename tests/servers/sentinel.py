@@ -119,10 +119,12 @@ class Sentinels:
         For a while after one failover they begin no other, and one that has begun they may give
         up: then it is begun again.
         """
-        if self.master is old and old.is_alive:
-            with contextlib.suppress(*ERRORS):
+        with contextlib.suppress(*ERRORS):
+            if self.master is old and old.is_alive:
                 self._one.client.execute_command("SENTINEL", "FAILOVER", NAME)
-        return self.master is not old
+        with contextlib.suppress(*ERRORS):
+            return self.master is not old
+        return False
 
     def _master_by(self, one: Node) -> Address:
         host, port = one.client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)

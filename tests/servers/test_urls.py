@@ -16,6 +16,7 @@ from bide.ops import inspect, produce
 from bide.payload.codec import Body
 from tests.conformance.probe import open_executor
 from tests.faults.crew import ROOT, Crew
+from tests.faults.eventually import PATIENCE
 from tests.servers.cluster import Cluster
 from tests.servers.conftest import Servers
 from tests.servers.nodes import listed
@@ -27,7 +28,9 @@ JOB = "tests.faults.jobs:quick"
 def bide(crew: Crew, *args: str, url: str) -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in crew.env().items() if name != "PYTHONWARNINGS"}
     command = [sys.executable, "-m", "bide", *args, "-u", url]
-    return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
+    )
 
 
 @pytest.mark.parametrize("kind", ["sync", "aio"])

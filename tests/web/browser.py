@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.faults.eventually import PATIENCE
+
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
 )
@@ -22,7 +24,7 @@ needs_browser = pytest.mark.skipif(
 def chromium() -> Iterator[Any]:
     from playwright.sync_api import expect, sync_playwright
 
-    expect.set_options(timeout=15_000)
+    expect.set_options(timeout=1000 * PATIENCE)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
@@ -37,7 +39,7 @@ class Tab:
     def __init__(self, browser: Any, address: str, **options: Any) -> None:
         self.context = browser.new_context(locale="en-GB", timezone_id="UTC", **options)
         self.page = self.context.new_page()
-        self.page.set_default_timeout(15_000)
+        self.page.set_default_timeout(1000 * PATIENCE)
         self.address = address
         self.wrong: list[str] = []
         self.page.on("console", self._said)

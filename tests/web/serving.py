@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from bide.web import serving
+from tests.faults.eventually import PATIENCE
 
 OWN = {"sec-fetch-site": "same-origin"}
 
@@ -46,7 +47,7 @@ class Page:
         return self._send("POST", f"{self.root}/do", given, body)
 
     def _send(self, method: str, path: str, headers: dict[str, str], body: str | None) -> Reply:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         try:
             connection.request(method, path, body, headers)
             reply = connection.getresponse()
@@ -69,6 +70,6 @@ def serve(app: Any, root: str = "", host: str = "127.0.0.1") -> Iterator[Page]:
         yield Page(listener.getsockname()[1], root)
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(PATIENCE)
         listener.close()
         assert not thread.is_alive()

@@ -13,6 +13,7 @@ import pytest
 from bide import Queue, Worker, current_job
 from bide.ops import produce
 from bide.payload.codec import Body
+from tests.faults.eventually import PATIENCE
 from tests.web.browser import Tab, needs_browser
 from tests.web.serving import Page
 
@@ -126,7 +127,7 @@ def test_nothing_that_a_job_says_is_run(tab: Callable[..., Tab], desk: Page, mai
     worker = Worker([mail], modules=[__name__], concurrency=4)
     thread = threading.Thread(target=worker.work, kwargs={"burst": True})
     thread.start()
-    thread.join(60)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
     page = tab().page
     jobs = desk.get("/api/jobs", count=100).json["jobs"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bide import Queue, Worker
+from tests.faults.eventually import PATIENCE
 from tests.web.browser import Tab, needs_browser
 from tests.web.test_browser_live import CHANGE, TOLD
 
@@ -65,7 +66,7 @@ def test_a_job_that_has_moved_on_is_offered_what_it_can_be_asked_now(
     worker = Worker([mail], modules=[__name__])
     thread = threading.Thread(target=worker.work, kwargs={"burst": True})
     thread.start()
-    thread.join(60)
+    thread.join(PATIENCE)
     page.evaluate(CHANGE)
     offered(page, "Run again", "Delete")
     expect(page.locator("#payload")).to_contain_text("Result")

@@ -26,6 +26,11 @@ window.EventSource = class extends EventSource {
 
 CLOSED = "lines.every((line) => line.readyState === EventSource.CLOSED)"
 
+STATES = """window.states = [];
+new MutationObserver(() => states.push(document.getElementById('pulse').dataset.is)).observe(
+  document, { subtree: true, attributes: true, attributeFilter: ['data-is'] })"""
+"""A page that remembers what it has said of its line."""
+
 TOLD = """window.asked = 0;
 const real = window.fetch;
 window.setInterval = () => 0;
@@ -116,9 +121,9 @@ def test_a_page_that_nobody_sees_has_no_line_and_one_that_was_refused_tries_agai
     first.page.add_init_script(LINES)
     away = first.live("/queue?q=mail")
     second.page.route("**/api/live", lambda route: route.fulfill(status=503), times=1)
-    page = second.open("/queue?q=mail")
-    page.wait_for_selector("#pulse[data-is=lost]")
-    page.wait_for_selector("#pulse[data-is=live]")
+    second.page.add_init_script(STATES)
+    page = second.live("/queue?q=mail")
+    assert page.evaluate("states")[:3] == ["wait", "lost", "live"]
     assert not away.evaluate(CLOSED)
     away.evaluate(SEEN, True)
     assert away.evaluate(CLOSED)

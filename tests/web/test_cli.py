@@ -17,6 +17,7 @@ import pytest
 
 from bide import Queue
 from bide.cli.top import _bars
+from tests.faults.eventually import PATIENCE
 from tests.web.serving import Page
 
 
@@ -48,7 +49,7 @@ def test_the_page_is_served_read_only_until_it_is_stopped(one_url: str, mail: Qu
         assert "read-only" in page.get("/queues").text
         assert page.post(verb="pause", q="mail").status == 403
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        assert process.wait(PATIENCE) == 130
 
 
 def test_an_operator_may_be_at_the_machine(one_url: str, mail: Queue) -> None:
@@ -74,7 +75,11 @@ def test_where_it_may_not_listen_it_does_not(args: list[str], says: str, one_url
     if "é" in args[1]:  # what is no name of a machine is found out when one may listen there
         env["BIDE_WEB_VIEWER_TOKEN"] = "look-look-look-look"
     done = subprocess.run(
-        command("web", *args, url=one_url), capture_output=True, text=True, timeout=60, env=env
+        command("web", *args, url=one_url),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env=env,
     )
     assert done.returncode == 2
     assert says in done.stderr
@@ -86,7 +91,11 @@ def test_top_shows_what_is_due_queues_and_workers(one_url: str, mail: Queue) -> 
     mail.pause()
     env = os.environ | {"COLUMNS": "100"}
     done = subprocess.run(
-        command("top", "--once", url=one_url), capture_output=True, text=True, timeout=60, env=env
+        command("top", "--once", url=one_url),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env=env,
     )
     assert done.returncode == 0, done.stderr
     assert "5 jobs due in the next hour" in done.stdout
@@ -95,7 +104,7 @@ def test_top_shows_what_is_due_queues_and_workers(one_url: str, mail: Queue) -> 
     assert "No worker runs." in done.stdout
     seen = json.loads(
         subprocess.run(
-            command("top", "--json", url=one_url), capture_output=True, text=True, timeout=60
+            command("top", "--json", url=one_url), capture_output=True, text=True, timeout=PATIENCE
         ).stdout
     )
     assert seen["queues"]["queues"]["mail"]["delayed"] == 5
@@ -113,10 +122,15 @@ def test_top_shows_what_is_due_beside_a_herd() -> None:
 
 
 def test_top_of_nothing_says_what_to_do(one_url: str) -> None:
-    done = subprocess.run(command("top", url=one_url), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        command("top", url=one_url), capture_output=True, text=True, timeout=PATIENCE
+    )
     assert done.stdout.startswith("No queue has been used yet; ")
     done = subprocess.run(
-        command("top", "-q", "nowhere", url=one_url), capture_output=True, text=True, timeout=60
+        command("top", "-q", "nowhere", url=one_url),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
     )
     assert done.stdout.startswith("No queue nowhere has been used on ")
 

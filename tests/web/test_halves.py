@@ -10,6 +10,7 @@ import pytest
 
 from bide import Queue
 from bide.web import serving
+from tests.faults.eventually import PATIENCE
 from tests.web.serving import Page
 
 WHOLE = b"GET /queues HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
@@ -25,7 +26,7 @@ HALVES = {
 
 @contextmanager
 def connected(page: Page, sent: bytes) -> Iterator[socket.socket]:
-    with closing(socket.create_connection(("127.0.0.1", page.port), timeout=30)) as line:
+    with closing(socket.create_connection(("127.0.0.1", page.port), timeout=PATIENCE)) as line:
         line.sendall(sent)
         yield line
 

@@ -16,13 +16,16 @@ import pytest
 
 from bide import Queue
 from bide.loops import Recent
+from tests.faults.eventually import PATIENCE
 from tests.web.serving import Page
 
 
 @contextmanager
 def told(page: Page) -> Iterator[Iterator[float]]:
     """Since when each change is that a page is told of."""
-    with closing(http.client.HTTPConnection("127.0.0.1", page.port, timeout=30)) as connection:
+    with closing(
+        http.client.HTTPConnection("127.0.0.1", page.port, timeout=PATIENCE)
+    ) as connection:
         connection.request("GET", f"{page.root}/api/live")
         lines = connection.getresponse()
 
@@ -79,7 +82,9 @@ def test_a_dear_page_says_that_it_is_to_be_read_less_often(
 
 
 def test_who_asks_for_the_head_of_a_stream_is_not_kept_waiting(page: Page) -> None:
-    with closing(http.client.HTTPConnection("127.0.0.1", page.port, timeout=30)) as connection:
+    with closing(
+        http.client.HTTPConnection("127.0.0.1", page.port, timeout=PATIENCE)
+    ) as connection:
         connection.request("HEAD", "/api/live")
         head = connection.getresponse()
         assert head.getheader("content-type", "").startswith("text/event-stream")
@@ -93,7 +98,7 @@ class Stream:
 
     def __init__(self, page: Page, address: str) -> None:
         self._connection = http.client.HTTPConnection(
-            "127.0.0.1", page.port, timeout=30, source_address=(address, 0)
+            "127.0.0.1", page.port, timeout=PATIENCE, source_address=(address, 0)
         )
         self._connection.request("GET", "/api/live")
         self._lines = self._connection.getresponse()
@@ -169,7 +174,7 @@ def test_streams_do_not_keep_a_server_that_is_told_to_stop(
             assert next(changes)
             assert next(others)
             process.send_signal(number)
-            rest, _ = process.communicate(timeout=20)
+            rest, _ = process.communicate(timeout=PATIENCE)
         assert "Traceback" not in rest
         assert "exceeded" not in rest, "that it was waited for in vain"
     finally:

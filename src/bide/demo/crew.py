@@ -22,7 +22,7 @@ QUEUE: Final = "orders"
 LEASE: Final = 2.0
 """Seconds for which a job is held; short, so that the killed worker's jobs are due again soon."""
 
-START_TIMEOUT: Final = 30.0
+START_TIMEOUT: Final = 120.0
 STOP_TIMEOUT: Final = 5.0
 
 

@@ -11,7 +11,8 @@ from bide import script
 
 CUTS = {
     "include/reclaim.lua": """  for i = 1, #expired do
-    if one(sets, record, noting, event, group, touched, book, now, expired[i]) then
+    if one(sets, record, noting, event, group, touched, book, now, expired[i],
+      lost) then
       given_up[#given_up + 1] = expired[i]
     end
   end

@@ -120,7 +120,7 @@ class FailureFlood(Fault):
     def check(self, scene: Scene, books: Books) -> Iterator[str]:
         if self._most > self.MOST:
             yield f"{self._most} jobs were held at once"
-        again = sum(len(runs) > 1 for runs in books.begun.values())
+        again = sum(len(runs) - books.starved[id] > 1 for id, runs in books.begun.items())
         scene.count("jobs that ran again", again)
         if again > len(scene.plan) * self.MOST:
             yield f"{again} jobs ran again after {len(scene.plan)} kills"

@@ -16,6 +16,7 @@ from tests.chaos.jobs import QUEUE
 from tests.chaos.load import MODULE, Given
 from tests.chaos.plan import Injection
 from tests.chaos.scene import Scene
+from tests.faults.eventually import PATIENCE
 
 
 class OnALine(Fault):
@@ -140,7 +141,9 @@ class CancelledAwaits(Fault):
             target=lambda: asyncio.run(self._call(scene, given, int(drawn["seed"])))
         )
         thread.start()
-        thread.join(60)
+        thread.join(PATIENCE)
+        if thread.is_alive():
+            self._findings.append(f"calls have not ended within {PATIENCE:g} s")
         scene.also(
             *given, asked_us=asked_us
         )  # so that they stand in the books; all but a few are there already

@@ -174,8 +174,9 @@ class Full(Fault):
         scene.direct.config_set("maxmemory", used - 400_000)
         happened = scene.hit(excuses=False)
         refused = scene.load.refusals.get("ServerFull", 0)
-        if scene.load.is_alive():
-            eventually(lambda: scene.load.refusals.get("ServerFull", 0) > refused)
+        eventually(
+            lambda: scene.load.refusals.get("ServerFull", 0) > refused or not scene.load.is_alive()
+        )
         scene.last(injection.drawn["seconds"])
 
         eventually(scene.stage.is_drained)  # though there is no room; nothing new comes in
