@@ -81,8 +81,7 @@ def _how(lost: Lost) -> str:
     worker = printable(lost.worker)  # as another program may have written it
     if not lost.has_failed:
         return (
-            f"Its worker {worker} died or stopped while it held this job; the job may "
-            "have started."
+            f"Its worker {worker} died or stopped while it held this job; the job may have started."
         )
     claimed = lost.claimed
     return (
