@@ -235,10 +235,10 @@ class Crew:
         for reply in replies:
             run = self._held.get(reply.number)  # type: ignore[union-attr]
             if isinstance(reply, Done):
-                self._pace.took(reply.took)
                 self._moved_at = time.monotonic()
-                self._newest = max(self._newest, reply.number)
-                if run is not None:
+                if run is not None:  # a report to hooks may overtake jobs that are not yet sent
+                    self._pace.took(reply.took)
+                    self._newest = max(self._newest, reply.number)
                     run.decide(reply.ended)
                     if run.station.figures is not None:
                         run.station.figures.note_run(reply.took)
