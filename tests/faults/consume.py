@@ -11,7 +11,7 @@ from bide import DelayQueue
 def main(url: str, how: str) -> None:
     pile = DelayQueue("orders", url=url)
     if how == "hold":  # until it is killed
-        with pile.take(num=3, lease="700ms", wait=20) as items:
+        with pile.take(num=3, lease="1h", wait=20) as items:
             for item in items:
                 print(item.data, flush=True)
             time.sleep(60)

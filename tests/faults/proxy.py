@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
+from tests.faults.eventually import PATIENCE
 from tests.faults.resp import take_messages
 
 Judge = Callable[[int, bytes], bool]
@@ -236,7 +237,7 @@ class Proxy:
         self._refuses = False
 
     def _call(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout=30)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE)
 
     async def _set_delivers(self, delivers: bool) -> None:
         if delivers:

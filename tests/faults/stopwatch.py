@@ -44,7 +44,7 @@ class Stopwatch:
         self._names = {load(name).sha: name for name in names()}
         self._called: list[str] = []
         self._began = 0
-        self._longest: dict[str, int] = {}
+        self._trips: dict[str, list[int]] = {}
 
     def look_at(self, client: sync.Client) -> None:
         """Time what this client runs from now on; it has not run anything yet."""
@@ -53,11 +53,11 @@ class Stopwatch:
             self, lambda: pool.connection_class(**pool.connection_kwargs)
         )
 
-    def time(self, do: Callable[[], object]) -> dict[str, int]:
-        """The longest run of each script that is run meanwhile, in microseconds."""
-        self._longest = {}
+    def time(self, do: Callable[[], object]) -> dict[str, list[int]]:
+        """The longest run of each script in each round trip that has it, in microseconds."""
+        self._trips = {}
         do()
-        return self._longest
+        return self._trips
 
     def begin(self) -> None:
         """Round trips begin, and none was under way."""
@@ -79,8 +79,7 @@ class Stopwatch:
                 sha = words[1].decode()
                 took[sha] = max(took[sha], entry["duration"])
         for sha, us in took.items():
-            name = self._names[sha]
-            self._longest[name] = max(self._longest.get(name, 0), min(us, ran))
+            self._trips.setdefault(self._names[sha], []).append(min(us, ran))
 
 
 class _Timed(Connections):

@@ -61,7 +61,7 @@ LARGE = 60
 """Items of a megabyte."""
 
 MOST_US, RUNS = 10_000, 5
-PATIENCE = 20
+PATIENCE = 40
 """Runs at most, on a busy machine."""
 
 LEASE_US = 60_000_000
@@ -95,14 +95,18 @@ class Full:
         self.direct.close()
 
     def time(self, what: str, do: Callable[[], object]) -> None:
-        """Do it some times; of each script, the longest run in the quickest of them."""
-        least: Timings = {}
+        """Do it some times; of each script, the longest of its runs, each at its quickest.
+
+        The first run is compared with the first, the second with the second; where there are more
+        of them one time than another, the quickest time counts as a whole.
+        """
+        least: dict[str, list[int]] = {}
         for number in range(1, PATIENCE + 1):
             run = self.stopwatch.time(do)
-            least = {name: min(us, least.get(name, us)) for name, us in run.items()}
-            if number >= RUNS and max(least.values()) < MOST_US:
+            least = {name: _least(us, least.get(name, us)) for name, us in run.items()}
+            if number >= RUNS and max(map(max, least.values())) < MOST_US:
                 break
-        self.timings |= {f"{what}: {name}": us for name, us in least.items()}
+        self.timings |= {f"{what}: {name}": max(us) for name, us in least.items()}
 
     def claim(self, count: int = consume.MAX_CLAIM, again: bool = False) -> list[Claimed]:
         self.seq += not again
@@ -110,7 +114,8 @@ class Full:
 
     def settle(self, jobs: Sequence[Claimed], *rest: Any) -> None:
         settles = [Settle(job.id, job.token, *rest) for job in jobs]
-        replies = self.client.run_many(settle_calls(KEYS, settles))
+        # One by one: of scripts in one round trip, nobody knows whose the server's time was.
+        replies = [self.client.run(call) for call in settle_calls(KEYS, settles)]
         assert [word for words in replies for word in words] == ["ok"] * len(jobs)
 
     def enqueue(self, jobs: Sequence[produce.Prepared]) -> None:
@@ -125,6 +130,12 @@ class Full:
 
     def ids(self, key: str, count: int, start: int = 0) -> list[str]:
         return members(self.direct, key, start, start + count - 1)
+
+
+def _least(one: list[int], other: list[int]) -> list[int]:
+    if len(one) == len(other):
+        return [min(us) for us in zip(one, other, strict=True)]
+    return min(one, other, key=max)
 
 
 @pytest.fixture(params=BINARIES)
@@ -197,17 +208,21 @@ for target in (2, 1):
     env = os.environ | {"PYTHONPATH": str(release), "PYTHONWARNINGS": "ignore"}
     hollow.direct.config_set("slowlog-log-slower-than", 0)
     hollow.direct.config_set("slowlog-max-len", 10_000)
+    # Runs go the same steps, unless the server has just laid the hash out anew, as it does when it
+    # has time. What a step needs beyond its least is not its own.
     runs: list[list[int]] = []
-    for _ in range(1 + RUNS):
+    for _ in range(PATIENCE):
         hollow.direct.slowlog_reset()
         done = subprocess.run(program, env=env, check=True, capture_output=True, text=True)
         ran = [int(us) for us in done.stdout.split()]
         log = hollow.direct.slowlog_get(10_000)
         took = [e["duration"] for e in reversed(log) if e["command"].startswith(b"EVALSHA")]
-        runs.append([min(us) for us in zip(ran, took[-len(ran) :], strict=True)])
+        run = [min(us) for us in zip(ran, took[-len(ran) :], strict=True)]
+        runs = [other for other in runs if len(other) == len(run)] + [run]
+        steps_us = [min(step) for step in zip(*runs, strict=True)]
+        if len(runs) >= RUNS and max(steps_us) < MOST_US:
+            break
     assert set(hollow.direct.hvals(KEYS["results"])) == {result}
-    # Each run goes the same steps; what a step needs beyond its least is not its own.
-    steps_us = [min(step) for step in zip(*runs, strict=True)]
     assert len(steps_us) > LARGE / 4, "to and fro, some at a time"
     assert max(steps_us) < MOST_US, steps_us
 

@@ -17,8 +17,9 @@ import redis
 
 from bide import AsyncDelayQueue, DelayQueue
 from bide.keys import keys_of
-from tests.faults.eventually import eventually
+from tests.faults.eventually import PATIENCE, eventually
 from tests.faults.legal import assert_legal
+from tests.faults.look import end_leases
 from tests.faults.proxy import Proxy
 
 ROOT = Path(__file__).parents[2]
@@ -65,9 +66,10 @@ def test_what_a_killed_consumer_held_comes_back_after_its_lease(
         process.wait()
     assert held == [0, 1, 2]
     assert pile.pop(num=3) == [], "not before"
+    end_leases(direct, KEYS)
     seen: list[int] = []
     while len(seen) < 3:
-        with pile.take(num=3, wait=30) as items:
+        with pile.take(num=3, wait=PATIENCE) as items:
             assert items, "they come back"
             seen += [item.data for item in items]
             assert {item.reclaims for item in items} == {1}
@@ -83,7 +85,8 @@ def test_many_processes_never_receive_the_same(
     pile.push_many(range(1500))
     with ExitStack() as stack:
         crew = [stack.enter_context(consumer(one_url, how)) for _ in range(4)]
-        got = [int(line) for process in crew for line in process.communicate(timeout=60)[0].split()]
+        said = [process.communicate(timeout=PATIENCE)[0] for process in crew]
+    got = [int(line) for text in said for line in text.split()]
     assert sorted(got) == [*range(1500)]
     assert pile.length() == 0
     assert_legal(direct, "orders")
@@ -107,7 +110,7 @@ def test_threads_that_share_one_never_receive_the_same(pile: DelayQueue, how: st
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     assert sorted(got) == [*range(800)]
 
 
@@ -154,7 +157,7 @@ def test_those_who_wait_share_what_comes(pile: DelayQueue, one_url: str) -> None
         eventually(partial(got.__contains__, n))
     pile.push_many(["end"] * 6)
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     assert got[:30] == [*range(30)]
     for mine in piles:
         mine.close()

@@ -20,6 +20,7 @@ from bide.job import Claimed
 from bide.keys import keys_of
 from bide.ops import consume, listen, manage
 from bide.ops.consume import Said, Settle
+from tests.faults.eventually import PATIENCE
 from tests.faults.proxy import Proxy
 from tests.faults.test_lost_replies import KEYS, Line, jobs, line, take
 from tests.faults.verbs import empty_all, enqueue_all
@@ -124,7 +125,7 @@ def test_a_server_that_keeps_its_data_is_restarted(
 ) -> None:
     server = tmp_server(persist=True)
     queue = Queue("mail", url=server.url)
-    follower = follow(server.url, timeout=10)
+    follower = follow(server.url, timeout=PATIENCE)
     before = produce(queue)
     assert follower.ids(1) == before[:1]
     server.kill()
@@ -139,7 +140,7 @@ def test_a_server_that_forgets_everything_leaves_a_gap(
 ) -> None:
     server = tmp_server()
     queue = Queue("mail", url=server.url)
-    follower = follow(server.url, timeout=10)
+    follower = follow(server.url, timeout=PATIENCE)
     before = produce(queue)
     assert follower.ids(3) == before
     server.kill()
@@ -235,11 +236,11 @@ def test_a_callback_goes_on_when_the_server_is_back(
 
         await awaited.on(("gap", "added"), callback)
         await asyncio.to_thread(server.kill)
-        await asyncio.wait_for(told.wait(), 20)
+        await asyncio.wait_for(told.wait(), PATIENCE)
         await asyncio.to_thread(server.restart)
-        await asyncio.wait_for(gap.wait(), 20)
+        await asyncio.wait_for(gap.wait(), PATIENCE)
         produce(queue, 1)
-        await asyncio.wait_for(added.wait(), 20)
+        await asyncio.wait_for(added.wait(), PATIENCE)
         await awaited.close()
 
     asyncio.run(main())

@@ -11,7 +11,7 @@ import redis
 
 from bide import Queue
 from tests.faults.crew import ROOT, Crew
-from tests.faults.eventually import eventually
+from tests.faults.eventually import PATIENCE, eventually
 from tests.faults.legal import assert_legal
 
 COUNT, PRODUCERS = 300, 4
@@ -36,7 +36,7 @@ def test_items_outlive_their_producers_and_their_workers(
         producers[1].kill()
         crew.workers_at_work(1, one_url, *options)
         for producer in producers:
-            producer.wait(60)
+            producer.wait(PATIENCE)
     finally:
         for producer in producers:
             producer.kill()

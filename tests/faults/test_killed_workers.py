@@ -27,7 +27,7 @@ def test_what_a_killed_worker_held_runs_again_when_its_lease_ends(
 ) -> None:
     queue = Queue("mail", url=one_url)
     before = [queue.enqueue(f"{JOBS}:quick", job_id=f"before-{i}") for i in range(20)]
-    doomed = crew.worker(one_url, *OPTIONS, "-c", str(HELD))
+    doomed = crew.worker(one_url, "-q", "mail", "--lease", "4s", "-c", str(HELD))
     crew.ledger.wait("done", 20)
     eventually(lambda: len(assert_legal(direct, "mail").sets["completed"]) == 20)
     held = [queue.enqueue(f"{JOBS}:held", "gate", job_id=f"held-{i:03}") for i in range(HELD)]

@@ -14,7 +14,7 @@ from bide import Queue, Worker
 from bide.embedded import Server
 from tests.faults import jobs
 from tests.faults.crew import JOBS
-from tests.faults.eventually import eventually
+from tests.faults.eventually import PATIENCE, eventually
 from tests.faults.ledger import Ledger
 from tests.faults.proxy import Proxy
 
@@ -54,7 +54,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
 @pytest.fixture(autouse=True)
 def used_before(one_url: str) -> None:
     """What an event loop makes once and keeps as long as the process lives is nobody's leak."""
-    work(one_url, burst=True)[1].join(30)
+    work(one_url, burst=True)[1].join(PATIENCE)
 
 
 def enqueue(url: str) -> None:
@@ -76,7 +76,7 @@ def test_after_a_burst(one_url: str, ledger: Ledger, tmp_path: Path) -> None:
     (tmp_path / "gate").touch()
     enqueue(one_url)
     left = Left()
-    work(one_url, burst=True)[1].join(30)
+    work(one_url, burst=True)[1].join(PATIENCE)
     assert ledger.count("done").total() == 40
     eventually(left.nothing)
 
@@ -91,7 +91,7 @@ def test_after_a_stop_with_all_kinds_of_jobs_running(
     ledger.wait("begun", 40)
     worker.stop()
     worker.stop()
-    thread.join(30)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
     (tmp_path / "gate").touch()
     eventually(left.nothing)
@@ -113,7 +113,7 @@ def test_after_lost_connections(one_url: str, ledger: Ledger, tmp_path: Path) ->
             proxy.cut()
             ledger.wait("done", ledger_lines)
         worker.stop()
-        thread.join(30)
+        thread.join(PATIENCE)
         proxy.cut()
         eventually(left.nothing)
 
@@ -129,7 +129,7 @@ def test_after_the_server_has_gone(
     server.kill()
     worker.stop()
     (tmp_path / "gate").touch()
-    thread.join(30)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
     eventually(left.nothing)
 
@@ -138,7 +138,7 @@ def test_a_worker_starts_no_other_process(one_url: str, ledger: Ledger, tmp_path
     (tmp_path / "gate").touch()
     enqueue(one_url)
     before = _children()
-    work(one_url, burst=True)[1].join(30)
+    work(one_url, burst=True)[1].join(PATIENCE)
     assert _children() <= before
 
 

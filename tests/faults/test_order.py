@@ -30,7 +30,7 @@ def due_at_once(url: str, direct: redis.Redis, count: int) -> dict[str, int]:
     at_us = (int(time.time()) + HOUR) * 1_000_000
     command = [sys.executable, "-m", "tests.faults.produce", url, str(at_us), str(count // 2)]
     producers = [subprocess.Popen([*command, str(seed + i)], cwd=ROOT) for i in range(2)]
-    assert [producer.wait(60) for producer in producers] == [0, 0]
+    assert [producer.wait(300) for producer in producers] == [0, 0]
     direct.hset(KEYS["meta"], "test_offset_us", (HOUR + 1) * 1_000_000)
     priorities = {
         id: int(p)

@@ -87,14 +87,15 @@ def test_leases_do_not_depend_on_the_workers_clocks(
     one_url: str, direct: redis.Redis, crew: Crew
 ) -> None:
     """Two workers, two hours apart: the one takes what the other held, and not before its time."""
-    early = crew.worker(one_url, "-q", "mail", "--lease", "1s", skew=-HOUR)
+    options = ("-q", "mail", "--lease", "3s")
+    early = crew.worker(one_url, *options, skew=-HOUR)
     early.says(" serves ")
     enqueue(crew, one_url, "job", HOUR)
     eventually(lambda: crew.ledger.lines("done"))
     command = [sys.executable, "-m", "bide", "enqueue", f"{JOBS}:held", "gate", "-q", "mail"]
     subprocess.run([*command, "-u", one_url, "--id", "held"], cwd=ROOT, env=crew.env(), check=True)
     crew.ledger.wait("begun", 2)
-    late = crew.worker(one_url, "-q", "mail", "--lease", "1s", skew=HOUR)
+    late = crew.worker(one_url, *options, skew=HOUR)
     late.says(" serves ")
     early.kill()
     ends = assert_legal(direct, "mail").sets["active"]["held"]

@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from bide import script
+from tests.faults.eventually import eventually
 from tests.mutation.mutant import ROOT, SOURCE, Mutant, Unapplied, read_mutants
 from tests.mutation.page import page
 from tests.mutation.run import run
@@ -124,3 +125,24 @@ def test_what_cannot_be_set_up_kills_nothing(tmp_path: Path, what: str, fate: st
 def test_what_is_not_found_once_is_no_mutant(old: str, times: int) -> None:
     with pytest.raises(Unapplied, match=f"is found {times} times"):
         run(SAMPLE._replace(old=old))
+
+
+def test_a_process_that_a_test_leaves_is_not_waited_for(tmp_path: Path) -> None:
+    """It has its test's output open, and ends with the run."""
+    test, left = tmp_path / "test_it.py", tmp_path / "pid"
+    code = f"""
+import os, pathlib
+def test_it():
+    pid = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "9999")
+    pathlib.Path({str(left)!r}).write_text(str(pid))
+"""
+    test.write_text(code, "utf-8")
+    assert run(SAMPLE._replace(test=f"{test}::test_it")) == "survived"
+    eventually(lambda: not _runs(int(left.read_text())))
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

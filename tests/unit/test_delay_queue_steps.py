@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bide.command import Command
+from bide.delay_queue import core
 from bide.delay_queue.asked import Wanted
 from bide.delay_queue.core import Core
 from bide.delay_queue.seats import Seat, Seats
@@ -39,24 +40,42 @@ def claim_args(step: Any) -> tuple[Any, ...]:
     return tuple(command.args[1:])
 
 
-def test_a_take_waits_until_the_server_says_and_asks_again() -> None:
+class Clock:
+    """A monotonic clock that the test moves."""
+
+    now = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(core, "time", SimpleNamespace(monotonic=clock.monotonic))
+    return clock
+
+
+def test_a_take_waits_until_the_server_says_and_asks_again(clock: Clock) -> None:
     steps = Core().taking(KEYS, FOREVER)
     assert claim_args(next(steps)) == (1, 1, 30_000_000, 0, 1)
-    before = time.monotonic()
+    clock.now += 0.5  # until the reply is there
     step = steps.send([EMPTY])
     assert isinstance(step, Hear)
-    assert before + 1.9 < step.until < time.monotonic() + 2.1
+    assert step.until == pytest.approx(1_002), "from the moment at which the claim was sent"
     assert claim_args(steps.send("-")) == (2, 1, 30_000_000, 0, 1)
 
 
-def test_no_wait_is_longer_than_was_asked_for_and_the_last_look_promises_nothing() -> None:
-    steps = Core().taking(KEYS, Wanted(1, 30_000_000, 0.001))
+def test_no_wait_is_longer_than_was_asked_for_and_the_last_look_promises_nothing(
+    clock: Clock,
+) -> None:
+    steps = Core().taking(KEYS, Wanted(1, 30_000_000, 0.5))
     next(steps)
+    clock.now += 0.2
     step = steps.send([EMPTY])
     assert isinstance(step, Hear)
-    assert step.until < time.monotonic() + 0.01
-    while time.monotonic() < step.until:
-        pass
+    assert step.until == pytest.approx(1_000.5)
+    clock.now = step.until
     assert claim_args(steps.send(None))[-1] == 0
 
 

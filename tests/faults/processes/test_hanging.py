@@ -22,7 +22,6 @@ from tests.integration.workers import eventually
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (house_module, slot_module):
         monkeypatch.setattr(module, "CLOSING", 0.5)
-    monkeypatch.setattr(slot_module, "OPENING", 0.5)
 
 
 def test_jobs_do_not_wait_for_ever_behind_a_child_that_closes(
@@ -32,7 +31,7 @@ def test_jobs_do_not_wait_for_ever_behind_a_child_that_closes(
     options = {"max_jobs": 1} if stand.executor == "process" else {}
     with stand.at_work(concurrency=1, **options):
         jobs = [stand.queue.enqueue(hostile.ran) for _ in range(3)]
-        assert [job.wait(20) for job in jobs] == ["ran"] * 3
+        assert [job.wait(60) for job in jobs] == ["ran"] * 3
     assert all((job.refresh().attempt, job.attempts) == (1, ()) for job in jobs)
 
 
@@ -41,14 +40,14 @@ def test_one_that_closes_is_not_counted_on(stand: Stand, monkeypatch: pytest.Mon
     monkeypatch.setattr(slot_module, "CLOSING", 60)
     options = {"max_jobs": 1} if stand.executor == "process" else {}
     with stand.at_work(concurrency=1, **options) as worker:
-        assert stand.queue.enqueue(hostile.ran).wait(20) == "ran"
+        assert stand.queue.enqueue(hostile.ran).wait(60) == "ran"
         stand.wait("close")
         (slot,) = house(worker).slots
         eventually(lambda: not slot.able and slot.pid)
         later = stand.queue.enqueue(hostile.ran)
         monkeypatch.delenv(tasks.BROKEN)
         with stand.at_work(concurrency=1):
-            assert later.wait(20) == "ran"
+            assert later.wait(60) == "ran"
     assert (later.refresh().attempt, later.attempts) == (1, ())
 
 
@@ -73,5 +72,6 @@ def test_one_that_never_ends_opening_is_killed_and_the_worker_cannot_begin(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(tasks.BROKEN, "opens for ever")
+    monkeypatch.setattr(slot_module, "OPENING", 0.5)
     with pytest.raises(BideError, match="was killed by SIGKILL"):
         stand.burst()

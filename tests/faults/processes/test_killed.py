@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -43,7 +44,7 @@ def test_a_busy_child(stand: Stand) -> None:
         os.kill(begun.pid, signal.SIGKILL)
         stand.wait("begun", 2, job.id)
         stand.open("gate")
-        assert job.wait(20) == other.wait(20) == "held"
+        assert job.wait(60) == other.wait(60) == "held"
         assert all(pid != begun.pid for pid in children(worker))
     assert (job.refresh().attempt, len(job.attempts)) == (1, 1)
     assert job.attempts[0].crashed
@@ -58,7 +59,7 @@ def test_idle_children(stand: Stand) -> None:
                 with suppress(ProcessLookupError):  # it has had its one job
                     os.kill(pid, signal.SIGKILL)
             jobs = [stand.queue.enqueue(hostile.ran) for _ in range(5)]
-            assert [job.wait(20) for job in jobs] == ["ran"] * 5
+            assert [job.wait(60) for job in jobs] == ["ran"] * 5
     assert all(job.refresh().attempts == () for job in jobs)
 
 
@@ -69,8 +70,8 @@ def test_a_nursery_with_one_job(stand: Stand) -> None:
         os.kill(house(worker)._nursery.pid, signal.SIGKILL)
         stand.wait("begun", 2)
         stand.open("gate")
-        assert job.wait(20) == "held"
-        assert stand.queue.enqueue(hostile.ran).wait(20) == "ran"
+        assert job.wait(60) == "held"
+        assert stand.queue.enqueue(hostile.ran).wait(60) == "ran"
     (attempt,) = job.refresh().attempts
     assert attempt.error is not None
     assert "SIGKILL" in attempt.error.message
@@ -86,7 +87,7 @@ def test_a_nursery_with_two_jobs_accuses_neither(stand: Stand) -> None:
         end_leases(stand.queue._client._redis, stand.queue.keys)
         stand.wait("begun", 4)
         stand.open("gate")
-        assert [job.wait(20) for job in jobs] == ["held"] * 2
+        assert [job.wait(60) for job in jobs] == ["held"] * 2
     for job in jobs:
         (attempt,) = job.refresh().attempts
         assert (attempt.crashed, attempt.error) == (True, None)
@@ -97,11 +98,11 @@ def test_a_nursery_with_two_jobs_accuses_neither(stand: Stand) -> None:
 def test_an_idle_nursery(stand: Stand) -> None:
     with stand.at_work() as worker:
         for _ in range(2):
-            daemon = stand.queue.enqueue(hostile.daemonize, "").wait(20)
+            daemon = stand.queue.enqueue(hostile.daemonize, "").wait(60)
             children(worker)
             os.kill(house(worker)._nursery.pid, signal.SIGKILL)
             eventually(partial(is_gone, daemon))
-            assert stand.queue.enqueue(hostile.ran).wait(20) == "ran"
+            assert stand.queue.enqueue(hostile.ran).wait(60) == "ran"
 
 
 @PROCESS
@@ -109,8 +110,8 @@ def test_a_job_that_kills_the_nursery_each_time(stand: Stand) -> None:
     with stand.at_work():
         job = stand.queue.enqueue(hostile.kill_parent)
         with pytest.raises(JobFailed):
-            job.wait(30)
-        assert stand.queue.enqueue(hostile.ran).wait(20) == "ran"
+            job.wait(60)
+        assert stand.queue.enqueue(hostile.ran).wait(60) == "ran"
     assert len(stand.notes("begun", job.id)) == 3
 
 
@@ -132,7 +133,7 @@ def test_a_child_that_took_a_job_and_could_not_say_so(stand: Stand) -> None:
         job, one, two = taken_by_nobody(stand, worker)
         os.kill(one, signal.SIGKILL)
         os.kill(two, signal.SIGCONT)
-        assert job.wait(20) == "ran"
+        assert job.wait(60) == "ran"
     assert (job.refresh().attempt, job.attempts) == (1, ())
     assert len(stand.notes("ran")) == 1
 
@@ -142,7 +143,7 @@ def test_a_child_that_took_a_job_and_stands_still(stand: Stand) -> None:
     with stand.at_work() as worker:
         job, one, two = taken_by_nobody(stand, worker)
         with stand.at_work():
-            assert job.wait(20) == "ran"
+            assert job.wait(60) == "ran"
         for pid in (one, two):
             os.kill(pid, signal.SIGCONT)
     assert (job.refresh().attempt, job.attempts) == (1, ())
@@ -162,9 +163,9 @@ def test_what_waits_behind_a_long_job_goes_to_others_unharmed(
         eventually(lambda: stand.queue.counts().active == 1)
         assert {job.refresh().status for job in others} == {State.WAITING}
         with stand.at_work(concurrency=1):
-            seen = [job.wait(20) for job in others]
+            seen = [job.wait(60) for job in others]
         stand.open("gate")
-        assert first.wait(20) == "held"
+        assert first.wait(60) == "held"
     assert {who["attempt"] for who in seen} == {1}
     assert not any(who["redelivered"] for who in seen)
     assert all(job.refresh().attempts == () for job in others)
@@ -175,8 +176,9 @@ def test_the_first_job_that_ends_says_how_long_jobs_take(stand: Stand) -> None:
         held: Any = worker._running
         children(worker)
         assert held.capacity == 2
-        assert stand.queue.enqueue(hostile.ran).wait(20) == "ran"
-        assert 0 < held._pace._mean < 0.5
+        since = time.monotonic()
+        assert stand.queue.enqueue(hostile.ran).wait(60) == "ran"
+        assert 0 < held._pace._mean < time.monotonic() - since
 
 
 def test_children_that_were_forked_in_advance(stand: Stand) -> None:
@@ -186,7 +188,7 @@ def test_children_that_were_forked_in_advance(stand: Stand) -> None:
             for pid in spares(worker):
                 os.kill(pid, signal.SIGKILL)
             jobs = [stand.queue.enqueue(hostile.ran) for _ in range(5)]
-            assert [job.wait(20) for job in jobs] == ["ran"] * 5
+            assert [job.wait(60) for job in jobs] == ["ran"] * 5
     assert all(job.refresh().attempts == () for job in jobs)
 
 

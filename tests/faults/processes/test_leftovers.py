@@ -26,7 +26,7 @@ def test_what_jobs_leave_running_is_gone_at_the_end(stand: Stand, task: Any) -> 
     args = () if task is hostile.leave_processes else ("",)
     jobs = [stand.queue.enqueue(task, *args) for _ in range(4)]
     with stand.at_work():
-        pids = [job.wait(20) for job in jobs]
+        pids = [job.wait(60) for job in jobs]
         if stand.executor == "fork":  # with the process of its job
             eventually(lambda: not any(map(is_there, pids)))
         else:
@@ -45,7 +45,7 @@ def test_what_a_dead_child_leaves_is_swept_and_a_living_ones_is_left_alone(
     (note,) = shared.wait("daemon", id=dead.id)
     eventually(lambda: not is_there(note.what[1]))
     shared.open(name)
-    assert mine.wait(20), "it lives"
+    assert mine.wait(60), "it lives"
 
 
 @pytest.mark.parametrize("executor", ["fork"], indirect=True)

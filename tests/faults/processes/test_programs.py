@@ -57,8 +57,8 @@ def test_a_killed_worker_leaves_no_process_and_its_jobs_come_back(
     stand: Stand, start: Start
 ) -> None:
     worker = start()
-    stand.queue.enqueue(hostile.leave_processes).wait(20)
-    stand.queue.enqueue(hostile.daemonize, "").wait(20)
+    stand.queue.enqueue(hostile.leave_processes).wait(60)
+    stand.queue.enqueue(hostile.daemonize, "").wait(60)
     jobs = [stand.queue.enqueue(task, "gate") for task in (tasks.held, tasks.held_async)]
     stand.wait("begun", 3)
     assert len(family(worker)) >= 3
@@ -68,7 +68,7 @@ def test_a_killed_worker_leaves_no_process_and_its_jobs_come_back(
     with stand.at_work():
         stand.wait("begun", 5)
         stand.open("gate")
-        assert [job.wait(20) for job in jobs] == ["held"] * 2
+        assert [job.wait(60) for job in jobs] == ["held"] * 2
     for job in jobs:
         assert [attempt.crashed for attempt in job.refresh().attempts] == [True]
         assert len(stand.notes("begun", job.id)) == 2
@@ -107,7 +107,7 @@ def test_a_worker_that_is_told_to_stop(
         eventually(lambda: "jobs may finish" in (tmp_path / "log").read_text())
     if signals == 1:
         stand.open("gate")
-    assert worker.wait(20) == 0
+    assert worker.wait(60) == 0
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     expected = State.COMPLETED if signals == 1 else State.WAITING
     assert [job.refresh().status for job in jobs] == [expected] * 2
@@ -120,5 +120,5 @@ def test_gigabytes_may_be_printed(stand: Stand, start: Start) -> None:
     start()
     job = stand.queue.enqueue(hostile.print_much, 200)
     other = stand.queue.enqueue(hostile.ran)
-    assert other.wait(30) == "ran"
+    assert other.wait(60) == "ran"
     assert job.wait(60) == 200

@@ -12,7 +12,6 @@ import pytest
 
 from bide import State
 from bide.worker.processes import control, wire
-from bide.worker.processes import slot as slot_module
 from bide.worker.processes.crew import LOOK_EVERY
 from tests.faults.processes import hostile
 from tests.faults.processes.test_killed import children, house, spares
@@ -51,8 +50,8 @@ def test_a_child_that_is_slow_to_end_holds_up_nobody_and_is_killed(
     with stand.at_work(concurrency=1, **limit):
         job = stand.queue.enqueue(hostile.end_slowly)
         after = stand.queue.enqueue(hostile.ran)
-        assert job.wait(20) == "ended"
-        assert after.wait(20) == "ran"
+        assert job.wait(60) == "ended"
+        assert after.wait(60) == "ran"
         (note,) = stand.notes("begun", job.id)
         eventually(lambda: not os.path.exists(f"/proc/{note.pid}"))
     assert "to close" not in caplog.text, "its place was waited for"
@@ -89,16 +88,14 @@ def test_a_nursery_that_cannot_be_told_what_it_needs_is_tried_again(
         monkeypatch.setattr(control, "send", fail)
         os.kill(house(worker)._nursery.pid, signal.SIGKILL)
         eventually(lambda: len(tries) > 2)
-        assert stand.queue.enqueue(hostile.ran).wait(20) == "ran"
+        assert stand.queue.enqueue(hostile.ran).wait(60) == "ran"
 
 
 @PROCESS
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("task", [hostile.asked_again, hostile.asked_again_async])
-def test_a_job_hears_once_that_it_is_to_end(
-    stand: Stand, task: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_hears_once_that_it_is_to_end(stand: Stand, task: Any) -> None:
     """Though its child is told at each look."""
-    monkeypatch.setattr(slot_module, "GRACE", 10)
     with stand.at_work(concurrency=1) as worker:
         (child,) = children(worker)
         job = stand.queue.enqueue(task)

@@ -31,10 +31,10 @@ def test_a_stopped_child_loses_its_lease_and_its_outcome_is_refused(
         with stand.at_work(lease=60, concurrency=1):
             stand.wait("begun", 2)
             stand.open("gate")
-            assert job.wait(20) == "held"
+            assert job.wait(60) == "held"
         os.kill(stopped.pid, signal.SIGCONT)
         eventually(lambda: "was refused" in caplog.text)
-        assert stand.queue.enqueue(hostile.ran).wait(20) == "ran"
+        assert stand.queue.enqueue(hostile.ran).wait(60) == "ran"
     assert stand.queue.counts().completed == 2
     assert len(stand.notes("begun", job.id)) == 2
 
@@ -46,7 +46,7 @@ def test_a_stopped_child_costs_its_own_slot_and_no_other(stand: Stand) -> None:
         os.kill(stopped.pid, signal.SIGSTOP)
         eventually(lambda: any(slot.stopped_at for slot in house(worker).slots))
         for job in [stand.queue.enqueue(hostile.ran) for _ in range(5)]:
-            assert job.wait(20) == "ran"
+            assert job.wait(60) == "ran"
         os.kill(stopped.pid, signal.SIGCONT)
         stand.open("gate")
 
@@ -58,7 +58,7 @@ def test_one_that_stays_stopped_is_killed_when_its_lease_has_long_passed(stand: 
         os.kill(stopped.pid, signal.SIGSTOP)
         stand.wait("begun", 2)
         stand.open("gate")
-        assert job.wait(20) == "held"
+        assert job.wait(60) == "held"
 
 
 @PROCESS
@@ -81,9 +81,9 @@ def test_idle_children_that_are_stopped_are_given_no_jobs(stand: Stand) -> None:
         os.kill(pid, signal.SIGSTOP)
         job = stand.queue.enqueue(hostile.ran)
         with stand.at_work(concurrency=1):
-            assert job.wait(20) == "ran"
+            assert job.wait(60) == "ran"
         os.kill(pid, signal.SIGCONT)
-        assert stand.queue.enqueue(hostile.ran).wait(20) == "ran"
+        assert stand.queue.enqueue(hostile.ran).wait(60) == "ran"
     assert job.refresh().attempts == ()
 
 
@@ -93,16 +93,16 @@ def test_a_stopped_nursery(stand: Stand) -> None:
         children(worker)
         nursery = house(worker)._nursery.pid
         os.kill(nursery, signal.SIGSTOP)
-        assert stand.queue.enqueue(hostile.ran).wait(20) == "ran"
+        assert stand.queue.enqueue(hostile.ran).wait(60) == "ran"
         dies = stand.queue.enqueue_call(hostile.leave, args=(3,), on_crash="fail")
         if stand.executor == "process":
             stand.wait("begun", id=dies.id)
         jobs = [stand.queue.enqueue(hostile.ran) for _ in range(5)]
         with stand.at_work(concurrency=1):
-            assert [job.wait(20) for job in jobs] == ["ran"] * 5
+            assert [job.wait(60) for job in jobs] == ["ran"] * 5
         os.kill(nursery, signal.SIGCONT)
         eventually(lambda: dies.refresh().finished)
-        assert stand.queue.enqueue(hostile.ran).wait(20) == "ran"
+        assert stand.queue.enqueue(hostile.ran).wait(60) == "ran"
     assert all(len(stand.notes("ran", job.id)) == 1 for job in jobs)
 
 
@@ -123,11 +123,11 @@ def test_a_stopped_worker(stand: Stand, tmp_path: Path) -> None:
         with stand.at_work():
             stand.wait("begun", 2)
             stand.open("gate")
-            assert job.wait(20) == "held"
+            assert job.wait(60) == "held"
         os.kill(stopped.pid, signal.SIGCONT)
         eventually(lambda: "was refused" in log.read_text())
         stopped.terminate()
-        assert stopped.wait(20) == 0
+        assert stopped.wait(60) == 0
     finally:
         stopped.kill()
         stopped.wait()

@@ -16,6 +16,7 @@ import pytest
 
 from bide import Queue, Worker
 from bide.worker.processes import kin
+from tests.faults.eventually import PATIENCE
 from tests.integration.processes import tasks
 from tests.integration.workers import eventually, listeners
 
@@ -151,7 +152,7 @@ def at_work(worker: Worker, queues: Any) -> Iterator[Worker]:
     finally:
         if not worker._stops:
             worker.stop()
-        thread.join(30)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
 
 
