@@ -105,7 +105,7 @@ def test_enqueue_says_which_options_are_the_tasks_own_where_they_are_not_given()
     for option in enqueue.params:
         is_tasks = option.name in {*TaskOptions.__annotations__, "queue", "key"}
         told = getattr(option, "help", None) or ""
-        assert ("[default: the task's, else " in told) is is_tasks, option.name
+        assert ("[default: the task's, otherwise " in told) is is_tasks, option.name
         assert is_tasks or "[default" not in told or option.name == "description"
 
 
@@ -115,5 +115,5 @@ def test_where_the_health_port_is_open_is_said_where_somebody_may_look() -> None
     assert isinstance(option, click.Option)
     pages = [(DOCS / "howto" / name).read_text("utf-8") for name in ("production.md", "metrics.md")]
     for text in (option.help or "", PAGE, *pages):
-        assert re.search(rf"all\s+IPv4 interfaces \(`?{re.escape(host)}`?\)", text)
+        assert re.search(rf"all\s+IPv4\s+interfaces\s+\(`?{re.escape(host)}`?\)", text)
         assert re.search(rf"127\.0\.0\.1:({port}|PORT)", text)
