@@ -14,6 +14,7 @@ import redis
 from bide import Job, Queue, Retry, State
 from bide.embedded import Server
 from bide.ops.consume import claim
+from bide.states import FINISHED
 from tests.conftest import BINARIES
 from tests.integration.console import bide
 from tests.integration.missing import age
@@ -159,7 +160,7 @@ def play(home: Path, url: str, executor: str) -> Scene:
             done = bide(home, *command, "--log-format", "json", url=url)
             assert done.returncode == 0, done.stderr
             log += [json.loads(line) for line in done.stderr.splitlines()]
-            if jobs["missing"].refresh().status is State.DELAYED:
+            if jobs["missing"].refresh().status not in FINISHED:
                 age(direct, queue, jobs["missing"].id, 1000)
                 jobs["missing"].promote()
     states = {name: job.refresh().status for name, job in jobs.items()}
