@@ -120,7 +120,7 @@ if #given_up > 0 then ended.tell(waiters, now, given_up) end
 local may_expire, expired = false, {}
 if has_terms then
   may_expire, expired = expire.some(sets, record, find, term, event, group, book, now,
-    has_edges and function(id) return depending.is_over(sets, with, depend, retain, id) end)
+    has_edges and function(id) return depending.is_over(sets, with, depend, id) end)
   more = more or may_expire
 end
 if rewound then

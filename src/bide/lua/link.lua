@@ -27,7 +27,7 @@
 -- @reply gone       there is no such job
 -- @reply unknown    the id of a parent that there is not (yet); the job is removed, whole
 -- @reply busy       what jobs of these names have left is being seen to: come again
--- @include clock when hint event term record group depend placing ended retain
+-- @include clock when hint event term record group depend placing ended
 
 -- outcome: - of one that may not have ended: of this queue, that is looked up; of another queue's
 -- that has: C | F | X, as `edges` has it, or U for one that there is not
@@ -72,7 +72,8 @@ end
 if unknown then
   redis.call('ZREM', blocked, child)
   redis.call('ZREM', expiring, child)
-  retain.forget({jobs, terms}, {child})
+  redis.call('HDEL', jobs, child)
+  redis.call('HDEL', terms, child)
   depend.removed(edges, {child})
   depend.leave(sets, with, child)
   hint.push(wake, '-')

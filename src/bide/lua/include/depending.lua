@@ -34,14 +34,15 @@ end
 
 -- A job stood in `expiring` that is not due. If it is blocked: whether it has expired by this, and
 -- is not blocked any more.
-function depending.is_over(sets, with, depend, retain, id)
+function depending.is_over(sets, with, depend, id)
   if not redis.call('ZSCORE', sets.blocked, id) then
     depend.leave(sets, with, id)
     return false
   end
   if not depend.is_open(sets.edges, id) then -- who was placing it has given up: it never was
     redis.call('ZREM', sets.blocked, id)
-    retain.forget({sets.jobs, sets.terms}, {id})
+    redis.call('HDEL', sets.jobs, id)
+    redis.call('HDEL', sets.terms, id)
     depend.removed(sets.edges, {id})
     depend.leave(sets, with, id)
     return false
