@@ -18,15 +18,17 @@ import hiredis
 
 from benchmarks import tasks
 from benchmarks.lab import QUEUE
-from bide import Queue, Worker, aio, sync
-from bide.connections import Connections, Posted
-from bide.ids import new_id
-from bide.keys import keys_of
-from bide.ops import consume, produce
-from bide.ops.consume import Settle
-from bide.payload.codec import decode_envelope
-from bide.routes import Trip
-from bide.script import load
+from bide import Queue, Worker
+from bide.client import aio, blocking
+from bide.client.pool import Connections, Posted
+from bide.client.topology import Trip
+from bide.model.ids import new_id
+from bide.model.payload.body import decode_envelope
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.worker import Settle
+from bide.protocol.keys import keys_of
+from bide.protocol.scripts import load
 
 _SETTLE = load("settle").sha
 _OURS = ((_SETTLE,), (load("claim").sha,))
@@ -69,11 +71,11 @@ def work(url: str, jobs: str, concurrency: str) -> None:
 def add(url: str, jobs: str) -> None:
     """Enqueue jobs, one by one and many at once, that reach no server."""
 
-    def answered(self: sync.Client, trip: Trip, *rest: Any) -> Any:
+    def answered(self: blocking.Client, trip: Trip, *rest: Any) -> Any:
         counts = [(len(call) - 3 - call[2]) // 4 for call in trip.calls]
         return [[b"ok", 0, *[1] * count] for count in counts]
 
-    def posted(self: sync.Client, trip: Trip, behind: Posted | None) -> Posted:
+    def posted(self: blocking.Client, trip: Trip, behind: Posted | None) -> Posted:
         made = Posted(nowhere, None, trip.calls, [])
         made.owner = None  # so that it is not dropped
         return made
@@ -81,9 +83,9 @@ def add(url: str, jobs: str) -> None:
     nowhere = Connections(lambda: None)
     queue = Queue(QUEUE, url=url)
     queue.enqueue(tasks.nothing, delay=3600)  # makes the queue known
-    sync.Client._talk = answered  # type: ignore[method-assign, assignment]
-    sync.Client._post = posted  # type: ignore[method-assign]
-    sync.Client._collect = answered  # type: ignore[method-assign, assignment]
+    blocking.Client._talk = answered  # type: ignore[method-assign, assignment]
+    blocking.Client._post = posted  # type: ignore[method-assign]
+    blocking.Client._collect = answered  # type: ignore[method-assign, assignment]
     count = int(jobs)
     one = _timed(count, lambda: _one_by_one(queue, count))
     many = _timed(10 * count, lambda: _many(queue, 10 * count))
@@ -98,9 +100,9 @@ def stages(url: str, jobs: str) -> None:
     prepared = [queue.prepare(tasks.nothing, (n,), delay=3600) for n in range(100)]
     body = prepared[0].body
     ids = [job.id for job in prepared]
-    claim = consume.claim(keys, "worker-0123456789", 1, 100, 60_000_000, 100)
+    claim = worker_commands.claim(keys, "worker-0123456789", 1, 100, 60_000_000, 100)
     settles = [Settle(id, 1_800_000_000_000_000, "complete") for id in ids]
-    enqueue = produce.enqueue(keys, prepared[:1])
+    enqueue = enqueue_commands.enqueue(keys, prepared[:1])
     claimed = _claimed(ids, body, more=True)
     told: dict[str, Callable[[], object]] = {
         "prepare: id, options, encoding": partial(queue.prepare, tasks.nothing, (0,), delay=3600),
@@ -160,7 +162,7 @@ def _pack(command: Any) -> bytes:
 
 
 def _pack_settle(settles: list[Settle]) -> bytes:
-    return _pack(consume.settle(keys_of(QUEUE), settles))
+    return _pack(worker_commands.settle(keys_of(QUEUE), settles))
 
 
 def _resp(value: Any) -> bytes:

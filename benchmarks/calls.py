@@ -14,11 +14,12 @@ import redis
 from benchmarks import tasks
 from benchmarks.lab import QUEUE, Lab
 from benchmarks.report import Report, Rows
-from bide.command import Command
-from bide.keys import keys_of
-from bide.ops import consume, produce
-from bide.ops.consume import Settle
-from bide.script import load
+from bide.protocol.command import Command
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.worker import Settle
+from bide.protocol.keys import keys_of
+from bide.protocol.scripts import load
 
 CALLS = 100
 LEASE_US = 60_000_000
@@ -63,14 +64,18 @@ def run(lab: Lab) -> list[Report]:
             for what, delay in (("enqueue, due in an hour", 3600), ("enqueue, due at once", 0)):
                 jobs = [queue.prepare(tasks.nothing, (n,), delay=delay) for n in range(CALLS)]
                 each = [jobs[i : i + size] for i in range(0, CALLS, size)]
-                meter.make(what, [produce.enqueue(KEYS, some) for some in each], size, many)
+                meter.make(
+                    what, [enqueue_commands.enqueue(KEYS, some) for some in each], size, many
+                )
             claims = []
             for _ in range(calls):
                 seq += 1
-                claims.append(consume.claim(KEYS, "worker", seq, size, LEASE_US, 0, arm=0))
+                claims.append(worker_commands.claim(KEYS, "worker", seq, size, LEASE_US, 0, arm=0))
             found = meter.make("claim", claims, size, many)
             settles = [[Settle(job.id, job.token, "complete") for job in one.jobs] for one in found]
-            meter.make("settle", [consume.settle(KEYS, some) for some in settles], size, many)
+            meter.make(
+                "settle", [worker_commands.settle(KEYS, some) for some in settles], size, many
+            )
     queue.close()
     meter.direct.close()
     return [Report("What a call costs the server", meter.rows, "call", "EVALSHA, least of rounds")]

@@ -23,8 +23,9 @@ import redis
 
 from benchmarks import tasks
 from benchmarks.lab import QUEUE, ROOT
-from bide import Queue, Worker, aio
+from bide import Queue, Worker
 from bide.cli import main as bide_command
+from bide.client import aio
 
 PATIENCE = 5.0
 

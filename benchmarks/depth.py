@@ -24,12 +24,13 @@ from benchmarks.filling import check, fill
 from benchmarks.lab import QUEUE, Lab
 from benchmarks.report import Aim, Report, Row, Rows, percentiles
 from benchmarks.stopwatch import Stopwatch
-from bide import Queue, sync
+from bide import Queue
+from bide.client import blocking
 from bide.embedded import Server
-from bide.job import Claimed
-from bide.keys import keys_of
-from bide.ops import consume
-from bide.ops.consume import Settle
+from bide.model.job import Claimed
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.worker import Settle
+from bide.protocol.keys import keys_of
 
 SIZES = (10_000, 1_000_000, 10_000_000)
 NAMED = {10_000: "10 k", 1_000_000: "1 M", 10_000_000: "10 M"}
@@ -65,7 +66,7 @@ class Place:
         fill(server, size, BEGIN_S * 1_000_000, SPAN_S * 1_000_000)
         self._keys = keys_of(QUEUE)
         self._queue = Queue(QUEUE, url=server.url)
-        self._client = sync.Client(server.url)
+        self._client = blocking.Client(server.url)
         self._watch = Stopwatch(server)
         self._floor = self._watch.know("floor", _FLOOR)
         self._seq = 0
@@ -112,7 +113,7 @@ class Place:
 
         def claim() -> int:
             self._seq += 1
-            command = consume.claim(self._keys, "bench", self._seq, count, 60_000_000, 0)
+            command = worker_commands.claim(self._keys, "bench", self._seq, count, 60_000_000, 0)
             held[:] = self._client.run(command).jobs
             if len(held) != count:
                 raise RuntimeError(f"a claim for {count} brought {len(held)} jobs")
@@ -120,7 +121,7 @@ class Place:
 
         def settle() -> int:
             done = [Settle(job.id, job.token, "complete") for job in held]
-            self._client.run(consume.settle(self._keys, done))
+            self._client.run(worker_commands.settle(self._keys, done))
             return count
 
         for _ in range(times):

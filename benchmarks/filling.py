@@ -13,12 +13,13 @@ import redis
 
 from benchmarks import tasks
 from benchmarks.lab import QUEUE
-from bide import Queue, sync
-from bide.cli.fsck import look
-from bide.cli.site import Site
+from bide import Queue
+from bide.cli.health import look
+from bide.client import blocking
 from bide.embedded import Server
-from bide.keys import DEFAULT_PRIORITY, DUE_SETS, keys_of
-from bide.ops.registry import register
+from bide.protocol.commands.queues import register
+from bide.protocol.keys import DEFAULT_PRIORITY, DUE_SETS, keys_of
+from bide.views.site import Site
 
 CHUNK = 20_000
 """Jobs per call."""
@@ -44,7 +45,7 @@ end
 def fill(server: Server, count: int, delay_us: int, span_us: int) -> None:
     """Add jobs that do nothing, due within `span_us` from `delay_us` from now on."""
     keys = keys_of(QUEUE)
-    with closing(sync.Client(server.url)) as maker:
+    with closing(blocking.Client(server.url)) as maker:
         maker.run(register(keys_of(None), [QUEUE]))
     with closing(Queue(QUEUE, url=server.url)) as queue:
         body = queue.prepare(tasks.nothing, (0,)).body

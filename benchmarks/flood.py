@@ -30,8 +30,8 @@ from benchmarks.child import child
 from benchmarks.lab import QUEUE, Lab
 from benchmarks.report import Report, Row, Rows, median
 from bide import Queue
-from bide.retry import Retry
-from bide.script import load
+from bide.model.retry import Retry
+from bide.protocol.scripts import load
 
 CHUNK = 500
 CONCURRENCY = 100

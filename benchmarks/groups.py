@@ -15,13 +15,14 @@ from typing import Any
 
 import redis
 
-from bide import sync
+from bide.client import blocking
 from bide.embedded import Server
-from bide.keys import keys_of
-from bide.ops import adding, consume
-from bide.ops.consume import Settle
-from bide.ops.produce import Prepared
-from bide.payload.codec import Body, encode_body
+from bide.model.payload.body import Body, encode_body
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.commands.worker import Settle
+from bide.protocol.keys import keys_of
 
 KEYS = keys_of("mail")
 BODY = encode_body(Body("app:task", (1,)))
@@ -35,7 +36,7 @@ class Bench:
 
     def __init__(self, url: str) -> None:
         self.direct = redis.Redis.from_url(url)
-        self.client = sync.Client(url)
+        self.client = blocking.Client(url)
         self.seq = 0
         self.direct.config_set("slowlog-log-slower-than", 0)
 
@@ -47,7 +48,7 @@ class Bench:
             terms = f"g={of}" if name else ""
             jobs.append(Prepared(f"{of or 'single'}-{i:07}", "+0", 5, BODY, terms=terms))
         before = self._busy_us()
-        for calls in adding.enqueue_many(KEYS, jobs):
+        for calls in enqueue_commands.enqueue_many(KEYS, jobs):
             self.client.run_many(calls)
         return (self._busy_us() - before) / count
 
@@ -55,14 +56,14 @@ class Bench:
         """The jobs, and how many µs the script took."""
         self.seq += 1
         before = self._busy_us()
-        jobs = self.client.run(consume.claim(KEYS, "w", self.seq, CLAIM, LEASE_US, 0)).jobs
+        jobs = self.client.run(worker_commands.claim(KEYS, "w", self.seq, CLAIM, LEASE_US, 0)).jobs
         return jobs, self._busy_us() - before
 
     def settle(self, jobs: list[Any]) -> int:
         """How many µs the script took."""
         settles = [Settle(job.id, job.token, "complete", "", b"") for job in jobs]
         before = self._busy_us()
-        self.client.run(consume.settle(KEYS, settles))
+        self.client.run(worker_commands.settle(KEYS, settles))
         return self._busy_us() - before
 
     def _busy_us(self) -> int:

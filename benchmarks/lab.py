@@ -17,7 +17,7 @@ import redis
 
 from bide import Queue
 from bide.embedded import Server, find_server, wheel_server
-from bide.keys import keys_of
+from bide.protocol.keys import keys_of
 from bide.version import VERSION
 
 QUEUE = "bench"

@@ -34,9 +34,9 @@ from benchmarks.places import placed
 from benchmarks.report import Report, Row, Rows, median
 from benchmarks.throughput import JOBS as DRAINED
 from benchmarks.throughput import drain
-from bide.ops import produce
-from bide.ops.produce import CHUNK
-from bide.script import load
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands.enqueue import CHUNK
+from bide.protocol.scripts import load
 
 BATCH = 100
 MANY = 500
@@ -146,7 +146,7 @@ def _script(lab: Lab, name: str) -> list[str]:
 def _enqueue_script(lab: Lab) -> list[str]:
     """The same of `enqueue`, with the keys that bide sends for jobs of one priority."""
     with closing(lab.queue()) as queue:
-        command = produce.enqueue(lab.keys, [queue.prepare(tasks.nothing, (12_345,))])
+        command = enqueue_commands.enqueue(lab.keys, [queue.prepare(tasks.nothing, (12_345,))])
     sha, *_ = _script(lab, "enqueue")
     return [sha, str(len(command.keys)), *command.keys]
 

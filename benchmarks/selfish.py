@@ -17,25 +17,24 @@ from typing import Any
 import redis
 
 from benchmarks.lab import QUEUE
-from bide import sync
-from bide.job import Claimed
-from bide.keys import keys_of
-from bide.middleware import used
-from bide.ops.consume import Settle
-from bide.task import Served
-from bide.worker import judging
-from bide.worker.calling import prepare
+from bide.client import blocking
+from bide.model.job import Claimed
+from bide.protocol.commands.worker import Settle
+from bide.protocol.keys import keys_of
+from bide.tasks.middleware import used
+from bide.tasks.task import Served
 from bide.worker.lifespan import Lifespan
-from bide.worker.reading import read
-from bide.worker.run import Run
-from bide.worker.station import Station
+from bide.worker.queue_state import Station
+from bide.worker.run import outcome as judging
+from bide.worker.run.invoke import prepare, read
+from bide.worker.run.running_job import Run
 
 LEASE_US = 10_000_000
 
 
 def live(url: str, at_once: int, served: Served) -> None:
     """Claim, run and settle, for as long as nobody ends the process."""
-    client, ear = sync.Client(url), redis.Redis.from_url(url)
+    client, ear = blocking.Client(url), redis.Redis.from_url(url)
     name = f"selfish.{os.getpid()}"
     station = Station(keys_of(QUEUE), name, LEASE_US)
     lifespan = Lifespan()

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import timeit
 
-from bide.keys import keys_of
-from bide.payload.codec import Body, decode_envelope, encode_body
-from bide.payload.signing import Keyring, Seal
+from bide.model.payload.body import Body, decode_envelope, encode_body
+from bide.model.payload.signing import Keyring, Seal
+from bide.protocol.keys import keys_of
 
 SIZES = (35, 1_000, 100_000)
 ROUNDS = 7

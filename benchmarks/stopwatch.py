@@ -12,7 +12,7 @@ from typing import Any
 import redis
 
 from bide.embedded import Server
-from bide.script import load, names
+from bide.protocol.scripts import load, names
 
 MOST = 100_000
 """Calls that are kept between two looks."""

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from bide.clock import at_to_us
-from bide.current import current_job
+from bide.model.context import current_job
+from bide.model.durations import at_to_us
 
 LOG = "BIDE_BENCH_LOG"
 """The variable that names the log's file."""

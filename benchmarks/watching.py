@@ -21,7 +21,8 @@ from benchmarks.peer import server_s
 from benchmarks.places import Place, placed
 from benchmarks.report import Report, Row
 from benchmarks.rounds import in_turn, medians
-from bide import Queue, connections
+from bide import Queue
+from bide.client import pool as connections
 
 JOBS = 2_000
 LONGEST_S = 60.0

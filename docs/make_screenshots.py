@@ -21,11 +21,12 @@ from typing import Final
 
 import uvicorn
 
-from bide import JobFailed, Queue, Retry, Worker, config, current_job
+from bide import JobFailed, Queue, Retry, Worker, current_job
+from bide.client import config
 from bide.embedded import Server
+from bide.protocol.scripts import SHARED_CLOCK
 from bide.queue.core import leave_overridden
-from bide.script import SHARED_CLOCK
-from bide.testing.store import Store
+from bide.testing.job_seen import Store
 from bide.web import app
 
 HERE: Final = Path(__file__).parent / "static"

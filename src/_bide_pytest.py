@@ -2,7 +2,7 @@
 
 pytest loads this module at its start wherever bide is installed, so it imports nothing of bide
 before a test asks for a fixture. It stands beside the package because importing a module of a
-package imports the package. Queues and workers ask it for a permit (`bide.queue.place`).
+package imports the package. Queues and workers ask it for a permit (`bide.queue.binding`).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def refusal(who: str, url: str) -> str | None:
     named = os.environ.get("BIDE_URL")
     if not _refuses or (named != _url and named == url):
         return None
-    from bide.connection import hide_password
+    from bide.client.url import hide_password
 
     return (
         f"In this test {who} would use the real server {hide_password(url)}; take the fixture "

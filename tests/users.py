@@ -6,8 +6,8 @@ from typing import Any
 
 import redis
 
-from bide.rights import Role, rules
-from bide.servers import read_servers
+from bide.client.acl import Role, rules
+from bide.client.url import read_servers
 
 
 def as_role(url: str, client: redis.Redis, role: Role, *queues: str) -> str:

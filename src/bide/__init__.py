@@ -1,16 +1,5 @@
 """bide: a task queue on Valkey/Redis in which delay comes first. Jobs run on time."""
 
-from bide.current import CurrentJob, current_job
-from bide.delay_queue import (
-    AsyncDelayQueue,
-    AsyncItem,
-    AsyncItems,
-    DelayQueue,
-    Item,
-    Items,
-    ItemSeen,
-    Pushed,
-)
 from bide.errors import (
     AccessDenied,
     BadSignature,
@@ -37,18 +26,18 @@ from bide.errors import (
     UsageError,
     WorkerCrashed,
 )
-from bide.events import Event
-from bide.flows import chain, fan_in
-from bide.folding import Debounce, Gather, Throttle, Unique, debounce, gather, throttle
-from bide.limits import Limits
-from bide.middleware import FailedAttempt, Middleware, use
-from bide.notes import Attempt, LogLine, Progress
-from bide.ops.groups import GroupCounts
-from bide.ops.inspect import Counts
-from bide.ops.registry import WorkerSeen
-from bide.options import GroupSettings, Options, QueueSettings, ScheduleOptions, TaskOptions
-from bide.outcomes import Fail, RetryLater, Snooze
-from bide.payload.codec import Body, ErrorInfo
+from bide.model.context import CurrentJob, Fail, RetryLater, Snooze, current_job
+from bide.model.dedup import Debounce, Gather, Throttle, Unique, debounce, gather, throttle
+from bide.model.events import Event
+from bide.model.history import Attempt, LogLine, Progress
+from bide.model.job import State
+from bide.model.limits import Limits, Retention
+from bide.model.options import GroupSettings, Options, QueueSettings, ScheduleOptions, TaskOptions
+from bide.model.payload.body import Body, ErrorInfo
+from bide.model.retry import Retry
+from bide.model.schedule import Schedule
+from bide.protocol.commands.jobs import Counts
+from bide.protocol.commands.queues import GroupCounts, WorkerSeen
 from bide.queue import (
     AsyncGroup,
     AsyncJob,
@@ -61,13 +50,21 @@ from bide.queue import (
     Schedules,
     Task,
 )
-from bide.resource import Resource, resource
-from bide.retention import Retention
-from bide.retry import Retry
-from bide.schedule import Schedule
-from bide.states import State
+from bide.queue.delay import (
+    AsyncDelayQueue,
+    AsyncItem,
+    AsyncItems,
+    DelayQueue,
+    Item,
+    Items,
+    ItemSeen,
+    Pushed,
+)
+from bide.queue.dependencies import chain, fan_in
+from bide.queue.explain import Reason
+from bide.tasks.middleware import FailedAttempt, Middleware, use
+from bide.tasks.resources import Resource, resource
 from bide.version import VERSION as __version__
-from bide.why import Reason
 from bide.worker import Worker
 
 __all__ = [

@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
-from bide.current import current_job
 from bide.errors import UsageError
-from bide.ids import short_id
-from bide.tracebacks import format_error
+from bide.model.context import current_job
+from bide.model.ids import short_id
+from bide.model.tracebacks import format_error
 
 JOB_FIELDS: Final = ("job_id", "attempt", "task", "queue")
 """What `JobFilter` puts on a record; each is empty outside of a job."""

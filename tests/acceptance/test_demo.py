@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from bide.demo.books import LOST, TWICE, Problem, balance
-from bide.demo.crew import LEASE
-from bide.demo.journal import Begun, read_journal
-from bide.demo.orders import sample
+from bide.cli.demo.books import LOST, TWICE, Problem, balance
+from bide.cli.demo.journal import Begun, read_journal, sample
+from bide.cli.demo.play import LEASE
 from tests.faults.eventually import PATIENCE, eventually
 from tests.faults.witness import SERVER, Starvation, Witness
 
@@ -90,7 +89,7 @@ def at_work(temporary: Path) -> dict[int, str]:
             shown = Path(f"/proc/{pid}/cmdline").read_bytes()
             if b"-server" in shown:
                 found[pid] = f"{SERVER} {pid}"
-            elif b"bide.demo.tasks" in shown:
+            elif b"bide.cli.demo.tasks" in shown:
                 found[pid] = str(pid)
     return found
 
@@ -155,7 +154,7 @@ def test_the_books_balance_although_a_worker_is_killed(
     assert re.search(r"killed +worker \d+ \(SIGKILL\) while it ran [1-9]\d* jobs?", demo.stdout)
     assert ("The books balance" in demo.stdout) == books.balanced
     assert "\x1b" not in demo.stdout
-    assert f"python -m bide.demo.books {kept}/orders.csv {kept}/journal.jsonl" in demo.stdout
+    assert f"python -m bide.cli.demo.books {kept}/orders.csv {kept}/journal.jsonl" in demo.stdout
     assert_clean(temporary)
 
     assert (books.orders, books.enqueued) == (40, 80)

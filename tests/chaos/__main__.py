@@ -16,8 +16,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from bide.embedded import wheel_server
-from bide.embedded.find import identify
+from bide.embedded import identify, wheel_server
 from tests.chaos import figures, page
 from tests.chaos.books import Account
 from tests.chaos.catalogue import FAULTS

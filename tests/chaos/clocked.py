@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bide.cli import main
-from bide.config import override
-from bide.script import TEST_CLOCK
+from bide.client.config import override
+from bide.protocol.scripts import TEST_CLOCK
 
 if __name__ == "__main__":
     with override(clock=TEST_CLOCK):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from bide.script import SERVER_CLOCK
+from bide.protocol.scripts import SERVER_CLOCK
 from tests.chaos.books import Books, Happened
 from tests.chaos.load import Given, usual
 from tests.chaos.plan import Injection

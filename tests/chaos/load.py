@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from bide import Queue, Retry
 from bide.errors import BideError
-from bide.ops.produce import Prepared
+from bide.protocol.commands.enqueue import Prepared
 
 MODULE = "tests.chaos.jobs"
 TOGETHER = 5

@@ -20,7 +20,7 @@ from typing import Any, Self
 import redis
 
 from bide import Queue
-from bide.worker.processes import kin
+from bide.worker.processes import linux
 from tests.chaos.books import Account, Books, Happened, missed_in, starvations
 from tests.chaos.fault import Fault, Role
 from tests.chaos.jobs import QUEUE
@@ -368,7 +368,7 @@ class Scene:
             for worker in self.crew.workers
             if "threads still run" in worker.log
         ]
-        marks = [f"{kin.MARK}={worker.pid}-".encode() for worker in self.crew.workers]
+        marks = [f"{linux.MARK}={worker.pid}-".encode() for worker in self.crew.workers]
         try:
             eventually(lambda: not _marked(marks))
         except AssertionError:
@@ -385,7 +385,7 @@ def _descriptors(pid: int) -> int:
 
 def _marked(marks: Sequence[bytes]) -> list[int]:
     found = []
-    for pid in kin._all():
+    for pid in linux._all():
         with suppress(OSError):
             environ = Path(f"/proc/{pid}/environ").read_bytes()
             if any(mark in environ for mark in marks):

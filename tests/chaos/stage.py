@@ -9,9 +9,9 @@ from typing import Any
 import redis
 
 from bide.embedded import Server
-from bide.keys import keys_of
-from bide.script import load as load_script
-from bide.script import names as script_names
+from bide.protocol.keys import keys_of
+from bide.protocol.scripts import load as load_script
+from bide.protocol.scripts import names as script_names
 from tests.chaos.fault import Fault
 from tests.chaos.jobs import QUEUE
 from tests.faults.proxy import Proxy

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from bide.job import RunRecord
-from bide.ops.produce import Prepared
+from bide.model.job import RunRecord
+from bide.protocol.commands.enqueue import Prepared
 from tests.chaos.books import Account, Books, Happened, Missed, in_order, missed_in, starvations
 from tests.chaos.load import Asked, Given
 from tests.faults.ledger import Line

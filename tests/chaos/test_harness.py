@@ -13,7 +13,7 @@ import redis
 from redis.retry import Retry
 
 from bide import Queue
-from bide.connection import options
+from bide.client.url import options
 from bide.embedded import Server
 from tests.chaos import catalogue
 from tests.chaos.catalogue import FAULTS, ROWS

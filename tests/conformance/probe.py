@@ -8,23 +8,22 @@ from typing import Any, TypeVar
 
 import redis
 
-from bide import aio, sync
-from bide.command import Command
-from bide.events import Event, read_event
-from bide.job import Claimed, RunRecord, Snapshot
-from bide.keys import keys_of
-from bide.limits import Limits
-from bide.notes import Notes, read_notes
-from bide.ops import consume, inspect, listen, manage, produce
-from bide.ops.consume import Claim, Outcome, Popped, Renewal, Said, Settle, Verdict
-from bide.ops.listen import Position
-from bide.ops.manage import Moved
-from bide.ops.produce import Prepared, Receipt
-from bide.payload.codec import Body, encode_body
-from bide.payload.items import decode_item, encode_item
-from bide.queue.settings import settings_calls
-from bide.retention import Retention
-from bide.script import TEST_CLOCK
+from bide.client import aio, blocking
+from bide.model.events import Event, read_event
+from bide.model.history import Notes, read_notes
+from bide.model.job import Claimed, RunRecord, Snapshot
+from bide.model.limits import Limits, Retention
+from bide.model.payload.body import Body, decode_item, encode_body, encode_item
+from bide.protocol.command import Command
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.enqueue import Prepared, Receipt
+from bide.protocol.commands.jobs import Moved, Position
+from bide.protocol.commands.worker import Claim, Outcome, Popped, Renewal, Said, Settle, Verdict
+from bide.protocol.keys import keys_of
+from bide.protocol.scripts import TEST_CLOCK
+from bide.queue.core import settings_calls
 from tests.faults.legal import Holding, assert_legal, hold
 
 T = TypeVar("T")
@@ -39,7 +38,7 @@ class Executor:
 
     def __init__(self, kind: str, url: str, **options: Any) -> None:
         self._runner = asyncio.Runner() if kind == "aio" else None
-        self.client: Any = (aio if self._runner else sync).Client(url, **options)
+        self.client: Any = (aio if self._runner else blocking).Client(url, **options)
         self.url: str = self.client.url
 
     def run(self, command: Command[T]) -> T:
@@ -96,12 +95,12 @@ class Probe:
 
     @property
     def now(self) -> int:
-        return self.run(inspect.counts(self.keys)).now_us
+        return self.run(job_commands.counts(self.keys)).now_us
 
     # -- verbs
 
     def add_many(self, *jobs: Prepared) -> list[Receipt]:
-        return self.run(produce.enqueue(self.keys, jobs))
+        return self.run(enqueue_commands.enqueue(self.keys, jobs))
 
     def add(
         self, *ids: str, when: str = "+0", priority: int = 5, body: bytes = BODY
@@ -118,7 +117,7 @@ class Probe:
         """The consumer's next pop, or with `seq` the one of that number."""
         previous_us = round(previous * SECOND)
         return self.run(
-            consume.pop(self.keys, consumer, self._next(consumer, seq), count, previous_us)
+            worker_commands.pop(self.keys, consumer, self._next(consumer, seq), count, previous_us)
         )
 
     def popped(self, consumer: str = "c1", count: int = 10, *, seq: int | None = None) -> list[Any]:
@@ -144,7 +143,7 @@ class Probe:
         """The worker's next claim, or with `seq` the one of that number."""
         seq = self._next(worker, seq)
         lease_us = round(lease * SECOND)
-        return self.run(consume.claim(self.keys, worker, seq, count, lease_us, busy, arm))
+        return self.run(worker_commands.claim(self.keys, worker, seq, count, lease_us, busy, arm))
 
     def taken(self, worker: str = "w1", count: int = 10, *, busy: int = 0) -> list[str]:
         """The ids that the worker's next claim brings."""
@@ -162,21 +161,21 @@ class Probe:
         return verdict
 
     def settle_many(self, *settles: Settle) -> list[Verdict]:
-        return self.run(consume.settle(self.keys, settles))
+        return self.run(worker_commands.settle(self.keys, settles))
 
     def cancel(self, *ids: str, running: bool = True) -> list[str]:
-        return self.run(manage.cancel(self.keys, ids, running))
+        return self.run(job_commands.cancel(self.keys, ids, running))
 
     def reschedule(self, id: str, when: str) -> Moved:
-        (moved,) = self.run(manage.reschedule(self.keys, [id], when))
+        (moved,) = self.run(job_commands.reschedule(self.keys, [id], when))
         return moved
 
     def promote(self, id: str) -> Moved:
-        (moved,) = self.run(manage.promote(self.keys, [id]))
+        (moved,) = self.run(job_commands.promote(self.keys, [id]))
         return moved
 
     def retry(self, *ids: str, when: str = "+0") -> list[str]:
-        return [moved.word for moved in self.run(manage.retry(self.keys, ids, when))]
+        return [moved.word for moved in self.run(job_commands.retry(self.keys, ids, when))]
 
     def note(self, job: Claimed, *lines: tuple[str, str | bytes]) -> list[str]:
         """Have a job say things: kind and JSON of each. For each `ok` or `lost`."""
@@ -184,16 +183,16 @@ class Probe:
             Said(job.id, job.token, kind, text.encode() if isinstance(text, str) else text)
             for kind, text in lines
         ]
-        return [word.decode() for word in self.reply(consume.note(self.keys, said))[2:]]
+        return [word.decode() for word in self.reply(worker_commands.note(self.keys, said))[2:]]
 
     def watch(self, id: str, seconds: float = 30) -> str:
-        return self.run(inspect.watch(self.keys, id, round(seconds * SECOND)))
+        return self.run(job_commands.watch(self.keys, id, round(seconds * SECOND)))
 
     def listen(self, after: str = "-", name: str = "audit", seconds: float = 660) -> Position:
-        return self.run(listen.listen(self.keys, name, after, round(seconds * SECOND)))
+        return self.run(job_commands.listen(self.keys, name, after, round(seconds * SECOND)))
 
     def configure(self, **retention: Any) -> None:
-        self.run(manage.configure(self.keys, Retention(**retention)))
+        self.run(job_commands.configure(self.keys, Retention(**retention)))
 
     def limit(self, **settings: Any) -> None:
         """Set limits, as `queue.configure` does."""
@@ -202,17 +201,17 @@ class Probe:
 
     @property
     def limits(self) -> Limits:
-        return self.run(inspect.counts(self.keys)).limits
+        return self.run(job_commands.counts(self.keys)).limits
 
     def extend(self, *jobs: Claimed, lease: float = LEASE) -> list[Renewal]:
         held = [(job.id, job.token) for job in jobs]
-        return self.run(consume.extend(self.keys, round(lease * SECOND), held))
+        return self.run(worker_commands.extend(self.keys, round(lease * SECOND), held))
 
     def leave(self, worker: str) -> None:
-        self.run(consume.leave(self.keys, worker))
+        self.run(worker_commands.leave(self.keys, worker))
 
     def fetch(self, id: str) -> Snapshot | None:
-        (snapshot,) = self.run(inspect.fetch(self.keys, [id]))
+        (snapshot,) = self.run(job_commands.fetch(self.keys, [id]))
         return snapshot
 
     # -- what stands on the server

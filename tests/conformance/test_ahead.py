@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from bide.errors import BideError
-from bide.ops import inspect, manage
+from bide.protocol.commands import jobs as job_commands
 from tests.conformance.probe import SECOND, Probe
 
 
 def ahead(q: Probe, *within: int) -> list[int]:
-    return q.run(inspect.ahead(q.keys, within))
+    return q.run(job_commands.ahead(q.keys, within))
 
 
 def later(q: Probe, id: str, seconds: float, priority: int = 5) -> None:
@@ -55,5 +55,5 @@ def test_a_call_is_bounded(q: Probe) -> None:
 
 def test_an_emptied_queue_has_nothing_ahead(q: Probe) -> None:
     later(q, "a", 1)
-    q.run(manage.empty(q.keys, "this"))
+    q.run(job_commands.empty(q.keys, "this"))
     assert ahead(q, 60) == [0]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bide.ops import manage
-from bide.ops.consume import Outcome, Settle
-from bide.ops.produce import Prepared
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.commands.worker import Outcome, Settle
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe
 from tests.faults.ear import Ear
 
@@ -184,7 +184,7 @@ def test_a_repeated_claim_brings_a_job_that_was_asked_meanwhile(q: Probe) -> Non
 
 
 def test_a_hundred_in_one_call(q: Probe, ear: Ear) -> None:
-    ids = [f"j{i:02}" for i in range(manage.CHUNK)]
+    ids = [f"j{i:02}" for i in range(job_commands.MOST_CHANGED)]
     q.add_many(*(Prepared(id, "+0", 5, BODY) for id in ids))
     jobs = q.claim(count=len(ids)).jobs
     assert q.cancel(*ids) == ["asked"] * len(ids)

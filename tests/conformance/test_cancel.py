@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bide.errors import UsageError
-from bide.ops import manage
-from bide.ops.consume import Outcome
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands.worker import Outcome
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe
 
 
@@ -14,7 +14,7 @@ from tests.conformance.probe import BODY, LEASE, SECOND, Probe
 @pytest.mark.parametrize("priority", [0, 5, 9])
 def test_a_job_that_waits_or_is_delayed_is_cancelled(q: Probe, when: str, priority: int) -> None:
     q.add("a", when=when, priority=priority)
-    word, now, *verdicts = q.reply(manage.cancel(q.keys, ["a"]))
+    word, now, *verdicts = q.reply(job_commands.cancel(q.keys, ["a"]))
     assert (word, verdicts) == (b"ok", [b"ok"])
     holding = q.holding()
     assert {name: ids for name, ids in holding.sets.items() if ids} == {"cancelled": {"a": now}}
@@ -90,10 +90,10 @@ def test_many_in_one_call_each_with_its_answer(q: Probe) -> None:
 
 
 def test_one_call_takes_a_bounded_number(q: Probe) -> None:
-    ids = [f"j{i}" for i in range(manage.CHUNK)]
+    ids = [f"j{i}" for i in range(job_commands.MOST_CHANGED)]
     q.add(*ids)
     with pytest.raises(UsageError, match="101 jobs are too many for one call"):
-        manage.cancel(q.keys, [*ids, "one-more"])
+        job_commands.cancel(q.keys, [*ids, "one-more"])
     with pytest.raises(UsageError, match="101 jobs are too many for one call"):
-        manage.delete(q.keys, [*ids, "one-more"])
-    assert q.run(manage.cancel(q.keys, ids)) == ["ok"] * manage.CHUNK
+        job_commands.delete(q.keys, [*ids, "one-more"])
+    assert q.run(job_commands.cancel(q.keys, ids)) == ["ok"] * job_commands.MOST_CHANGED

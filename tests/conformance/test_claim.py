@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bide.ops import consume, manage
-from bide.ops.consume import MAX_CLAIM
-from bide.ops.produce import Prepared
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.commands.worker import MAX_CLAIM
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe
 
 LEASE_US = round(LEASE * SECOND)
@@ -80,7 +81,7 @@ def test_no_more_are_taken_than_there_are_slots(q: Probe) -> None:
 
 
 def test_a_call_takes_a_bounded_number_whatever_is_asked_for(q: Probe) -> None:
-    command = consume.claim(q.keys, "w1", 1, 10_000, LEASE_US, 0)
+    command = worker_commands.claim(q.keys, "w1", 1, 10_000, LEASE_US, 0)
     assert command.args[2] == MAX_CLAIM
     q.add_many(*(Prepared(f"j{i:04}", "+0", 5, BODY) for i in range(MAX_CLAIM + 1)))
     unbounded = command._replace(args=("w1", 1, 10_000, LEASE_US, 0, 2))
@@ -161,7 +162,7 @@ def test_an_empty_claim_never_names_a_moment_that_has_come(q: Probe) -> None:
     """A worker that were told to come back at once would spin."""
     q.add("due", "leased")
     assert len(q.claim("w2", 1, lease=1).jobs) == 1
-    q.run(manage.pause(q.keys))
+    q.run(job_commands.pause(q.keys))
     for seconds in (0, 0.5, 2, 40, -10):
         q.move(seconds)
         claim = q.claim()
@@ -170,20 +171,20 @@ def test_an_empty_claim_never_names_a_moment_that_has_come(q: Probe) -> None:
 
 
 def test_a_paused_queue_gives_nothing_and_names_no_due_time(q: Probe) -> None:
-    q.run(manage.pause(q.keys))
+    q.run(job_commands.pause(q.keys))
     q.add("a")
     q.add("b", when=f"+{SECOND}")
     claim = q.claim()
     assert claim.jobs == []
     assert claim.until_us == claim.now_us + 5 * SECOND
     assert q.holding().due.keys() == {"a", "b"}
-    q.run(manage.resume(q.keys))
+    q.run(job_commands.resume(q.keys))
     assert q.taken() == ["a"]
 
 
 def test_expired_leases_are_reclaimed_in_a_paused_queue_as_well(q: Probe) -> None:
     q.take("a", "w2")
-    q.run(manage.pause(q.keys))
+    q.run(job_commands.pause(q.keys))
     q.move(11)
     assert q.taken() == []
     assert q.where("a") == "due"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from bide.ops import inspect
-from bide.ops.produce import Prepared
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands.enqueue import Prepared
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe
 
 LEASE_US = round(LEASE * SECOND)
@@ -120,10 +120,14 @@ def test_a_jump_is_reported(q: Probe) -> None:
     q.move(3600)
     at = q.claim("w1").now_us
     assert meta(q, "gap_at") == at
-    assert q.run(inspect.counts(q.keys)).gap_us == pytest.approx(3600 * SECOND, abs=30 * SECOND)
+    assert q.run(job_commands.counts(q.keys)).gap_us == pytest.approx(
+        3600 * SECOND, abs=30 * SECOND
+    )
     q.move(-600)
     q.claim("w1")
-    assert q.run(inspect.counts(q.keys)).gap_us == pytest.approx(-600 * SECOND, abs=30 * SECOND)
+    assert q.run(job_commands.counts(q.keys)).gap_us == pytest.approx(
+        -600 * SECOND, abs=30 * SECOND
+    )
 
 
 # -- backward

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from bide.ops import manage
-from bide.ops.produce import Prepared
-from bide.payload.codec import Body, decode_body, encode_body
+from bide.model.payload.body import Body, decode_body, encode_body
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands.enqueue import Prepared
 from tests.conformance.probe import BODY, SECOND, Probe
 
 QUIET = f"d{2 * SECOND},0"
@@ -169,7 +169,7 @@ def test_a_trailing_run_that_was_cancelled_gives_its_turn_back(q: Probe) -> None
 def test_a_trailing_run_that_was_deleted_leaves_the_rate_as_it_is(q: Probe) -> None:
     call(q, "a", ONE)
     call(q, "b", ONE)
-    q.run(manage.delete(q.keys, ["a", "b"]))
+    q.run(job_commands.delete(q.keys, ["a", "b"]))
     assert call(q, "c", ONE) == ("new", "c", 20)
 
 
@@ -243,7 +243,7 @@ def test_a_throttle_is_forgotten_when_it_restrains_nothing(q: Probe) -> None:
 def test_a_throttle_is_remembered_while_it_restrains(q: Probe) -> None:
     jobs = [Prepared(f"j{i}", "+0", 5, BODY, terms=f"k=k{i} f={ONE}") for i in range(40)]
     q.add_many(*jobs)
-    q.run(manage.delete(q.keys, [f"j{i}" for i in range(40)]))
+    q.run(job_commands.delete(q.keys, [f"j{i}" for i in range(40)]))
     assert q.raw.hlen(q.keys["unique"]) == 40
     assert call(q, "b", ONE, key="k7") == ("new", "b", 10)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bide.ops import manage
-from bide.ops.consume import Outcome
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands.worker import Outcome
 from tests.conformance.probe import LEASE, SECOND, Probe
 
 
@@ -19,7 +19,7 @@ def assert_no_trace(q: Probe) -> None:
 @pytest.mark.parametrize("priority", [0, 5, 9])
 def test_a_job_that_has_not_run(q: Probe, when: str, priority: int) -> None:
     q.add("a", when=when, priority=priority)
-    assert q.run(manage.delete(q.keys, ["a"])) == ["ok"]
+    assert q.run(job_commands.delete(q.keys, ["a"])) == ["ok"]
     assert_no_trace(q)
     q.move(2)
     assert q.taken() == []
@@ -31,14 +31,14 @@ def test_a_job_that_has_run(q: Probe, outcome: Outcome) -> None:
     q.settle(job, "retry", "+0", b'{"type":"E","message":""}')
     (job,) = q.claim().jobs
     q.settle(job, outcome, "+0", b"{}" if outcome == "complete" else b'{"type":"E","message":""}')
-    assert q.run(manage.delete(q.keys, ["a"])) == ["ok"]
+    assert q.run(job_commands.delete(q.keys, ["a"])) == ["ok"]
     assert_no_trace(q)
 
 
 def test_a_job_that_was_cancelled(q: Probe) -> None:
     q.add("a")
     q.cancel("a")
-    assert q.run(manage.delete(q.keys, ["a"])) == ["ok"]
+    assert q.run(job_commands.delete(q.keys, ["a"])) == ["ok"]
     assert_no_trace(q)
 
 
@@ -49,27 +49,27 @@ def test_a_suspect(q: Probe) -> None:
         q.move(LEASE + 1)
         q.claim("undertaker", 0)
     assert list(q.holding().sets["due:alone"]) == ["a"]
-    assert q.run(manage.delete(q.keys, ["a"])) == ["ok"]
+    assert q.run(job_commands.delete(q.keys, ["a"])) == ["ok"]
     assert_no_trace(q)
 
 
 def test_a_job_that_runs_is_left_alone(q: Probe) -> None:
     job = q.take("a")
     before = q.holding()
-    assert q.run(manage.delete(q.keys, ["a"])) == ["active"]
+    assert q.run(job_commands.delete(q.keys, ["a"])) == ["active"]
     assert q.holding() == before
     assert q.settle(job, "complete", data=b"1") == "ok"
 
 
 def test_a_repeat_finds_it_gone(q: Probe) -> None:
     q.add("a")
-    assert q.run(manage.delete(q.keys, ["a", "a", "nobody"])) == ["ok", "gone", "gone"]
+    assert q.run(job_commands.delete(q.keys, ["a", "a", "nobody"])) == ["ok", "gone", "gone"]
 
 
 def test_many_in_one_call_each_with_its_answer(q: Probe) -> None:
     q.take("run")
     q.add("a", "b", "c")
-    words = q.run(manage.delete(q.keys, ["c", "run", "a"]))
+    words = q.run(job_commands.delete(q.keys, ["c", "run", "a"]))
     assert words == ["ok", "active", "ok"]
     assert q.holding().ids == {"run", "b"}
 
@@ -77,7 +77,7 @@ def test_many_in_one_call_each_with_its_answer(q: Probe) -> None:
 def test_its_id_is_free_again_and_starts_from_nothing(q: Probe) -> None:
     job = q.take("a")
     q.settle(job, "retry", "+0", b'{"type":"E","message":""}')
-    q.run(manage.delete(q.keys, ["a"]))
+    q.run(job_commands.delete(q.keys, ["a"]))
     (receipt,) = q.add("a")
     assert receipt.new
     (again,) = q.claim().jobs

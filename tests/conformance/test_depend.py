@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from bide.ops import adding, consume, edges, inspect, manage
-from bide.ops.produce import Prepared, Receipt
-from bide.states import State
+from bide.model.job import State
+from bide.protocol.commands import dependencies as dependency_commands
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.enqueue import Prepared, Receipt
 from tests.conformance.probe import BODY, SECOND, Probe
 
 
@@ -18,11 +21,11 @@ def job(
 
 
 def add(q: Probe, *jobs: Prepared) -> list[Receipt]:
-    trips = adding.enqueue_many(q.keys, jobs)
+    trips = enqueue_commands.enqueue_many(q.keys, jobs)
     return [receipt for trip in trips for page in q.executor.run_many(trip) for receipt in page]
 
 
-def end(q: Probe, id: str, outcome: consume.Outcome = "complete") -> None:
+def end(q: Probe, id: str, outcome: worker_commands.Outcome = "complete") -> None:
     """Claim the one job that is due, and have it end."""
     (claimed,) = q.claim().jobs
     assert claimed.id == id
@@ -54,8 +57,8 @@ def test_it_waits_until_its_parent_has_completed_and_runs_at_once(q: Probe) -> N
 def test_its_parent_knows_it_until_it_has_ended(q: Probe) -> None:
     add(q, job("a"), job("b", "a"), job("c", "a"), job("ab"), job("d", "ab"), job("e", "d"))
 
-    def children(id: str, most: int = 10) -> edges.Children:
-        return q.run(edges.children(q.keys, id, most))
+    def children(id: str, most: int = 10) -> dependency_commands.Children:
+        return q.run(dependency_commands.children(q.keys, id, most))
 
     assert children("a") == (2, ["b", "c"])
     assert children("a", 1) == (2, ["b"])
@@ -97,7 +100,9 @@ def test_a_moment_is_that_moment(q: Probe) -> None:
 
 
 @pytest.mark.parametrize(("d", "outcome"), [("-", "complete"), ("-f", "fail")])
-def test_it_waits_for_all_of_its_parents(q: Probe, d: str, outcome: consume.Outcome) -> None:
+def test_it_waits_for_all_of_its_parents(
+    q: Probe, d: str, outcome: worker_commands.Outcome
+) -> None:
     add(q, job("a"), job("b"), job("c", "a", "b", d=d))
     a, b = q.claim().jobs
     q.settle(a, outcome)
@@ -132,7 +137,7 @@ def test_parents_that_have_ended_are_not_waited_for(q: Probe) -> None:
     ],
 )
 def test_what_a_parents_end_means_is_for_the_child_to_say(
-    q: Probe, d: str, outcome: consume.Outcome, wanted: str, ended: bool
+    q: Probe, d: str, outcome: worker_commands.Outcome, wanted: str, ended: bool
 ) -> None:
     """Whether the end comes after it was enqueued, or before."""
     add(q, job("a"))
@@ -214,7 +219,7 @@ def test_a_child_may_expire_while_it_waits_only_at_a_moment(q: Probe) -> None:
     assert seen.terms.expired_us
     q.move(55)
     end(q, "a")
-    q.run(manage.pause(q.keys))
+    q.run(job_commands.pause(q.keys))
     q.move(6)
     q.claim()
     assert state(q, "c") == "cancelled"
@@ -238,9 +243,9 @@ def test_its_life_is_told(q: Probe) -> None:
 
 def test_they_are_counted_and_listed(q: Probe) -> None:
     add(q, job("a"), job("b", "a"), job("c", "a"))
-    counts = q.run(inspect.counts(q.keys))
+    counts = q.run(job_commands.counts(q.keys))
     assert (counts.blocked, counts.waiting, counts.delayed) == (2, 1, 0)
-    listed: list[str] = q.run(inspect.listing(q.keys, "blocked", 0, 10))
+    listed: list[str] = q.run(job_commands.listing(q.keys, "blocked", 0, 10))
     assert sorted(listed) == ["b", "c"]
 
 
@@ -278,6 +283,6 @@ def test_a_wide_fan_in_waits_for_every_one(q: Probe) -> None:
     while ended < 1000:
         claimed = q.claim(count=250).jobs
         assert "z" not in [one.id for one in claimed]
-        q.settle_many(*(consume.Settle(one.id, one.token, "complete") for one in claimed))
+        q.settle_many(*(worker_commands.Settle(one.id, one.token, "complete") for one in claimed))
         ended += len(claimed)
     assert q.taken() == ["z"]

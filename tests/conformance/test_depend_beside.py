@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from bide.errors import JobNotFound, UsageError
-from bide.job import Claimed
-from bide.ops import groups, manage
-from bide.ops.produce import Prepared
-from bide.retention import Retention
+from bide.model.job import Claimed
+from bide.model.limits import Retention
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import queues as queue_commands
+from bide.protocol.commands.enqueue import Prepared
 from tests.conformance.probe import BODY, SECOND, Probe
 from tests.conformance.test_depend import add, end, job, state
 
@@ -56,7 +57,7 @@ def test_once_it_is_freed_it_takes_its_turn_in_its_group(q: Probe) -> None:
 
 def test_it_takes_its_turn_when_what_it_waited_for_is_removed(q: Probe) -> None:
     add(q, job("a"), job("b", "a", d="-c", x="g=g n=1"))
-    q.run(manage.delete(q.keys, ["a"]))
+    q.run(job_commands.delete(q.keys, ["a"]))
     assert q.taken() == ["b"]
 
 
@@ -124,11 +125,11 @@ def test_to_promote_it_puts_it_into_its_group(q: Probe) -> None:
 
 
 def test_a_paused_group_keeps_what_was_freed(q: Probe) -> None:
-    q.run(groups.configure(q.keys, "g", paused=True))
+    q.run(queue_commands.configure(q.keys, "g", paused=True))
     add(q, job("a"), of("g", "b", "a"))
     end(q, "a")
     assert q.taken() == []
-    q.run(groups.configure(q.keys, "g", paused=False))
+    q.run(queue_commands.configure(q.keys, "g", paused=False))
     assert q.taken() == ["b"]
 
 
@@ -136,10 +137,10 @@ def test_a_paused_group_keeps_what_was_freed(q: Probe) -> None:
 def test_to_remove_it_leaves_nothing_of_its_group(q: Probe, by: str) -> None:
     add(q, job("a", when=f"+{60 * SECOND}"), of("g", "b", "a"), of("g", "c"))
     if by == "delete":
-        q.run(manage.delete(q.keys, ["b", "c"]))
+        q.run(job_commands.delete(q.keys, ["b", "c"]))
     else:
-        q.run(manage.empty(q.keys, "e1"))
-        while q.run(manage.empty(q.keys, None)).more:
+        q.run(job_commands.empty(q.keys, "e1"))
+        while q.run(job_commands.empty(q.keys, None)).more:
             pass
     assert known(q) == 0
     assert q.taken() == []
@@ -204,7 +205,7 @@ def test_calls_that_fold_come_beside_jobs_that_wait(q: Probe) -> None:
 
 
 def test_data_of_its_own_queue_cannot_be_waited_for(q: Probe) -> None:
-    assert q.run(manage.mark_data(q.keys, Retention(), True))
+    assert q.run(job_commands.mark_data(q.keys, Retention(), True))
     q.push("item")
     with pytest.raises(UsageError, match="'mail' is a delay queue"):
         add(q, job("b", "item"))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from bide.errors import JobNotFound
-from bide.keys import keys_of
-from bide.ops import adding, consume, manage
-from bide.ops.produce import CHUNK
-from bide.states import State
+from bide.model.job import State
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.enqueue import CHUNK
+from bide.protocol.keys import keys_of
 from tests.conformance.probe import SECOND, Probe
 from tests.conformance.test_depend import add, end, job, state
 
@@ -33,7 +35,7 @@ def test_a_repeat_changes_nothing_whatever_became_of_its_parents(q: Probe) -> No
     add(q, job("a"), job("b", "a"))
     assert [r.new for r in add(q, job("b", "a"))] == [False]
     end(q, "a")
-    q.run(manage.delete(q.keys, ["a"]))
+    q.run(job_commands.delete(q.keys, ["a"]))
     assert [r.new for r in add(q, job("b", "a"))] == [False]
     assert q.taken() == ["b"]
 
@@ -41,13 +43,13 @@ def test_a_repeat_changes_nothing_whatever_became_of_its_parents(q: Probe) -> No
 def test_what_a_dead_producer_left_half_placed_is_removed(q: Probe) -> None:
     parents = [f"p{i:03}" for i in range(CHUNK + 1)]
     add(q, *(job(id) for id in parents))
-    add_first = adding.Placing(q.keys, job("z", *parents), ()).begin()
+    add_first = enqueue_commands.Placing(q.keys, job("z", *parents), ()).begin()
     q.run(add_first._replace(rest=None))
     with pytest.raises(JobNotFound, match="no job 'z' to wait for"):
         add(q, job("y", "z"))
     for _ in range(2):
         ended = q.claim(count=250).jobs
-        q.settle_many(*(consume.Settle(one.id, one.token, "complete") for one in ended))
+        q.settle_many(*(worker_commands.Settle(one.id, one.token, "complete") for one in ended))
     assert state(q, "z") == "blocked"
     q.move(31)
     assert q.claim().jobs == []
@@ -58,8 +60,8 @@ def test_what_a_dead_producer_left_half_placed_is_removed(q: Probe) -> None:
 def test_two_that_are_placed_at_the_same_time_cannot_wait_for_each_other(q: Probe) -> None:
     """Neither is there for the other until all that it waits for is known."""
     other = keys_of("other")
-    first = adding.Placing(q.keys, job("a", "{other}b"), ()).begin()
-    second = adding.Placing(other, job("b", "{mail}a"), ()).begin()
+    first = enqueue_commands.Placing(q.keys, job("a", "{other}b"), ()).begin()
+    second = enqueue_commands.Placing(other, job("b", "{mail}a"), ()).begin()
     for begin in (first, second):
         q.run(begin._replace(rest=None))
     with pytest.raises(JobNotFound, match=r"no job '\{mail\}a' to wait for"):
@@ -72,7 +74,7 @@ def test_two_that_are_placed_at_the_same_time_cannot_wait_for_each_other(q: Prob
 def test_nor_can_one_wait_for_another_that_is_placed_in_steps(q: Probe) -> None:
     parents = [f"p{i:03}" for i in range(CHUNK)]
     add(q, *(job(id) for id in parents))
-    begin = adding.Placing(q.keys, job("z", *parents, "y"), ()).begin()
+    begin = enqueue_commands.Placing(q.keys, job("z", *parents, "y"), ()).begin()
     q.run(begin._replace(rest=None))
     many = [f"q{i:03}" for i in range(CHUNK)]
     add(q, *(job(id) for id in many))
@@ -92,7 +94,7 @@ def test_what_expires_while_it_is_placed_is_an_expired_job(q: Probe) -> None:
     parents = [f"p{i:03}" for i in range(CHUNK + 1)]
     add(q, *(job(id) for id in parents))
     placed = job("z", *parents, x=f"x=@{q.now + 5 * SECOND}")
-    q.run(adding.Placing(q.keys, placed, ()).begin()._replace(rest=None))
+    q.run(enqueue_commands.Placing(q.keys, placed, ()).begin()._replace(rest=None))
     q.move(6)
     q.claim(count=0)
     assert state(q, "z") == "blocked"
@@ -109,11 +111,11 @@ def test_what_expires_while_it_is_placed_is_an_expired_job(q: Probe) -> None:
 def test_what_was_left_half_placed_is_completed_by_a_repeat(q: Probe) -> None:
     parents = [f"p{i:03}" for i in range(CHUNK + 1)]
     add(q, *(job(id) for id in parents))
-    q.run(adding.Placing(q.keys, job("z", *parents), ()).begin()._replace(rest=None))
+    q.run(enqueue_commands.Placing(q.keys, job("z", *parents), ()).begin()._replace(rest=None))
     (again,) = add(q, job("z", *parents))
     assert not again.new
     assert "<z {}" not in q.holding().edges
     for _ in range(2):
         ended = q.claim(count=250).jobs
-        q.settle_many(*(consume.Settle(one.id, one.token, "complete") for one in ended))
+        q.settle_many(*(worker_commands.Settle(one.id, one.token, "complete") for one in ended))
     assert q.taken() == ["z"]

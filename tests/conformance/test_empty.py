@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from bide import AsyncQueue, Queue
-from bide.ids import new_id
-from bide.ops import inspect, manage, produce
-from bide.ops.manage import Emptied
-from bide.ops.produce import Prepared
-from bide.script import load
+from bide.model.ids import new_id
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.commands.jobs import Emptied
+from bide.protocol.scripts import load
 from tests.conformance.probe import BODY, LEASE, SECOND, Executor, Probe
 
 
@@ -30,11 +31,11 @@ def assert_only(q: Probe, *ids: str) -> None:
 
 
 def begin(q: Probe, name: str | None = None) -> Emptied:
-    return q.run(manage.empty(q.keys, name or new_id()))
+    return q.run(job_commands.empty(q.keys, name or new_id()))
 
 
 def go_on(q: Probe) -> Emptied:
-    return q.run(manage.empty(q.keys, None))
+    return q.run(job_commands.empty(q.keys, None))
 
 
 def test_delayed_and_waiting_jobs_of_every_priority_and_suspects(q: Probe) -> None:
@@ -76,9 +77,9 @@ def test_they_are_gone_at_once_for_everyone(q: Probe) -> None:
     begin(q)
     assert q.taken() == []
     assert q.fetch(ids[0]) is None
-    counts = q.run(inspect.counts(q.keys))
+    counts = q.run(job_commands.counts(q.keys))
     assert (counts.waiting, counts.next_due_us) == (0, 0)
-    assert q.run(inspect.listing(q.keys, "waiting", 0, 10)) == []
+    assert q.run(job_commands.listing(q.keys, "waiting", 0, 10)) == []
 
 
 def test_a_job_set_aside_cannot_be_changed_any_more(q: Probe) -> None:
@@ -87,7 +88,7 @@ def test_a_job_set_aside_cannot_be_changed_any_more(q: Probe) -> None:
     assert q.cancel("j0000") == ["gone"]
     assert q.promote("j0000").word == "gone"
     assert q.reschedule("j0000", "+0").word == "gone"
-    assert q.run(manage.delete(q.keys, ["j0000"])) == ["gone"]
+    assert q.run(job_commands.delete(q.keys, ["j0000"])) == ["gone"]
 
 
 def test_setting_aside_renames_and_deletes_nothing(q: Probe) -> None:
@@ -181,7 +182,7 @@ def test_a_call_without_the_keys_of_the_trash_adds_nothing_while_one_is_left(q: 
     q.add("a")
     begin(q)
     before = q.holding()
-    brief = produce.enqueue(q.keys, [Prepared("a", "+0", 5, BODY)])
+    brief = enqueue_commands.enqueue(q.keys, [Prepared("a", "+0", 5, BODY)])
     assert len(brief.keys) < len(q.keys.of(load("enqueue").keys))
     assert q.reply(brief) == [b"keys"]
     assert q.holding() == before

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bide.errors import ScriptBug
-from bide.ops import adding, produce
-from bide.ops.produce import Prepared, Receipt
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands.enqueue import Prepared, Receipt
 from tests.conformance.probe import BODY, SECOND, Probe
 
 
@@ -23,7 +23,9 @@ def test_a_job_is_due_at_the_servers_time_and_waits(q: Probe) -> None:
 
 def test_a_delay_is_added_to_the_servers_clock(q: Probe) -> None:
     q.move(3600)
-    word, now, *job = q.reply(produce.enqueue(q.keys, [Prepared("a", "+30000000", 5, BODY)]))
+    word, now, *job = q.reply(
+        enqueue_commands.enqueue(q.keys, [Prepared("a", "+30000000", 5, BODY)])
+    )
     assert (word, job) == (b"ok", [now + 30 * SECOND])
     assert q.holding().due == {"a": now + 30 * SECOND}
 
@@ -36,7 +38,7 @@ def test_a_moment_is_taken_to_the_microsecond(q: Probe) -> None:
 
 
 def test_a_moment_that_has_passed_means_now(q: Probe) -> None:
-    word, now, *job = q.reply(produce.enqueue(q.keys, [Prepared("a", "=5", 5, BODY)]))
+    word, now, *job = q.reply(enqueue_commands.enqueue(q.keys, [Prepared("a", "=5", 5, BODY)]))
     assert (word, job) == (b"ok", [now])
     assert q.holding().due == {"a": now}
 
@@ -51,7 +53,7 @@ def test_jobs_that_are_due_alike_are_due_together(q: Probe, lasts: int) -> None:
     jobs = [Prepared(f"j{i:02}", when, 5 - i % 2, BODY) for i, when in enumerate(each)]
     known = jobs[::4]
     there = q.add_many(*(job._replace(when=f"={future + 7}") for job in known))
-    word, now, *due = q.reply(produce.enqueue(q.keys, jobs))
+    word, now, *due = q.reply(enqueue_commands.enqueue(q.keys, jobs))
     assert word == b"ok"
     meant = [now, now + 1, future, now, now, far, now, now, now + 3_162_240_000_000_000]
     times = [at for at in meant for _ in range(lasts)]
@@ -82,12 +84,12 @@ def test_many_jobs_in_one_call_each_with_its_own_time_and_body(q: Probe) -> None
 
 
 def test_any_number_is_sent_in_calls_and_round_trips_of_bounded_size(q: Probe) -> None:
-    count = produce.CHUNK * produce.TRIP + produce.CHUNK + 1
+    count = enqueue_commands.CHUNK * enqueue_commands.TRIP + enqueue_commands.CHUNK + 1
     jobs = [Prepared(f"j{i:05}", "+0", 5, BODY) for i in range(count)]
-    trips = list(adding.enqueue_many(q.keys, jobs))
-    assert [len(trip) for trip in trips] == [produce.TRIP, 2]
+    trips = list(enqueue_commands.enqueue_many(q.keys, jobs))
+    assert [len(trip) for trip in trips] == [enqueue_commands.TRIP, 2]
     sizes = [len(command.args) // 4 for trip in trips for command in trip]
-    assert sizes == [produce.CHUNK] * (produce.TRIP + 1) + [1]
+    assert sizes == [enqueue_commands.CHUNK] * (enqueue_commands.TRIP + 1) + [1]
     receipts = [r for trip in trips for reply in q.executor.run_many(trip) for r in reply]
     assert [r.id for r in receipts] == [job.id for job in jobs]
     assert q.raw.zcard(q.keys.names["due"][4]) == count
@@ -96,7 +98,7 @@ def test_any_number_is_sent_in_calls_and_round_trips_of_bounded_size(q: Probe) -
 def test_large_bodies_make_smaller_calls(q: Probe) -> None:
     large = BODY + b" " * 900_000
     jobs = [Prepared(f"j{i}", "+0", 5, large) for i in range(5)]
-    trips = list(adding.enqueue_many(q.keys, jobs))
+    trips = list(enqueue_commands.enqueue_many(q.keys, jobs))
     sizes = [[len(command.args) // 4 for command in trip] for trip in trips]
     assert sizes == [[2], [2], [1]]
     for trip in trips:
@@ -105,7 +107,7 @@ def test_large_bodies_make_smaller_calls(q: Probe) -> None:
 
 
 def test_no_jobs_are_no_call(q: Probe) -> None:
-    assert list(adding.enqueue_many(q.keys, [])) == []
+    assert list(enqueue_commands.enqueue_many(q.keys, [])) == []
 
 
 def test_a_body_is_stored_byte_for_byte(q: Probe) -> None:
@@ -175,7 +177,7 @@ def test_what_no_operation_would_send_is_refused_before_anything_is_written(
 
 
 def test_an_id_is_of_anything_but_white_space_control_characters_and_braces(q: Probe) -> None:
-    command = produce.enqueue(q.keys, [Prepared("a", "+0", 5, BODY)])
+    command = enqueue_commands.enqueue(q.keys, [Prepared("a", "+0", 5, BODY)])
     refused = set()
     for byte in range(256):
         try:
@@ -187,7 +189,7 @@ def test_an_id_is_of_anything_but_white_space_control_characters_and_braces(q: P
 
 
 def test_arguments_that_are_cut_short_are_refused(q: Probe) -> None:
-    whole = produce.enqueue(q.keys, [Prepared("a", "+0", 5, BODY)])
+    whole = enqueue_commands.enqueue(q.keys, [Prepared("a", "+0", 5, BODY)])
     with pytest.raises(ScriptBug, match="BADARG enqueue rest"):
         q.run(whole._replace(args=whole.args[:-1]))
     assert q.raw.keys() == []

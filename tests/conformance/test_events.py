@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from bide.clock import from_us
-from bide.events import Event, follows
-from bide.ops import manage
-from bide.ops.consume import Outcome, Settle
-from bide.states import EVENTS, TRANSITIONS
+from bide.model.durations import from_us
+from bide.model.events import Event, follows
+from bide.model.job import EVENTS, TRANSITIONS
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands.worker import Outcome, Settle
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe
 
 ERROR = b'{"type":"ValueError","message":"no \\"luck\\"","traceback":"a\\nb"}'
@@ -53,8 +53,8 @@ def test_nobody_listens_and_nothing_is_kept(q: Probe) -> None:
     q.retry("a")
     q.cancel("a")
     q.add("b", "c")
-    q.run(manage.empty(q.keys, "this"))
-    q.run(manage.delete(q.keys, ["a"]))
+    q.run(job_commands.empty(q.keys, "this"))
+    q.run(job_commands.delete(q.keys, ["a"]))
     assert not q.raw.exists(q.keys["events"], q.keys["listeners"])
     assert not {"listened", "told"} & q.holding().meta.keys()
 
@@ -132,8 +132,8 @@ def test_jobs_are_cancelled_moved_and_deleted(q: Probe) -> None:
     q.reschedule("b", MINUTE)
     q.promote("c")  # it waits already
     q.retry("a", when=MINUTE)
-    q.run(manage.delete(q.keys, ["c"]))
-    q.run(manage.empty(q.keys, "this"))
+    q.run(job_commands.delete(q.keys, ["c"]))
+    q.run(job_commands.empty(q.keys, "this"))
     told = q.told()[3:]
     assert words(told) == [
         "cancelled cancel a",
@@ -257,19 +257,19 @@ def test_what_is_repeated_after_a_lost_reply_is_told_once(q: Probe) -> None:
         lambda: q.note(jobs[0], ("P", '[0.5,"half"]')),
         lambda: [q.settle(job, o) for job, o in zip(jobs, OUTCOMES, strict=True)],
         lambda: q.cancel("d"),
-        lambda: q.run(manage.empty(q.keys, "this")),
-        lambda: q.run(manage.delete(q.keys, ["b"])),
+        lambda: q.run(job_commands.empty(q.keys, "this")),
+        lambda: q.run(job_commands.delete(q.keys, ["b"])),
     ]
     for verb in again:
         verb()
         count = len(q.told())
         verb()
         assert len(q.told()) == count
-    retry = manage.retry(q.keys, ["a", "d"], "+0")
+    retry = job_commands.retry(q.keys, ["a", "d"], "+0")
     q.run(retry)
     q.run(retry)
     assert words(q.told()[-2:]) == ["retried revive a", "retried revive d"]
-    at = manage.reschedule(q.keys, ["a"], f"={q.now + 60 * SECOND}")
+    at = job_commands.reschedule(q.keys, ["a"], f"={q.now + 60 * SECOND}")
     q.run(at)
     q.run(at)
     assert words(q.told()[-2:]) == ["retried revive d", "rescheduled reschedule a"]

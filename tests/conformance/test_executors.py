@@ -9,10 +9,12 @@ import pytest
 import redis
 
 from bide.errors import BideError, ScriptBug, ServerRefused, ServerUnavailable
-from bide.keys import keys_of
-from bide.ops import consume, inspect, manage, produce
-from bide.ops.produce import Prepared
-from bide.script import SERVER_CLOCK, TEST_CLOCK, load, names
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.keys import keys_of
+from bide.protocol.scripts import SERVER_CLOCK, TEST_CLOCK, load, names
 from tests.conformance.probe import BODY, LEASE, SECOND, Executor, Probe, open_executor
 
 
@@ -30,10 +32,10 @@ def test_results_come_in_the_order_of_the_commands(q: Probe) -> None:
         q.raw.script_load(load(name, TEST_CLOCK).text)
     receipts, counts, words, listing = q.executor.run_many(
         [
-            produce.enqueue(q.keys, [Prepared("a", "+0", 5, BODY)]),
-            inspect.counts(q.keys),
-            manage.cancel(q.keys, ["a"]),
-            inspect.listing(q.keys, "cancelled", 0, 10),
+            enqueue_commands.enqueue(q.keys, [Prepared("a", "+0", 5, BODY)]),
+            job_commands.counts(q.keys),
+            job_commands.cancel(q.keys, ["a"]),
+            job_commands.listing(q.keys, "cancelled", 0, 10),
         ]
     )
     assert receipts[0].new
@@ -50,12 +52,12 @@ def test_queues_may_be_mixed_in_one_round_trip(q: Probe) -> None:
     other = keys_of("other")
     q.executor.run_many(
         [
-            produce.enqueue(q.keys, [Prepared("a", "+0", 5, BODY)]),
-            produce.enqueue(other, [Prepared("b", "+0", 5, BODY)]),
+            enqueue_commands.enqueue(q.keys, [Prepared("a", "+0", 5, BODY)]),
+            enqueue_commands.enqueue(other, [Prepared("b", "+0", 5, BODY)]),
         ]
     )
     mine, theirs = q.executor.run_many(
-        [inspect.listing(keys, "waiting", 0, 10) for keys in (q.keys, other)]
+        [job_commands.listing(keys, "waiting", 0, 10) for keys in (q.keys, other)]
     )
     assert (mine, theirs) == (["a"], ["b"])
 
@@ -73,9 +75,9 @@ def test_and_again_when_it_has_forgotten_them_in_the_middle_of_its_life(q: Probe
     q.raw.script_flush()
     receipts, claim, counts = q.executor.run_many(
         [
-            produce.enqueue(q.keys, [Prepared("c", "+0", 5, BODY)]),
-            consume.claim(q.keys, "w1", 2, 1, round(LEASE * SECOND), 0),
-            inspect.counts(q.keys),
+            enqueue_commands.enqueue(q.keys, [Prepared("c", "+0", 5, BODY)]),
+            worker_commands.claim(q.keys, "w1", 2, 1, round(LEASE * SECOND), 0),
+            job_commands.counts(q.keys),
         ]
     )
     assert receipts[0].new
@@ -91,13 +93,13 @@ def test_only_what_is_missing_is_sent_again(q: Probe) -> None:
 
 
 def test_a_command_that_fails_leaves_the_others_alone(q: Probe) -> None:
-    bad = manage.reschedule(q.keys, ["a"], "nonsense")
-    good = produce.enqueue(q.keys, [Prepared("a", "+0", 5, BODY)])
+    bad = job_commands.reschedule(q.keys, ["a"], "nonsense")
+    good = enqueue_commands.enqueue(q.keys, [Prepared("a", "+0", 5, BODY)])
     error, receipts = q.executor.attempt_many([bad, good])
     assert isinstance(error, ScriptBug)
     assert receipts[0].new
     with pytest.raises(ScriptBug, match="BADARG reschedule at"):
-        q.executor.run_many([inspect.counts(q.keys), bad])
+        q.executor.run_many([job_commands.counts(q.keys), bad])
 
 
 def test_an_error_of_the_server_is_one_of_ours_and_says_what_it_said(
@@ -111,7 +113,7 @@ def test_an_error_of_the_server_is_one_of_ours_and_says_what_it_said(
 
 def test_a_server_that_was_never_reached_is_an_error_at_once(unreachable: Executor) -> None:
     with pytest.raises(ServerUnavailable, match=r"unix:///nonexistent.*BIDE_URL") as caught:
-        unreachable.run(inspect.counts(keys_of("mail")))
+        unreachable.run(job_commands.counts(keys_of("mail")))
     assert isinstance(caught.value, BideError)
     assert isinstance(caught.value, ConnectionError)
 

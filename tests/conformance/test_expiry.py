@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from bide.command import Command
-from bide.ops import manage
-from bide.ops.produce import Prepared
-from bide.states import State
+from bide.model.job import State
+from bide.protocol.command import Command
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands.enqueue import Prepared
 from tests.conformance.probe import BODY, SECOND, Probe
 
 
@@ -27,7 +27,7 @@ def expired(q: Probe, id: str) -> bool:
 @pytest.mark.parametrize("priority", [5, 9])
 def test_what_has_not_begun_in_time_is_cancelled_by_whoever_looks(q: Probe, priority: int) -> None:
     (due_us,) = add(q, "a", terms=f"x=+{5 * SECOND}", priority=priority)
-    q.run(manage.pause(q.keys))
+    q.run(job_commands.pause(q.keys))
     assert q.claim().deadline_us == due_us + 5 * SECOND
     q.move(6)
     assert q.taken() == []
@@ -63,7 +63,7 @@ def test_nothing_is_taken_at_the_moment_it_expires(q: Probe) -> None:
 
 def test_a_claim_ends_a_bounded_number(q: Probe) -> None:
     add(q, *(f"j{i:03}" for i in range(50)), terms=f"x=+{5 * SECOND}")
-    q.run(manage.pause(q.keys))
+    q.run(job_commands.pause(q.keys))
     q.move(5)
     claim = q.claim()
     assert (claim.more, q.holding().total("expired")) == (True, 20)
@@ -83,7 +83,7 @@ def test_a_duration_counts_from_the_due_time_also_from_a_later_one(q: Probe) -> 
 @pytest.mark.parametrize("verb", ["promote", "reschedule"])
 def test_a_duration_counts_from_an_earlier_due_time_too(q: Probe, verb: str, group: str) -> None:
     add(q, "a", when=f"+{1000 * SECOND}", terms=f"{group}x=+{5 * SECOND}")
-    q.run(manage.pause(q.keys))  # so that no claim comes to it by its turn
+    q.run(job_commands.pause(q.keys))  # so that no claim comes to it by its turn
     moved = q.promote("a") if verb == "promote" else q.reschedule("a", "+0")
     assert moved.word == "ok"
     q.move(4)
@@ -139,7 +139,10 @@ def test_a_repeat_changes_nothing(q: Probe) -> None:
 
 
 def test_a_namesake_has_no_terms_of_what_was_removed(q: Probe) -> None:
-    removals: list[Command[Any]] = [manage.delete(q.keys, ["a"]), manage.empty(q.keys, "e1")]
+    removals: list[Command[Any]] = [
+        job_commands.delete(q.keys, ["a"]),
+        job_commands.empty(q.keys, "e1"),
+    ]
     for remove in removals:
         add(q, "a", terms=f"x=+{5 * SECOND}")
         q.run(remove)
@@ -148,7 +151,7 @@ def test_a_namesake_has_no_terms_of_what_was_removed(q: Probe) -> None:
         assert q.taken() == ["a"]
         (job,) = q.claim(seq=q._seq["w1"]).jobs
         assert q.settle(job, "complete") == "ok"
-        q.run(manage.delete(q.keys, ["a"]))
+        q.run(job_commands.delete(q.keys, ["a"]))
 
 
 def test_whoever_waits_for_its_end_is_told(q: Probe) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 
 from bide.errors import ScriptBug
-from bide.ops import consume, manage
-from bide.ops.consume import Outcome
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.worker import Outcome
 from tests.conformance.probe import LEASE, SECOND, Probe
 
 
 def test_a_lease_is_renewed_from_now(q: Probe) -> None:
     job = q.take("a")
     q.move(5)
-    reply = q.reply(consume.extend(q.keys, 30 * SECOND, [(job.id, job.token)]))
+    reply = q.reply(worker_commands.extend(q.keys, 30 * SECOND, [(job.id, job.token)]))
     word, now, *verdicts = reply
     assert (word, verdicts) == (b"ok", [b"ok"])
     assert q.zset("active") == {"a": now + 30 * SECOND}
@@ -72,7 +73,7 @@ def test_a_job_that_was_settled_cannot_be_extended(q: Probe, outcome: Outcome) -
 def test_a_job_that_is_no_more_is_gone(q: Probe) -> None:
     job = q.take("a")
     q.settle(job, "complete")
-    q.run(manage.delete(q.keys, ["a"]))
+    q.run(job_commands.delete(q.keys, ["a"]))
     assert q.extend(job) == ["gone"]
 
 

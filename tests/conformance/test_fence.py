@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from bide.ops import manage
-from bide.ops.consume import Outcome, Settle
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands.worker import Outcome, Settle
 from tests.conformance.probe import LEASE, Probe
 
 OUTCOMES: list[Outcome] = ["complete", "retry", "fail", "snooze", "release", "cancel"]
@@ -111,7 +111,7 @@ def test_a_job_that_never_ran_has_no_token_to_settle_with(q: Probe) -> None:
 def test_a_job_that_was_deleted_is_gone(q: Probe) -> None:
     job = q.take("a")
     q.settle(job, "fail")
-    q.run(manage.delete(q.keys, ["a"]))
+    q.run(job_commands.delete(q.keys, ["a"]))
     assert q.settle(job, "fail") == "gone"
     assert q.where("a") is None
 

@@ -6,16 +6,18 @@ from collections.abc import Callable
 
 import pytest
 
-from bide.ops import groups, manage, schedules
-from bide.ops.schedules import Draft
-from bide.schedule import Timing
+from bide.model.schedule import Timing
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import queues as queue_commands
+from bide.protocol.commands import schedules as schedule_commands
+from bide.protocol.commands.schedules import Draft
 from tests.conformance.probe import SECOND, Probe
 
 OFTEN = Draft("often", Timing(every_us=SECOND), "once", 0, 5, "app:task", b"{}")
 
 
 def forget(q: Probe) -> dict[str, int]:
-    return q.run(manage.forget(q.keys))
+    return q.run(job_commands.forget(q.keys))
 
 
 def keys(q: Probe) -> set[str]:
@@ -33,7 +35,7 @@ def block(q: Probe) -> None:
 
 def set_aside(q: Probe) -> None:
     q.add("a")
-    q.run(manage.empty(q.keys, "this"))
+    q.run(job_commands.empty(q.keys, "this"))
 
 
 HOLDS: list[tuple[Callable[[Probe], object], dict[str, int]]] = [
@@ -44,10 +46,10 @@ HOLDS: list[tuple[Callable[[Probe], object], dict[str, int]]] = [
     (lambda q: q.take("a"), {"active": 1}),
     (finish, {"ended": 1}),
     (lambda q: q.raw.hset(q.keys["jobs"], "a", b"{}"), {"ended": 1}),
-    (lambda q: q.run(schedules.set_schedule(q.keys, OFTEN)), {"schedules": 1}),
-    (lambda q: q.run(groups.configure(q.keys, "g", 2)), {"groups": 1}),
+    (lambda q: q.run(schedule_commands.set_schedule(q.keys, OFTEN)), {"schedules": 1}),
+    (lambda q: q.run(queue_commands.configure(q.keys, "g", 2)), {"groups": 1}),
     (lambda q: q.raw.zadd(q.keys["edges"], {"@{other}c a C": 0}), {"edges": 1}),
-    (lambda q: q.run(manage.pause(q.keys)), {"paused": 1}),
+    (lambda q: q.run(job_commands.pause(q.keys)), {"paused": 1}),
     (lambda q: q.limit(rate="1/s"), {"limits": 1}),
     (lambda q: q.limit(max_active=1), {"limits": 1}),
     (lambda q: q.raw.set(q.keys.names["aside"][8], "saved"), {"aside": 1}),
@@ -70,7 +72,7 @@ def test_one_that_holds_something_is_left_as_it_is(
 def test_all_that_it_holds_is_told(q: Probe) -> None:
     q.take("a")
     q.add("b", "c")
-    q.run(manage.pause(q.keys))
+    q.run(job_commands.pause(q.keys))
     q.leave("w1")
     assert forget(q) == {"pending": 2, "active": 1, "paused": 1}
 
@@ -80,7 +82,7 @@ def test_nothing_is_left_of_one_that_holds_nothing(q: Probe) -> None:
     q.add("b")
     q.listen()
     q.watch("b")
-    q.run(manage.delete(q.keys, ["a", "b"]))
+    q.run(job_commands.delete(q.keys, ["a", "b"]))
     q.leave("w1")
     q.raw.hdel(q.keys["meta"], "test_offset_us")
     assert {q.keys[name] for name in ("meta", "minutes", "listeners")} <= keys(q)
@@ -102,7 +104,7 @@ def test_one_whose_jobs_somebody_waits_for_is_left_until_he_is_gone(q: Probe) ->
 
 def test_one_that_was_forgotten_begins_anew(q: Probe) -> None:
     q.settle(q.take("a"), "complete")
-    q.run(manage.delete(q.keys, ["a"]))
+    q.run(job_commands.delete(q.keys, ["a"]))
     q.leave("w1")
     assert forget(q) == {}
     q.settle(q.take("a"), "complete")

@@ -7,13 +7,16 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from bide.command import Command
 from bide.errors import ServerFull
-from bide.keys import keys_of
-from bide.ops import consume, inspect, manage, produce, registry
-from bide.ops.consume import Settle
-from bide.ops.produce import Prepared
-from bide.ops.registry import About
+from bide.protocol.command import Command
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import queues as queue_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.commands.queues import About
+from bide.protocol.commands.worker import Settle
+from bide.protocol.keys import keys_of
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe
 
 GLOBAL = keys_of(None)
@@ -121,26 +124,26 @@ def test_jobs_can_be_taken_back_moved_and_deleted(q: Probe, memory: Memory) -> N
     q.add("a", "b", "c", "d")
     memory.fill()
     assert q.cancel("a") == ["ok"]
-    assert q.run(manage.delete(q.keys, ["b"])) == ["ok"]
+    assert q.run(job_commands.delete(q.keys, ["b"])) == ["ok"]
     assert q.reschedule("c", f"+{SECOND}").word == "ok"
     assert q.promote("c").word == "ok"
-    assert q.run(manage.empty(q.keys, "this")).aside == 2
-    assert not q.run(manage.empty(q.keys, None)).more
+    assert q.run(job_commands.empty(q.keys, "this")).aside == 2
+    assert not q.run(job_commands.empty(q.keys, None)).more
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param(registry.register(GLOBAL, ["mail"]), id="register"),
-        pytest.param(registry.heartbeat(GLOBAL, "w1", ABOUT), id="heartbeat"),
-        pytest.param(registry.heartbeat(GLOBAL, "w1", None), id="farewell"),
-        pytest.param(manage.pause(keys_of("mail")), id="pause"),
-        pytest.param(manage.resume(keys_of("mail")), id="resume"),
-        pytest.param(consume.leave(keys_of("mail"), "w1"), id="leave"),
-        pytest.param(inspect.counts(keys_of("mail")), id="counts"),
-        pytest.param(registry.begin(keys_of("mail")), id="begin"),
-        pytest.param(registry.queues(GLOBAL), id="queues"),
-        pytest.param(registry.workers(GLOBAL), id="workers"),
+        pytest.param(queue_commands.register(GLOBAL, ["mail"]), id="register"),
+        pytest.param(queue_commands.heartbeat(GLOBAL, "w1", ABOUT), id="heartbeat"),
+        pytest.param(queue_commands.heartbeat(GLOBAL, "w1", None), id="farewell"),
+        pytest.param(job_commands.pause(keys_of("mail")), id="pause"),
+        pytest.param(job_commands.resume(keys_of("mail")), id="resume"),
+        pytest.param(worker_commands.leave(keys_of("mail"), "w1"), id="leave"),
+        pytest.param(job_commands.counts(keys_of("mail")), id="counts"),
+        pytest.param(queue_commands.begin(keys_of("mail")), id="begin"),
+        pytest.param(queue_commands.queues(GLOBAL), id="queues"),
+        pytest.param(queue_commands.workers(GLOBAL), id="workers"),
     ],
 )
 def test_a_worker_can_start_and_stop_and_people_can_look_and_pause(
@@ -154,7 +157,7 @@ def test_less_can_be_kept_so_that_there_is_room(q: Probe, memory: Memory) -> Non
     memory.fill()
     q.configure(count=5)
     memory.free()
-    assert q.run(inspect.counts(q.keys)).retention.count == 5
+    assert q.run(job_commands.counts(q.keys)).retention.count == 5
 
 
 def test_limits_can_be_set_on_a_full_server(q: Probe, memory: Memory) -> None:
@@ -169,8 +172,8 @@ def test_others_in_the_same_round_trip_are_not_refused(q: Probe, memory: Memory)
     memory.fill()
     refused, verdicts = q.executor.attempt_many(
         [
-            produce.enqueue(q.keys, [Prepared("b", "+0", 5, BODY)]),
-            consume.settle(q.keys, [Settle(job.id, job.token, "complete")]),
+            enqueue_commands.enqueue(q.keys, [Prepared("b", "+0", 5, BODY)]),
+            worker_commands.settle(q.keys, [Settle(job.id, job.token, "complete")]),
         ]
     )
     assert isinstance(refused, ServerFull)

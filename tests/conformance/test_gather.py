@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bide.ops import manage, produce
-from bide.ops.produce import Prepared
-from bide.payload.codec import Body, decode_body, encode_body
-from bide.payload.gathered import is_gathered
+from bide.model.payload.batched import is_gathered
+from bide.model.payload.body import Body, decode_body, encode_body
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands.enqueue import Prepared
 from tests.conformance.probe import SECOND, Probe
 
 WAY = f"g{2 * SECOND},{5 * SECOND},4"
@@ -124,7 +125,7 @@ def test_items_that_come_after_it_was_taken_back_open_another(q: Probe) -> None:
     give(q, "a", 1)
     q.cancel("a")
     assert give(q, "b", 2) == ("new", "b", 2)
-    q.run(manage.empty(q.keys, "e1"))
+    q.run(job_commands.empty(q.keys, "e1"))
     assert give(q, "c", 3) == ("new", "c", 2)
     assert items(q, "c") == [3]
 
@@ -143,7 +144,7 @@ def test_a_repeat_adds_nothing(q: Probe) -> None:
 
 def test_many_items_of_several_keys_in_one_call(q: Probe) -> None:
     jobs = [job(f"j{i:02}", i, key=f"k{i % 3}") for i in range(24)]
-    q.run(produce.enqueue(q.keys, jobs))
+    q.run(enqueue_commands.enqueue(q.keys, jobs))
     opened = {id: items(q, id) for id in sorted(q.holding().hashes["jobs"])}
     assert opened == {
         **{f"j{k:02}": [k, k + 3, k + 6, k + 9] for k in range(3)},

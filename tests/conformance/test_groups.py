@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from bide.command import Command
-from bide.ops import groups, inspect, manage
-from bide.ops.consume import Settle
-from bide.ops.produce import Prepared
-from bide.payload.codec import Body, encode_body
-from bide.states import State
+from bide.model.job import State
+from bide.model.payload.body import Body, encode_body
+from bide.protocol.command import Command
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import queues as queue_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.commands.worker import Settle
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe
 
 
@@ -28,8 +29,8 @@ def add(
     q.add_many(*(Prepared(id, when, priority, BODY, terms=terms) for id in ids))
 
 
-def group(q: Probe, name: str = "g") -> groups.GroupCounts:
-    return q.run(groups.counts(q.keys, name))
+def group(q: Probe, name: str = "g") -> queue_commands.GroupCounts:
+    return q.run(queue_commands.counts(q.keys, name))
 
 
 def left(q: Probe) -> tuple[int, ...]:
@@ -221,12 +222,12 @@ def test_what_the_latest_job_asks_for_holds(q: Probe) -> None:
 
 
 def test_what_is_configured_goes_first(q: Probe) -> None:
-    q.run(groups.configure(q.keys, "g", concurrency=2))
+    q.run(queue_commands.configure(q.keys, "g", concurrency=2))
     add(q, "g", *"abcd", concurrency=1)
     assert q.taken() == ["a", "b"]
-    q.run(groups.configure(q.keys, "g", concurrency=3))
+    q.run(queue_commands.configure(q.keys, "g", concurrency=3))
     assert q.taken() == ["c"]
-    q.run(groups.configure(q.keys, "g", concurrency=groups.UNSET))
+    q.run(queue_commands.configure(q.keys, "g", concurrency=queue_commands.UNSET))
     assert (q.taken(), group(q).concurrency) == ([], 1)
 
 
@@ -234,7 +235,7 @@ def test_one_that_may_run_more_hears_of_it(q: Probe) -> None:
     add(q, "g", "a", "b")
     q.claim()
     q.hear()
-    q.run(groups.configure(q.keys, "g", concurrency=2))
+    q.run(queue_commands.configure(q.keys, "g", concurrency=2))
     assert q.hear() == "-"
 
 
@@ -334,8 +335,8 @@ def test_a_claim_looks_at_a_bounded_number_of_turns(q: Probe) -> None:
 
 def test_what_is_taken_back_leaves_its_group(q: Probe) -> None:
     removals: list[Command[Any]] = [
-        manage.cancel(q.keys, ["a"]),
-        manage.delete(q.keys, ["a"]),
+        job_commands.cancel(q.keys, ["a"]),
+        job_commands.delete(q.keys, ["a"]),
     ]
     for remove in removals:
         add(q, "g", "a", "b")
@@ -345,7 +346,7 @@ def test_what_is_taken_back_leaves_its_group(q: Probe) -> None:
         assert b.id == "b"
         assert q.settle(b, "complete") == "ok"
         assert left(q) == NOTHING
-        q.run(manage.delete(q.keys, ["a", "b"]))
+        q.run(job_commands.delete(q.keys, ["a", "b"]))
 
 
 def test_a_moved_job_is_where_its_due_time_says(q: Probe) -> None:
@@ -399,20 +400,22 @@ def test_one_that_was_cancelled_unbegun_comes_back_with_its_priority(q: Probe) -
 def test_emptying_takes_the_groups_too(q: Probe) -> None:
     add(q, "g", *(f"a{i}" for i in range(9)))
     add(q, "other", "b")
-    q.run(groups.configure(q.keys, "kept", paused=True))
+    q.run(queue_commands.configure(q.keys, "kept", paused=True))
     (running,) = q.claim(count=1).jobs
-    step = q.run(manage.empty(q.keys, "e1"))
+    step = q.run(job_commands.empty(q.keys, "e1"))
     assert step.aside == 9
     while step.more:
-        step = q.run(manage.empty(q.keys, None))
-    assert [one.name for one in q.run(groups.page(q.keys, groups.BEGIN)).groups] == ["g", "kept"]
+        step = q.run(job_commands.empty(q.keys, None))
+    assert [
+        one.name for one in q.run(queue_commands.page(q.keys, queue_commands.BEGIN)).groups
+    ] == ["g", "kept"]
     q.settle(running, "complete")
     assert left(q) == (0, 0, 0, 1)
 
 
 def test_one_that_comes_while_others_are_emptied_runs(q: Probe) -> None:
     add(q, "g", "a", "b")
-    q.run(manage.empty(q.keys, "e1"))
+    q.run(job_commands.empty(q.keys, "e1"))
     add(q, "g", "c", "a")
     (job,) = q.claim().jobs
     assert job.id in ("a", "c")
@@ -422,7 +425,7 @@ def test_one_that_comes_while_others_are_emptied_runs(q: Probe) -> None:
 
 def test_claims_forget_the_groups_of_what_was_emptied(q: Probe) -> None:
     add(q, "g", "a", "b")
-    q.run(manage.empty(q.keys, "e1"))
+    q.run(job_commands.empty(q.keys, "e1"))
     q.claim()
     assert left(q) == NOTHING
 
@@ -441,11 +444,11 @@ def test_what_expires_leaves_its_group(q: Probe) -> None:
 def test_more_that_has_expired_than_a_claim_looks_for(q: Probe) -> None:
     add(q, "g", *(f"a{i:02}" for i in range(50)), also=f"x=+{5 * SECOND} ")
     add(q, "g", "b", when=f"+{1 * SECOND}")
-    q.run(manage.pause(q.keys))
+    q.run(job_commands.pause(q.keys))
     q.move(6)
     q.claim()
     assert len(q.zset("order")) == 31
-    q.run(manage.resume(q.keys))
+    q.run(job_commands.resume(q.keys))
     taken: list[str] = []
     while not taken:
         taken = q.taken()
@@ -464,14 +467,14 @@ def test_a_running_job_that_is_asked_to_end_frees_its_place_when_it_does(q: Prob
 def test_a_paused_group_begins_nothing_until_it_is_resumed(q: Probe) -> None:
     add(q, "g", "a")
     add(q, "other", "o")
-    q.run(groups.configure(q.keys, "g", paused=True))
+    q.run(queue_commands.configure(q.keys, "g", paused=True))
     assert q.taken() == ["o"]
     assert group(q).paused
     assert q.zset("turns") == {}
     add(q, "g", "b", when="+1")
     assert q.taken() == []
     q.hear()
-    q.run(groups.configure(q.keys, "g", paused=False))
+    q.run(queue_commands.configure(q.keys, "g", paused=False))
     assert q.hear() == "-"
     assert q.taken() == ["a"]
 
@@ -479,7 +482,9 @@ def test_a_paused_group_begins_nothing_until_it_is_resumed(q: Probe) -> None:
 def test_a_repeat_changes_nothing(q: Probe) -> None:
     add(q, "g", "a", concurrency=2)
     add(q, "h", "a", concurrency=5)
-    assert [one.name for one in q.run(groups.page(q.keys, groups.BEGIN)).groups] == ["g"]
+    assert [
+        one.name for one in q.run(queue_commands.page(q.keys, queue_commands.BEGIN)).groups
+    ] == ["g"]
     assert (group(q).concurrency, left(q)) == (2, (1, 0, 1, 1))
 
 
@@ -490,9 +495,9 @@ def test_how_things_stand_in_a_group(q: Probe) -> None:
     add(q, "g", "a", "b", concurrency=1)
     add(q, "g", "c", when=f"+{60 * SECOND}")
     q.claim()
-    assert group(q) == groups.GroupCounts("g", 1, 1, 1, 5, 1, False, False)
-    assert group(q, "none") == groups.GroupCounts("none", 0, 0, 0, 5, 1, False, False)
-    counts = q.run(inspect.counts(q.keys))
+    assert group(q) == queue_commands.GroupCounts("g", 1, 1, 1, 5, 1, False, False)
+    assert group(q, "none") == queue_commands.GroupCounts("none", 0, 0, 0, 5, 1, False, False)
+    counts = q.run(job_commands.counts(q.keys))
     assert (counts.delayed, counts.waiting, counts.active) == (1, 1, 1)
 
 
@@ -564,7 +569,7 @@ def test_a_turn_that_is_too_early_takes_nothing(q: Probe) -> None:
 
 
 def limit(q: Probe, rate: str, name: str = "g") -> None:
-    q.run(groups.configure(q.keys, name, rate=rate))
+    q.run(queue_commands.configure(q.keys, name, rate=rate))
 
 
 def test_as_many_of_a_group_begin_as_its_rate_lets_and_others_go_on(q: Probe) -> None:
@@ -637,7 +642,7 @@ def test_a_token_of_a_group_does_not_come_back_after_another_was_taken(q: Probe)
 
 
 def test_a_queue_with_a_limit_lets_groups_and_single_jobs_take_turns(q: Probe) -> None:
-    q.run(manage.limit(q.keys, f"1 {10 * SECOND} 2", "keep"))
+    q.run(job_commands.limit(q.keys, f"1 {10 * SECOND} 2", "keep"))
     for i in range(3):
         add(q, f"g{i}", f"in{i}")
     q.add("s0", "s1", "s2")
@@ -680,7 +685,7 @@ def test_what_was_due_is_taken_though_its_turn_is_ahead_now(q: Probe) -> None:
 
 
 def test_a_groups_rate_holds_it_up_for_as_long_as_one_token_takes(q: Probe) -> None:
-    q.run(groups.configure(q.keys, "g", rate=f"1 {10 * SECOND} 1"))
+    q.run(queue_commands.configure(q.keys, "g", rate=f"1 {10 * SECOND} 1"))
     q.move(7200)
     add(q, "g", "a", "b")
     q.move(7200)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from bide.errors import AccessDenied
-from bide.keys import keys_of
-from bide.ops import holders, registry
-from bide.ops.produce import Prepared
-from bide.ops.registry import About, WorkerSeen
-from bide.payload.codec import Body, encode_body
+from bide.model.payload.body import Body, encode_body
+from bide.protocol.commands import queues as queue_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.commands.queues import About, WorkerSeen
+from bide.protocol.keys import keys_of
 from tests.conformance.probe import LEASE, Probe
 from tests.conformance.test_registry import GLOBAL, say_since
 
@@ -18,14 +18,14 @@ ABOUT = About("host", 42, ["mail"], concurrency=3, busy=9, lease=LEASE)
 
 
 def listed(q: Probe, prefix: str = "bide") -> dict[str, WorkerSeen]:
-    seen = q.run(registry.workers(GLOBAL))
-    replies = q.executor.attempt_many(holders.ask(seen, prefix))
-    return {worker.name: worker for worker in holders.tell(seen, replies)}
+    seen = q.run(queue_commands.workers(GLOBAL))
+    replies = q.executor.attempt_many(queue_commands.ask(seen, prefix))
+    return {worker.name: worker for worker in queue_commands.tell(seen, replies)}
 
 
 def say(q: Probe, *workers: str, about: About = ABOUT) -> None:
     for worker in workers:
-        q.run(registry.heartbeat(GLOBAL, worker, about))
+        q.run(queue_commands.heartbeat(GLOBAL, worker, about))
 
 
 def job(id: str, task: str) -> Prepared:
@@ -72,7 +72,7 @@ def test_all_queues_of_a_worker_count(q: Probe) -> None:
 
 
 def test_any_number_of_jobs_is_counted(q: Probe, monkeypatch: Any) -> None:
-    monkeypatch.setattr(holders, "CHUNK", 2)
+    monkeypatch.setattr(queue_commands, "CHUNK", 2)
     say(q, "w1", "w2", about=About("host", 42, ["mail"], concurrency=9, lease=LEASE))
     q.add(*"abcde")
     q.claim("w1", 3)
@@ -87,23 +87,23 @@ def test_of_many_jobs_those_that_run_for_longest_are_named(q: Probe) -> None:
     first, *_ = [q.take(id) for id in "abc"]
     q.move(1)
     q.extend(first)  # its lease is the last to end
-    held = q.run(holders.holders(q.keys, 2))["w1"]
+    held = q.run(queue_commands.holders(q.keys, 2))["w1"]
     assert (held.number, [one.id for one in held.doing]) == (3, ["a", "b"])
-    assert q.run(holders.holders(q.keys, 0))["w1"].doing == []
+    assert q.run(queue_commands.holders(q.keys, 0))["w1"].doing == []
 
 
 def test_a_dead_worker_that_holds_nothing_is_not_listed(q: Probe) -> None:
     dead, live = [f"d{n}" for n in range(20)], [f"w{n}" for n in range(6)]
     say(q, *dead, *live)
     for worker in dead:
-        say_since(q, worker, registry.ALIVE + 1)
+        say_since(q, worker, queue_commands.ALIVE + 1)
     assert [*listed(q)] == live
 
 
 def test_a_dead_worker_is_listed_while_it_holds_a_job(q: Probe) -> None:
     q.take("a", "dead")
     say(q, "dead", about=About("host", 42, ["mail"], concurrency=3))
-    say_since(q, "dead", registry.ALIVE + 1)
+    say_since(q, "dead", queue_commands.ALIVE + 1)
     (seen,) = listed(q).values()
     assert (seen.name, seen.alive, seen.about.busy) == ("dead", False, 1)
     q.move(LEASE + 1)
@@ -127,9 +127,9 @@ def test_of_a_queue_that_cannot_be_read_it_is_what_the_worker_said(q: Probe) -> 
     q.take("a", "w1")
     say(q, "w1", about=ABOUT)
     say(q, "w2", about=About("host", 42, ["mail", "secret"], busy=2, lease=LEASE))
-    seen = q.run(registry.workers(GLOBAL))
-    found = q.run(holders.holders(keys_of("mail"), 10))
-    told = holders.tell(seen, [found, AccessDenied("no permission")])
+    seen = q.run(queue_commands.workers(GLOBAL))
+    found = q.run(queue_commands.holders(keys_of("mail"), 10))
+    told = queue_commands.tell(seen, [found, AccessDenied("no permission")])
     assert [(one.name, one.about.busy) for one in told] == [("w1", 1), ("w2", 2)]
 
 

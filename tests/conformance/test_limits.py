@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from bide.errors import BideError, UsageError
-from bide.limits import Limits
-from bide.ops import manage
-from bide.ops.consume import Claim, Settle
-from bide.ops.produce import Prepared
+from bide.model.limits import Limits
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.commands.worker import Claim, Settle
 from tests.conformance.probe import BODY, SECOND, Probe
 
 HOUR = 3600 * SECOND
@@ -44,14 +44,14 @@ def test_a_limit_is_read_back_as_it_was_set_and_removed(q: Probe) -> None:
 @pytest.mark.parametrize("rate", ["0 1 1", "1 0 1", "1 1 0", "1 1", "x", "1 1 1 1", "9" * 60])
 def test_a_rate_that_cannot_be_meant_is_refused(q: Probe, rate: str) -> None:
     with pytest.raises(BideError, match="BADARG limit rate"):
-        q.run(manage.limit(q.keys, rate, "none"))
+        q.run(job_commands.limit(q.keys, rate, "none"))
     assert "rate" not in q.holding().meta
 
 
 @pytest.mark.parametrize("most", ["0", "-1", "1.5", "x", "9" * 10])
 def test_a_number_at_once_that_cannot_be_meant_is_refused(q: Probe, most: str) -> None:
     with pytest.raises(BideError, match="BADARG limit max_active"):
-        q.run(manage.limit(q.keys, "none", most))
+        q.run(job_commands.limit(q.keys, "none", most))
     assert "max_active" not in q.holding().meta
 
 
@@ -299,7 +299,7 @@ def test_resume_ends_a_hold(q: Probe) -> None:
     q.settle(job, "hold", "+30000000")
     q.add("b")
     q.hear()
-    q.run(manage.resume(q.keys))
+    q.run(job_commands.resume(q.keys))
     assert q.hear() == "-"
     assert q.taken() == ["b"]
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from bide.ops import inspect
-from bide.punctuality import FINEST, LONGEST, Minute
+from bide.model.latency import FINEST, LONGEST, Minute
+from bide.protocol.commands import jobs as job_commands
 from tests.conformance.probe import SECOND, Probe
 
 MINUTE = 60
 
 
 def minutes(q: Probe, first: int = 0, count: int = 1) -> list[Minute]:
-    return q.run(inspect.minutes(q.keys, first, count))
+    return q.run(job_commands.minutes(q.keys, first, count))
 
 
 def to_next_minute(q: Probe) -> None:

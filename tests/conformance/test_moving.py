@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from bide.clock import at_to_us
 from bide.errors import ScriptBug, UsageError
-from bide.ops import manage
-from bide.ops.consume import Outcome
-from bide.ops.manage import Moved
+from bide.model.durations import at_to_us
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands.jobs import Moved
+from bide.protocol.commands.worker import Outcome
 from tests.conformance.probe import LEASE, SECOND, Probe
 
 Move = Callable[..., list[Moved]]
@@ -19,13 +19,13 @@ Move = Callable[..., list[Moved]]
 @pytest.fixture(params=["reschedule", "promote"])
 def move(request: pytest.FixtureRequest, q: Probe) -> Move:
     if request.param == "promote":
-        return lambda *ids: q.run(manage.promote(q.keys, ids))
-    return lambda *ids: q.run(manage.reschedule(q.keys, ids, f"+{SECOND}"))
+        return lambda *ids: q.run(job_commands.promote(q.keys, ids))
+    return lambda *ids: q.run(job_commands.reschedule(q.keys, ids, f"+{SECOND}"))
 
 
 def test_a_delay_counts_from_now(q: Probe) -> None:
     q.add("a", when=f"+{3600 * SECOND}", priority=2)
-    _ok, now, word, due_us = q.reply(manage.reschedule(q.keys, ["a"], f"+{5 * SECOND}"))
+    _ok, now, word, due_us = q.reply(job_commands.reschedule(q.keys, ["a"], f"+{5 * SECOND}"))
     assert (word, due_us) == (b"ok", now + 5 * SECOND)
     assert q.holding().sets["due:2"] == {"a": due_us}
 
@@ -44,7 +44,7 @@ def test_a_job_is_moved_forward_back_and_to_a_moment(q: Probe) -> None:
 
 def test_a_moment_that_has_passed_means_now(q: Probe) -> None:
     q.add("a", when=f"+{SECOND}")
-    _ok, now, _word, due_us = q.reply(manage.reschedule(q.keys, ["a"], "=1"))
+    _ok, now, _word, due_us = q.reply(job_commands.reschedule(q.keys, ["a"], "=1"))
     assert due_us == now
 
 
@@ -63,13 +63,13 @@ def test_from_when_to_when_is_noted(q: Probe) -> None:
     dues = [first]
     for i in range(7):
         dues.append(q.reschedule("a", f"={first + (i + 1) * SECOND}").due_us)
-    q.run(manage.promote(q.keys, ["a"]))
+    q.run(job_commands.promote(q.keys, ["a"]))
     moves = q.notes("a").moves
     assert len(moves) == 5, "the newest"
     assert [at_to_us(move.was) for move in moves] == dues[-5:]
     assert [at_to_us(move.due) for move in moves[:-1]] == dues[-4:]
     assert moves[-1].due == moves[-1].at
-    q.run(manage.promote(q.keys, ["a"]))
+    q.run(job_commands.promote(q.keys, ["a"]))
     assert q.notes("a").moves == moves, "it was due already"
 
 
@@ -79,7 +79,7 @@ def test_what_was_rescheduled_and_ran_keeps_both(q: Probe) -> None:
     (job,) = q.claim().jobs
     q.settle(job, "complete")
     assert len(q.notes("a").moves) == 1
-    q.run(manage.delete(q.keys, ["a"]))
+    q.run(job_commands.delete(q.keys, ["a"]))
     assert q.holding().hashes["notes"] == {}
 
 
@@ -96,7 +96,7 @@ def test_what_no_operation_would_send_is_refused_before_anything_is_written(
 
 def test_promote_makes_a_delayed_job_due_now(q: Probe) -> None:
     q.add("a", when=f"+{3600 * SECOND}", priority=2)
-    _ok, now, word, due_us = q.reply(manage.promote(q.keys, ["a"]))
+    _ok, now, word, due_us = q.reply(job_commands.promote(q.keys, ["a"]))
     assert (word, due_us) == (b"ok", now)
     assert q.holding().sets["due:2"] == {"a": now}
     assert q.taken() == ["a"]
@@ -167,12 +167,12 @@ def test_many_in_one_call_each_with_its_answer(q: Probe, move: Move) -> None:
 
 
 def test_one_call_takes_a_bounded_number(q: Probe) -> None:
-    ids = [f"j{i}" for i in range(manage.CHUNK)]
+    ids = [f"j{i}" for i in range(job_commands.MOST_CHANGED)]
     q.add(*ids)
     with pytest.raises(UsageError, match="101 jobs are too many for one call"):
-        manage.reschedule(q.keys, [*ids, "one-more"], "+0")
+        job_commands.reschedule(q.keys, [*ids, "one-more"], "+0")
     with pytest.raises(UsageError, match="101 jobs are too many for one call"):
-        manage.promote(q.keys, [*ids, "one-more"])
-    moved = q.run(manage.reschedule(q.keys, ids, f"+{SECOND}"))
+        job_commands.promote(q.keys, [*ids, "one-more"])
+    moved = q.run(job_commands.reschedule(q.keys, ids, f"+{SECOND}"))
     assert {m.word for m in moved} == {"ok"}
     assert q.holding().due == {id: m.due_us for id, m in zip(ids, moved, strict=True)}

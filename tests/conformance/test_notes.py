@@ -7,10 +7,11 @@ import json
 import pytest
 
 from bide.errors import ScriptBug, ServerFull
-from bide.job import Claimed
-from bide.notes import encode_log, encode_progress
-from bide.ops import consume, manage
-from bide.ops.consume import Outcome, Said, Settle
+from bide.model.history import encode_log, encode_progress
+from bide.model.job import Claimed
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.worker import Outcome, Said, Settle
 from tests.conformance.probe import LEASE, SECOND, Probe
 
 
@@ -47,7 +48,7 @@ def again(q: Probe) -> Claimed:
 def test_a_line_and_progress_are_noted_with_the_servers_time(q: Probe) -> None:
     job = q.take("a")
     said = [Said("a", job.token, *log("hello")), Said("a", job.token, *progress(0.5, "half"))]
-    word, now, *verdicts = q.reply(consume.note(q.keys, said))
+    word, now, *verdicts = q.reply(worker_commands.note(q.keys, said))
     assert (word, verdicts) == (b"ok", [b"ok", b"ok"])
     assert raw(q) == [b'L %d "hello"' % now, b'P %d [0.5,"half"]' % now]
 
@@ -73,7 +74,7 @@ def test_many_jobs_in_one_call_each_its_own(q: Probe) -> None:
     q.add("a", "b")
     a, b = q.claim().jobs
     said = [Said(j.id, j.token, *log(f"{j.id}{i}")) for i in range(3) for j in (a, b)]
-    q.run(consume.note(q.keys, said))
+    q.run(worker_commands.note(q.keys, said))
     assert logs(q, "a") == ["a0", "a1", "a2"]
     assert logs(q, "b") == ["b0", "b1", "b2"]
 
@@ -108,7 +109,7 @@ def test_a_job_that_is_no_more_has_no_notes(q: Probe) -> None:
     job = q.take("a")
     q.note(job, log("x"))
     q.settle(job, "complete")
-    q.run(manage.delete(q.keys, ["a"]))
+    q.run(job_commands.delete(q.keys, ["a"]))
     assert q.note(job, log("y")) == ["lost"]
     assert raw(q) == []
 
@@ -222,7 +223,9 @@ def test_an_error_says_which_attempt_it_ended_and_when(q: Probe) -> None:
     claim = q.claim("w7")
     q.move(3)
     reply = q.reply(
-        consume.settle(q.keys, [Settle("a", claim.jobs[0].token, "retry", "+0", error("no"))])
+        worker_commands.settle(
+            q.keys, [Settle("a", claim.jobs[0].token, "retry", "+0", error("no"))]
+        )
     )
     assert raw(q) == [b"E 1 %d %d w7 " % (claim.now_us, reply[1]) + error("no")]
     (attempt,) = q.notes("a").attempts

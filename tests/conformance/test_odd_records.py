@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from bide.job import RunRecord
-from bide.ops import manage
-from bide.payload.items import MARK
+from bide.model.job import RunRecord
+from bide.model.payload.body import ITEM_MARK
+from bide.protocol.commands import jobs as job_commands
 from tests.conformance.probe import LEASE, Probe
 
 GOOD = b"1795214038547684R1795214030000000R 7 2 1 0 0 1795214038547684 host.42 1795214038000000"
@@ -43,9 +43,9 @@ def test_a_claim_takes_all_and_loses_none(q: Probe, line: bytes) -> None:
 def test_a_pop_a_reclaim_and_a_retry_do_too(q: Probe, line: bytes) -> None:
     q.push("a", "b")
     q.raw.hset(q.keys["run"], "b", line)
-    assert q.pop().bodies == [MARK + b'"a"', MARK + b'"b"']
+    assert q.pop().bodies == [ITEM_MARK + b'"a"', ITEM_MARK + b'"b"']
     q.raw.hset(q.keys["run"], "b", line)
-    assert q.run(manage.retry(q.keys, ["b"], "+0"))[0].word == "ok"
+    assert q.run(job_commands.retry(q.keys, ["b"], "+0"))[0].word == "ok"
     q.add("c")
     q.claim()
     q.raw.hset(q.keys["run"], "c", line)

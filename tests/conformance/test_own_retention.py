@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from bide.errors import ScriptBug, UsageError
-from bide.ops import inspect, manage
-from bide.ops.consume import Outcome, Settle
-from bide.ops.produce import Prepared
-from bide.retention import MOST, Retention
+from bide.model.limits import MOST_KEPT, Retention
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.commands.worker import Outcome, Settle
 from tests.conformance.probe import BODY, SECOND, Probe
 
 SPARE = 15
@@ -51,9 +51,9 @@ def kept(q: Probe, state: str) -> set[str]:
 
 
 def test_what_was_configured_is_read_back(q: Probe) -> None:
-    assert q.run(inspect.counts(q.keys)).retention == Retention()
+    assert q.run(job_commands.counts(q.keys)).retention == Retention()
     q.configure(completed="1h", failed=60, cancelled="2d", count=7)
-    found = q.run(inspect.counts(q.keys)).retention
+    found = q.run(job_commands.counts(q.keys)).retention
     assert found == Retention(3600.0, 60.0, 172_800.0, 7)
 
 
@@ -98,14 +98,15 @@ def test_the_last_word_holds(q: Probe, state: str) -> None:
 def test_what_no_operation_would_send_is_refused_before_anything_is_written(
     q: Probe, text: str
 ) -> None:
-    command = manage.configure(q.keys, Retention())
+    command = job_commands.configure(q.keys, Retention())
     with pytest.raises(ScriptBug, match="BADARG configure"):
         q.run(command._replace(args=(text,)))
     assert not q.raw.exists(q.keys["meta"])
 
 
 @pytest.mark.parametrize(
-    "bad", [{"count": -1}, {"count": MOST + 1}, {"count": 2.5}, {"count": True}, {"failed": "x"}]
+    "bad",
+    [{"count": -1}, {"count": MOST_KEPT + 1}, {"count": 2.5}, {"count": True}, {"failed": "x"}],
 )
 def test_what_cannot_be_meant_is_refused(q: Probe, bad: Any) -> None:
     with pytest.raises(UsageError, match="Retention"):

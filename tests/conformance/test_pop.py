@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from bide.command import command
-from bide.ids import new_id
-from bide.ops import inspect, manage, produce
-from bide.payload.items import MARK
-from bide.retention import Retention
+from bide.model.ids import new_id
+from bide.model.limits import Retention
+from bide.model.payload.body import ITEM_MARK
+from bide.protocol.command import command
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import jobs as job_commands
 from tests.conformance.probe import SECOND, Probe
 from tests.faults.legal import assert_legal
 
-BIG = MARK + b'"' + b"x" * 900_000 + b'"'
+BIG = ITEM_MARK + b'"' + b"x" * 900_000 + b'"'
 
 
 def test_what_is_due_comes_out_by_due_time_then_id(q: Probe) -> None:
@@ -55,7 +56,7 @@ def test_previous_takes_only_what_was_due_so_long_ago(q: Probe) -> None:
     q.move(2)
     q.push("b")
     q.move(2)
-    assert q.pop(previous=3).bodies == [MARK + b'"a"']
+    assert q.pop(previous=3).bodies == [ITEM_MARK + b'"a"']
     assert q.pop(previous=3).bodies == []
     assert q.popped() == ["b"]
 
@@ -93,7 +94,7 @@ def test_a_repeat_returns_the_same_and_takes_nothing_new(q: Probe) -> None:
     q.push("a", "b", "c")
     first = q.pop("c1", 2, seq=7)
     again = q.pop("c1", 2, seq=7)
-    assert again.bodies == first.bodies == [MARK + b'"a"', MARK + b'"b"']
+    assert again.bodies == first.bodies == [ITEM_MARK + b'"a"', ITEM_MARK + b'"b"']
     assert again.more, "the next call looks"
     assert list(q.holding().due) == ["c"]
     assert q.holding().total("completed") == 2
@@ -217,9 +218,9 @@ def test_after_the_clock_was_set_back_leases_are_shortened(q: Probe) -> None:
 
 def test_a_paused_queue_gives_nothing(q: Probe) -> None:
     q.push("a")
-    q.run(manage.pause(q.keys))
+    q.run(job_commands.pause(q.keys))
     assert q.popped() == []
-    q.run(manage.resume(q.keys))
+    q.run(job_commands.resume(q.keys))
     assert q.popped() == ["a"]
 
 
@@ -227,7 +228,7 @@ def test_a_job_is_refused_with_a_note_and_blocks_nobody(q: Probe) -> None:
     q.add("job1", "job2")
     q.push("data")
     reply = q.pop(count=1)
-    assert (reply.bodies, reply.refused, reply.more) == ([MARK + b'"data"'], 2, False)
+    assert (reply.bodies, reply.refused, reply.more) == ([ITEM_MARK + b'"data"'], 2, False)
     assert q.where("job1") == q.where("job2") == "failed"
     assert "not data" in q.errors("job1")[0]
     assert q.retry("job1") == ["ok"]
@@ -289,7 +290,7 @@ def test_a_consumer_that_promised_to_keep_the_time_does_so_no_more(q: Probe) -> 
 
 def test_what_empty_left_is_swept(q: Probe) -> None:
     q.push(*(f"i{n}" for n in range(150)))
-    q.run(manage.empty(q.keys, "this"))
+    q.run(job_commands.empty(q.keys, "this"))
     assert q.raw.hlen(q.keys["jobs"]) == 150
     q.pop()
     assert q.raw.hlen(q.keys["jobs"]) == 50
@@ -336,7 +337,7 @@ def test_where_there_are_only_jobs_they_stay_as_they_are(q: Probe) -> None:
 
 
 def test_where_data_are_known_to_be_even_lone_jobs_fail(q: Probe) -> None:
-    q.run(manage.mark_data(q.keys, Retention(), pushes=True))
+    q.run(job_commands.mark_data(q.keys, Retention(), pushes=True))
     q.add("job")
     reply = q.pop()
     assert (reply.astray, reply.refused, q.where("job")) == (False, 1, "failed")
@@ -364,7 +365,7 @@ def test_what_was_put_back_is_not_lost(q: Probe) -> None:
 def test_no_call_takes_more_than_the_script_can_name(q: Probe, verb: str) -> None:
     """Whoever calls it, and whatever they ask for."""
     for _ in range(40):
-        q.push(*(new_id() for _ in range(produce.CHUNK)))
+        q.push(*(new_id() for _ in range(enqueue_commands.CHUNK)))
     args: tuple[Any, ...] = ("c1", 1, 9_000, 0)
     if verb == "claim":
         args = ("c1", 1, 9_000, 10 * SECOND, 0, 0)
@@ -386,7 +387,7 @@ def test_a_claim_brings_some_megabytes_at_most_and_says_that_there_is_more(q: Pr
 
 @pytest.mark.parametrize("verb", ["pop", "claim"])
 def test_however_large_a_job_is_it_comes_out(q: Probe, verb: str) -> None:
-    q.add("a", "b", body=MARK + b'"' + b"x" * 5_000_000 + b'"')
+    q.add("a", "b", body=ITEM_MARK + b'"' + b"x" * 5_000_000 + b'"')
     for _ in "ab":
         came = q.pop(count=9).bodies if verb == "pop" else q.claim(count=9).jobs
         assert len(came) == 1
@@ -397,16 +398,16 @@ def test_however_large_a_job_is_it_comes_out(q: Probe, verb: str) -> None:
 
 def test_a_queue_is_one_of_data_by_its_first_push_or_by_what_it_has(q: Probe) -> None:
     def marked(pushes: bool) -> bool:
-        return q.run(manage.mark_data(q.keys, Retention(completed=0), pushes))
+        return q.run(job_commands.mark_data(q.keys, Retention(completed=0), pushes))
 
     assert not marked(pushes=False), "it is empty, and may become anything"
     q.add("job")
     assert not marked(pushes=True)
-    assert not q.run(inspect.counts(q.keys)).is_data
+    assert not q.run(job_commands.counts(q.keys)).is_data
     q.raw.flushdb()
     q.push("other-language")
     assert marked(pushes=False)
-    assert q.run(inspect.counts(q.keys)).is_data
+    assert q.run(job_commands.counts(q.keys)).is_data
     assert q.holding().meta["retention"].startswith("10000 0 ")
     q.raw.flushdb()
     q.configure(completed=7)
@@ -418,10 +419,10 @@ def test_a_queue_is_one_of_data_by_its_first_push_or_by_what_it_has(q: Probe) ->
 
 
 def test_a_setting_for_new_queues_leaves_others_alone(q: Probe) -> None:
-    only_new = manage.mark_data(q.keys, Retention(completed=1), pushes=True)
+    only_new = job_commands.mark_data(q.keys, Retention(completed=1), pushes=True)
     q.run(only_new)
     assert q.holding().meta["retention"].startswith("10000 1000000 ")
-    q.run(manage.mark_data(q.keys, Retention(completed=2), pushes=True))
+    q.run(job_commands.mark_data(q.keys, Retention(completed=2), pushes=True))
     assert q.holding().meta["retention"].startswith("10000 1000000 ")
     q.raw.flushdb()
     q.add("a")

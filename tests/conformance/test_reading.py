@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from bide.errors import ScriptBug, UsageError
-from bide.ops import inspect, manage
-from bide.ops.produce import Prepared
-from bide.payload.codec import Body, encode_body
-from bide.states import State
+from bide.model.job import State
+from bide.model.payload.body import Body, encode_body
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands.enqueue import Prepared
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe
 
 ERROR = b'{"type":"ValueError","message":"no"}'
@@ -105,9 +105,9 @@ def test_a_suspect_has_the_priority_it_was_given(q: Probe) -> None:
 
 def test_many_in_the_order_asked_for_and_none_for_what_is_not_there(q: Probe) -> None:
     q.add("a", "b")
-    snapshots = q.run(inspect.fetch(q.keys, ["b", "nobody", "a", "b"]))
+    snapshots = q.run(job_commands.fetch(q.keys, ["b", "nobody", "a", "b"]))
     assert [s and s.id for s in snapshots] == ["b", None, "a", "b"]
-    assert q.run(inspect.fetch(q.keys, [])) == []
+    assert q.run(job_commands.fetch(q.keys, [])) == []
 
 
 def test_a_reply_has_some_megabytes_and_what_is_left_is_asked_for(q: Probe) -> None:
@@ -118,20 +118,20 @@ def test_a_reply_has_some_megabytes_and_what_is_left_is_asked_for(q: Probe) -> N
         q.settle(job, "complete", data=large)
     q.add("d", "e", "f", body=encode_body(Body("app.tasks:send", ("x" * 900_000,))))
     ids = ["nobody", "d", "e", "a", "f", "b", "c"]
-    reply = q.reply(inspect.fetch(q.keys, ids))
+    reply = q.reply(job_commands.fetch(q.keys, ids))
     assert (reply[0], len(reply) - 2) == (b"more", 4)
-    found = q.run(inspect.fetch(q.keys, ids))
+    found = q.run(job_commands.fetch(q.keys, ids))
     assert [job and job.id for job in found] == [None, *ids[1:]]
     sizes = [len(job.raw_body) + len(job.raw_result or b"") for job in found if job]
     assert min(sizes) >= len(large)
-    assert q.reply(inspect.fetch(q.keys, ids[1:3]))[0] == b"ok"
+    assert q.reply(job_commands.fetch(q.keys, ids[1:3]))[0] == b"ok"
 
 
 # -- list
 
 
 def listing(q: Probe, state: str, start: int = 0, count: int = 50) -> list[str]:
-    return q.run(inspect.listing(q.keys, state, start, count))
+    return q.run(job_commands.listing(q.keys, state, start, count))
 
 
 def populate(q: Probe) -> dict[str, list[str]]:
@@ -190,14 +190,14 @@ def test_a_page_beyond_the_end_or_of_an_unused_queue_is_empty(q: Probe) -> None:
 
 
 def test_a_page_is_bounded_and_its_state_known(q: Probe) -> None:
-    for count in (-1, inspect.MAX_PAGE + 1):
+    for count in (-1, job_commands.MAX_PAGE + 1):
         with pytest.raises(UsageError, match="is no page: give 0 to 1000"):
             listing(q, "waiting", 0, count)
     with pytest.raises(UsageError, match="start=-1 is no place in a list"):
         listing(q, "waiting", -1)
     with pytest.raises(UsageError, match=r"no state 'done'.*delayed, waiting"):
         listing(q, "done")
-    command = inspect.listing(q.keys, "waiting", 0, 1)
+    command = job_commands.listing(q.keys, "waiting", 0, 1)
     with pytest.raises(ScriptBug, match="BADARG list state"):
         q.run(command._replace(args=("done", 0, 1)))
 
@@ -207,7 +207,7 @@ def test_a_page_is_bounded_and_its_state_known(q: Probe) -> None:
 
 def test_every_state_is_counted(q: Probe) -> None:
     expected = populate(q)
-    counts = q.run(inspect.counts(q.keys))
+    counts = q.run(job_commands.counts(q.keys))
     assert {state: getattr(counts, state) for state in expected} == {
         state: len(ids) for state, ids in expected.items()
     }
@@ -222,19 +222,19 @@ def test_every_state_is_counted(q: Probe) -> None:
 
 
 def test_the_next_due_time_is_the_earliest_of_all_priorities(q: Probe) -> None:
-    assert q.run(inspect.counts(q.keys)).next_due_us == 0
+    assert q.run(job_commands.counts(q.keys)).next_due_us == 0
     (later,) = q.add("a", when=f"+{9 * SECOND}", priority=9)
-    assert q.run(inspect.counts(q.keys)).next_due_us == later.due_us
+    assert q.run(job_commands.counts(q.keys)).next_due_us == later.due_us
     (sooner,) = q.add("b", when=f"+{5 * SECOND}", priority=1)
-    assert q.run(inspect.counts(q.keys)).next_due_us == sooner.due_us
+    assert q.run(job_commands.counts(q.keys)).next_due_us == sooner.due_us
 
 
 def test_totals_outlive_the_jobs(q: Probe) -> None:
     job = q.take("a")
     q.settle(job, "retry", "+0", ERROR)
     q.settle(q.claim().jobs[0], "complete")
-    q.run(manage.delete(q.keys, ["a"]))
-    totals = q.run(inspect.counts(q.keys)).totals
+    q.run(job_commands.delete(q.keys, ["a"]))
+    totals = q.run(job_commands.counts(q.keys)).totals
     assert (totals["completed"], totals["retried"]) == (1, 1)
 
 
@@ -242,13 +242,13 @@ def test_idle_workers_are_those_that_wait(q: Probe) -> None:
     q.add("a")
     for worker in ("w1", "w2", "w3", "w4"):
         q.claim(worker, 1)
-    assert q.run(inspect.counts(q.keys)).idle_workers == 3, "w1 took the job"
+    assert q.run(job_commands.counts(q.keys)).idle_workers == 3, "w1 took the job"
     q.move(60)
-    assert q.run(inspect.counts(q.keys)).idle_workers == 0, "their time is over"
+    assert q.run(job_commands.counts(q.keys)).idle_workers == 0, "their time is over"
 
 
 def test_an_unused_queue_counts_nothing(q: Probe) -> None:
-    counts = q.run(inspect.counts(q.keys))
+    counts = q.run(job_commands.counts(q.keys))
     assert counts[1:10] == (0, 0, 0, 0, 0, 0, 0, 0, False)
     assert counts.gap_us == 0
 
@@ -260,8 +260,8 @@ def test_reading_changes_nothing(q: Probe) -> None:
 
     populate(q)
     before = changes()
-    q.run(inspect.fetch(q.keys, ["c1", "w5-1", "nobody"]))
-    q.run(inspect.counts(q.keys))
+    q.run(job_commands.fetch(q.keys, ["c1", "w5-1", "nobody"]))
+    q.run(job_commands.counts(q.keys))
     for state in State:
         listing(q, state)
     assert changes() == before
@@ -270,4 +270,4 @@ def test_reading_changes_nothing(q: Probe) -> None:
 def test_a_listing_is_in_one_piece_with_a_thousand_jobs(q: Probe) -> None:
     ids = [f"j{i:04}" for i in range(500)]
     q.add_many(*(Prepared(id, "+0", 5, BODY) for id in ids))
-    assert listing(q, "waiting", 0, inspect.MAX_PAGE) == ids
+    assert listing(q, "waiting", 0, job_commands.MAX_PAGE) == ids

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bide.ops.consume import Lost
-from bide.ops.produce import Prepared
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.commands.worker import Lost
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe
 
 

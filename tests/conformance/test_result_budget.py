@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from bide.errors import UsageError
-from bide.ops import consume, manage
-from bide.ops.consume import Settle, Verdict
-from bide.ops.produce import Prepared
-from bide.retention import Retention
+from bide.model.limits import Retention
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.commands.worker import Settle, Verdict
 from tests.conformance.probe import BODY, Probe
 
 KB = 1_000
@@ -81,7 +82,7 @@ def test_what_is_removed_with_its_job_makes_room(q: Probe) -> None:
     complete(q, 3 * KB, prefix="a")
     for name in ("b", "c", "d", "e"):
         assert complete(q, 4 * KB, prefix=name) == ["ok"]
-        assert q.run(manage.delete(q.keys, [f"{name}00"])) == ["ok"]
+        assert q.run(job_commands.delete(q.keys, [f"{name}00"])) == ["ok"]
     assert kept(q) == ["a00"]
     assert bytes_of(q) == 3 * KB
     for _ in range(5):
@@ -89,7 +90,7 @@ def test_what_is_removed_with_its_job_makes_room(q: Probe) -> None:
         assert q.retry("f00") == ["ok"]
         (job,) = q.claim().jobs
         assert q.settle(job, "complete", data=b"1") == "ok"
-        assert q.run(manage.delete(q.keys, ["f00"])) == ["ok"]
+        assert q.run(job_commands.delete(q.keys, ["f00"])) == ["ok"]
     q.configure(results="10KB", count=0)
     q.move(20)
     assert complete(q, 8 * KB, prefix="g") == ["ok"]
@@ -142,4 +143,4 @@ def test_a_budget_that_is_no_size_is_refused(bad: object) -> None:
 
 def test_settles_of_large_results_carry_few(q: Probe) -> None:
     settles = [Settle(str(n), 1, "complete", "", b"x" * 1_000 * KB) for n in range(9)]
-    assert consume.fitting(settles) == consume.MAX_SETTLE_BYTES // (1_000 * KB)
+    assert worker_commands.fitting(settles) == worker_commands.MAX_SETTLE_BYTES // (1_000 * KB)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from bide.ops.consume import Outcome, Settle
-from bide.ops.produce import Prepared
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.commands.worker import Outcome, Settle
 from tests.conformance.probe import BODY, Probe
 
 SPARE = 15

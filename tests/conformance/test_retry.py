@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from bide.errors import ScriptBug, UsageError
-from bide.job import Claimed
-from bide.ops import manage
-from bide.ops.consume import Settle
-from bide.ops.produce import Prepared
-from bide.states import State
+from bide.model.job import Claimed, State
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.commands.worker import Settle
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe
 
 ERROR = b'{"type":"E","message":"no"}'
@@ -43,7 +42,7 @@ def again(q: Probe) -> Claimed:
 
 def test_a_job_that_has_ended_is_due_at_once(q: Probe, state: str) -> None:
     end(q, state)
-    _ok, now, word, due_us = q.reply(manage.retry(q.keys, ["a"], "+0"))
+    _ok, now, word, due_us = q.reply(job_commands.retry(q.keys, ["a"], "+0"))
     assert (word, due_us) == (b"ok", now)
     holding = q.holding()
     assert {name: ids for name, ids in holding.sets.items() if ids} == {"due:5": {"a": now}}
@@ -53,14 +52,14 @@ def test_a_job_that_has_ended_is_due_at_once(q: Probe, state: str) -> None:
 
 def test_or_later(q: Probe, state: str) -> None:
     end(q, state)
-    _ok, now, _word, due_us = q.reply(manage.retry(q.keys, ["a"], f"+{60 * SECOND}"))
+    _ok, now, _word, due_us = q.reply(job_commands.retry(q.keys, ["a"], f"+{60 * SECOND}"))
     assert due_us == now + 60 * SECOND
     assert q.taken() == []
     q.move(60)
     assert q.taken() == ["a"]
     end(q, state, "b")
     at = q.now + 5 * SECOND
-    assert q.run(manage.retry(q.keys, ["b"], f"={at}")) == [("ok", at)]
+    assert q.run(job_commands.retry(q.keys, ["b"], f"={at}")) == [("ok", at)]
 
 
 def test_its_attempts_begin_anew(q: Probe, state: str) -> None:
@@ -79,7 +78,7 @@ def test_its_tokens_go_on_growing(q: Probe, state: str) -> None:
     """A worker that was paused since the time before must settle nothing."""
     job = end(q, state)
     q.move(-60)
-    q.run(manage.retry(q.keys, ["a"], "+0"))
+    q.run(job_commands.retry(q.keys, ["a"], "+0"))
     later = again(q)
     assert later.token > job.token
     assert q.settle(job, "snooze", "+0") == "lost"
@@ -215,7 +214,7 @@ def test_a_job_that_has_not_run_is_left_in_its_place(q: Probe, when: str) -> Non
 def test_nor_is_one_that_runs_or_never_was(q: Probe) -> None:
     q.take("a")
     before = q.holding()
-    assert q.run(manage.retry(q.keys, ["a", "nobody"], "+0")) == [("active", 0), ("gone", 0)]
+    assert q.run(job_commands.retry(q.keys, ["a", "nobody"], "+0")) == [("active", 0), ("gone", 0)]
     assert q.holding() == before
 
 
@@ -236,19 +235,19 @@ def test_one_whose_body_is_missing_is_left_alone(q: Probe) -> None:
 def test_one_that_was_set_aside_by_emptying_is_gone(q: Probe) -> None:
     end(q, "failed")
     q.retry("a")
-    q.run(manage.empty(q.keys, "this"))
+    q.run(job_commands.empty(q.keys, "this"))
     assert q.retry("a") == ["gone"]
 
 
 def test_many_in_one_call_each_with_its_answer(q: Probe) -> None:
-    ids = [f"j{i:02}" for i in range(manage.CHUNK - 2)]
+    ids = [f"j{i:02}" for i in range(job_commands.MOST_CHANGED - 2)]
     q.add_many(*(Prepared(id, "+0", 5, BODY) for id in ids))
     jobs = q.claim(count=len(ids)).jobs
     q.settle_many(*(Settle(job.id, job.token, "fail") for job in jobs[1:]))
     assert q.retry(*ids, "nobody") == ["active", *["ok"] * (len(ids) - 1), "gone"]
     assert q.taken(count=len(ids)) == ids[1:]
     with pytest.raises(UsageError, match="101 jobs are too many for one call"):
-        manage.retry(q.keys, ["a"] * 101, "+0")
+        job_commands.retry(q.keys, ["a"] * 101, "+0")
 
 
 @pytest.mark.parametrize("at", ["", "5", "-5", "+", "+1e6", "=now", "+99999999999999999"])
@@ -267,7 +266,7 @@ def test_what_no_operation_would_send_is_refused_before_anything_is_written(
 
 def test_a_repeat_is_ok_and_changes_nothing(q: Probe, state: str) -> None:
     end(q, state)
-    command = manage.retry(q.keys, ["a", "nobody"], f"+{60 * SECOND}")
+    command = job_commands.retry(q.keys, ["a", "nobody"], f"+{60 * SECOND}")
     first = q.run(command)
     before = q.holding()
     q.move(1)
@@ -280,7 +279,7 @@ def test_a_repeat_is_ok_and_changes_nothing(q: Probe, state: str) -> None:
 def test_nor_does_it_run_the_job_a_third_time(q: Probe, state: str, outcome: str) -> None:
     """Its reply was lost, and the job has run and ended before the repeat came."""
     end(q, state)
-    command = manage.retry(q.keys, ["a"], "+0")
+    command = job_commands.retry(q.keys, ["a"], "+0")
     q.run(command)
     q.settle(again(q), outcome)  # type: ignore[arg-type]
     before = q.holding()
@@ -292,7 +291,7 @@ def test_nor_does_it_run_the_job_a_third_time(q: Probe, state: str, outcome: str
 def test_a_repeat_for_a_job_that_was_never_claimed(q: Probe) -> None:
     q.add("a")
     q.cancel("a")
-    command = manage.retry(q.keys, ["a"], "+0")
+    command = job_commands.retry(q.keys, ["a"], "+0")
     q.run(command)
     q.cancel("a")
     before = q.holding()
@@ -302,7 +301,7 @@ def test_a_repeat_for_a_job_that_was_never_claimed(q: Probe) -> None:
 
 def test_a_repeat_while_it_runs(q: Probe, state: str) -> None:
     end(q, state)
-    command = manage.retry(q.keys, ["a"], "+0")
+    command = job_commands.retry(q.keys, ["a"], "+0")
     q.run(command)
     for outcome in ("retry", "snooze", "release"):
         job = again(q)

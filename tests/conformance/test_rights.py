@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import redis
 
-from bide.job import Claimed
-from bide.ops.consume import Settle
+from bide.model.job import Claimed
+from bide.protocol.commands.worker import Settle
 from tests.conformance.probe import LEASE, Executor, Probe, open_executor
 
 
@@ -98,7 +98,7 @@ def test_a_listener_that_is_refused_asks_less_and_less_often(
     kind: str, q: Probe, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would connect for ever, of every worker five times a second."""
-    for module in ("bide.listening", "bide.hearing"):
+    for module in ("bide.client.pubsub", "bide.client.pubsub"):
         monkeypatch.setattr(f"{module}.RECONNECT_PAUSE", 0.001)
         monkeypatch.setattr(f"{module}.LONGEST_RECONNECT_PAUSE", 0.004)
 

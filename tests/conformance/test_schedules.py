@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from bide.clock import from_us
 from bide.errors import ScriptBug, UsageError
-from bide.ops import inspect, manage, schedules
-from bide.ops.consume import Claim
-from bide.ops.schedules import Draft, Set
-from bide.payload.codec import Body, encode_body
-from bide.payload.recast import of_schedule
-from bide.schedule import AHEAD, Schedule, Timing, time_of
+from bide.model.durations import from_us
+from bide.model.payload.body import Body, encode_body, of_schedule
+from bide.model.schedule import AHEAD, Schedule, Timing, time_of
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import schedules as schedule_commands
+from bide.protocol.commands.schedules import Draft, Set
+from bide.protocol.commands.worker import Claim
 from tests.conformance.probe import BODY, SECOND, Probe
 
 NAME = "tick"
@@ -37,7 +37,7 @@ def draft(name: str = NAME, **other: Any) -> Draft:
 
 
 def attempt(q: Probe, given: Draft) -> Set:
-    return q.run(schedules.set_schedule(q.keys, given))
+    return q.run(schedule_commands.set_schedule(q.keys, given))
 
 
 def put(q: Probe, **other: Any) -> Schedule:
@@ -47,13 +47,13 @@ def put(q: Probe, **other: Any) -> Schedule:
 
 
 def read(q: Probe, name: str = NAME) -> Schedule:
-    (schedule,) = q.run(schedules.read_schedules(q.keys, [name])).schedules
+    (schedule,) = q.run(schedule_commands.read_schedules(q.keys, [name])).schedules
     return schedule
 
 
 def refill(q: Probe, name: str = NAME) -> bool:
-    page = q.run(schedules.read_schedules(q.keys, [name]))
-    (command,) = schedules.refills(q.keys, page)
+    page = q.run(schedule_commands.read_schedules(q.keys, [name]))
+    (command,) = schedule_commands.refills(q.keys, page)
     return q.run(command)
 
 
@@ -153,7 +153,7 @@ def test_a_repeated_time_is_not_fired_again_after_the_clock_was_set_back(q: Prob
     put(q, at_us=(at,))
     q.move(61)
     assert q.taken() == [f"tick@{at}"]
-    q.run(manage.delete(q.keys, []))
+    q.run(job_commands.delete(q.keys, []))
     q.move(-61)
     again = put(q, at_us=(at, at + SECOND))
     assert again.times == (at + SECOND,)
@@ -210,7 +210,7 @@ ODD: list[tuple[str, dict[int, Any]]] = [
 
 @pytest.mark.parametrize(("what", "odd"), ODD, ids=[what for what, _ in ODD])
 def test_what_cannot_be_meant_is_refused_whole(q: Probe, what: str, odd: dict[int, Any]) -> None:
-    command = schedules.set_schedule(q.keys, draft())
+    command = schedule_commands.set_schedule(q.keys, draft())
     args = [odd.get(i, arg) for i, arg in enumerate(command.args)]
     with pytest.raises(ScriptBug, match="BADARG schedule_set"):
         q.run(command._replace(args=args))
@@ -219,12 +219,12 @@ def test_what_cannot_be_meant_is_refused_whole(q: Probe, what: str, odd: dict[in
 
 def edit(q: Probe, known: Schedule, jitter_us: int = 0, **timing: Any) -> str:
     wish = Timing(**timing)
-    return q.run(schedules.edit_schedule(q.keys, known, wish, known.missed, jitter_us)).word
+    return q.run(schedule_commands.edit_schedule(q.keys, known, wish, known.missed, jitter_us)).word
 
 
 def test_an_edit_changes_when_it_fires_and_nothing_of_its_jobs(q: Probe) -> None:
     known = put(q, priority=8, terms="x=+5000000")
-    q.run(schedules.pause_schedule(q.keys, NAME, True))
+    q.run(schedule_commands.pause_schedule(q.keys, NAME, True))
     assert edit(q, known, cron="30 6 * * *", tz="UTC") == "ok"
     now = read(q)
     assert (now.when, len(now.times), now.paused) == ("30 6 * * * UTC", AHEAD, True)
@@ -262,7 +262,7 @@ def test_an_edit_does_not_write_over_what_another_has_changed(
 
 def test_an_edit_makes_no_schedule(q: Probe) -> None:
     known = put(q)
-    q.run(schedules.remove_schedules(q.keys, [NAME]))
+    q.run(schedule_commands.remove_schedules(q.keys, [NAME]))
     assert edit(q, known, every_us=5 * SECOND) == "gone"
     assert q.raw.exists(q.keys["schedule"], q.keys["scheduled"], q.keys["schedules"]) == 0
 
@@ -436,7 +436,7 @@ def test_its_jobs_may_expire(q: Probe) -> None:
     q.move(31)
     assert q.taken() == []
     assert q.where(id) == "cancelled"
-    assert q.run(schedules.run_schedule(q.keys, NAME, "tick@now")) is not None
+    assert q.run(schedule_commands.run_schedule(q.keys, NAME, "tick@now")) is not None
     q.move(31)
     q.claim()
     assert q.where("tick@now") == "cancelled"
@@ -457,13 +457,13 @@ def test_events_say_that_a_job_was_added(q: Probe) -> None:
 
 def test_while_the_queue_is_paused_nothing_fires_and_nobody_spins(q: Probe) -> None:
     put(q)
-    q.run(manage.pause(q.keys))
+    q.run(job_commands.pause(q.keys))
     q.move(25)
     q.hear()
     got = q.claim()
     assert (got.jobs, got.more, got.deadline_us) == ([], False, 0)
     assert q.raw.hlen(q.keys["jobs"]) == 0
-    q.run(manage.resume(q.keys))
+    q.run(job_commands.resume(q.keys))
     assert len(q.taken()) == 1
 
 
@@ -491,17 +491,17 @@ def test_an_emptied_queue_keeps_its_schedules(q: Probe) -> None:
     put(q)
     q.move(11)
     q.claim(count=0)
-    assert q.run(manage.empty(q.keys, "this")).aside == 1
+    assert q.run(job_commands.empty(q.keys, "this")).aside == 1
     q.move(10)
     assert len(q.taken()) == 1
 
 
 def test_counts_say_how_many_there_are_and_when_the_first_fires(q: Probe) -> None:
-    counts = q.run(inspect.counts(q.keys))
+    counts = q.run(job_commands.counts(q.keys))
     assert (counts.schedules, counts.next_fire_us) == (0, 0)
     at = put(q).times[0]
     put(q, name="later", every_us=60 * SECOND)
-    counts = q.run(inspect.counts(q.keys))
+    counts = q.run(job_commands.counts(q.keys))
     assert (counts.schedules, counts.next_fire_us) == (2, at)
 
 
@@ -509,7 +509,9 @@ def test_counts_say_how_many_there_are_and_when_the_first_fires(q: Probe) -> Non
 
 
 def test_the_times_of_an_expression_are_sent_by_clients(q: Probe) -> None:
-    word, now_us, after_us = q.reply(schedules.set_schedule(q.keys, draft(cron="* * * * *")))
+    word, now_us, after_us = q.reply(
+        schedule_commands.set_schedule(q.keys, draft(cron="* * * * *"))
+    )
     assert word == b"times"
     assert after_us == now_us
     assert q.raw.exists(q.keys["schedule"]) == 0
@@ -583,19 +585,23 @@ def test_each_of_a_list_that_was_missed_whole(q: Probe) -> None:
 
 def test_a_refill_that_was_meant_for_other_times_is_dropped(q: Probe) -> None:
     put(q, cron="* * * * *")
-    (late,) = schedules.refills(q.keys, q.run(schedules.read_schedules(q.keys, [NAME])))
+    (late,) = schedule_commands.refills(
+        q.keys, q.run(schedule_commands.read_schedules(q.keys, [NAME]))
+    )
     put(q, cron="*/5 * * * *")
     before = read(q)
     assert not q.run(late)
     assert read(q) == before
-    q.run(schedules.remove_schedules(q.keys, [NAME]))
+    q.run(schedule_commands.remove_schedules(q.keys, [NAME]))
     assert not q.run(late)
     assert q.zset("schedules") == {}
 
 
 def test_a_refill_brings_nothing_back_that_was_fired(q: Probe) -> None:
     schedule = put(q, cron="* * * * *")
-    (late,) = schedules.refills(q.keys, q.run(schedules.read_schedules(q.keys, [NAME])))
+    (late,) = schedule_commands.refills(
+        q.keys, q.run(schedule_commands.read_schedules(q.keys, [NAME]))
+    )
     move_to(q, schedule.times[0])
     assert len(q.taken()) == 1
     assert q.run(late)
@@ -605,7 +611,9 @@ def test_a_refill_brings_nothing_back_that_was_fired(q: Probe) -> None:
 
 def test_a_refill_does_not_begin_again_what_is_over(q: Probe) -> None:
     schedule = put(q, cron="* * * * *", limit=1)
-    (late,) = schedules.refills(q.keys, q.run(schedules.read_schedules(q.keys, [NAME])))
+    (late,) = schedule_commands.refills(
+        q.keys, q.run(schedule_commands.read_schedules(q.keys, [NAME]))
+    )
     move_to(q, schedule.times[0])
     assert len(q.taken()) == 1
     assert q.run(late)
@@ -633,7 +641,7 @@ def test_an_expression_ends(q: Probe) -> None:
 
 
 def pause(q: Probe, paused: bool) -> Schedule | None:
-    return q.run(schedules.pause_schedule(q.keys, NAME, paused))
+    return q.run(schedule_commands.pause_schedule(q.keys, NAME, paused))
 
 
 @pytest.mark.parametrize("missed", ["once", "all", "skip"])
@@ -698,8 +706,8 @@ def test_a_paused_one_is_run_now_all_the_same(q: Probe) -> None:
     put(q, priority=7)
     pause(q, True)
     before = read(q)
-    assert q.run(schedules.run_schedule(q.keys, NAME, "tick@now")) is not None
-    again = q.run(schedules.run_schedule(q.keys, NAME, "tick@now"))
+    assert q.run(schedule_commands.run_schedule(q.keys, NAME, "tick@now")) is not None
+    again = q.run(schedule_commands.run_schedule(q.keys, NAME, "tick@now"))
     assert again is not None
     assert again.outcome == "exists"
     (job,) = q.claim().jobs
@@ -714,7 +722,7 @@ def test_running_now_wakes_a_worker_and_tells_listeners(q: Probe) -> None:
     q.listen()
     q.claim()
     q.hear()
-    q.run(schedules.run_schedule(q.keys, NAME, "tick@now"))
+    q.run(schedule_commands.run_schedule(q.keys, NAME, "tick@now"))
     assert q.hints() == 1
     assert [(event.kind, event.verb) for event in q.told()] == [("added", "fire")]
 
@@ -723,14 +731,14 @@ def test_running_now_wakes_a_worker_and_tells_listeners(q: Probe) -> None:
 def test_a_job_of_a_schedule_bears_its_name(q: Probe, id: str) -> None:
     put(q)
     with pytest.raises(ScriptBug, match="BADARG schedule_run"):
-        q.run(schedules.run_schedule(q.keys, NAME, id))
+        q.run(schedule_commands.run_schedule(q.keys, NAME, id))
 
 
 def test_what_is_not_there_is_gone(q: Probe) -> None:
     assert pause(q, True) is None
-    assert q.run(schedules.run_schedule(q.keys, NAME, "tick@1")) is None
-    assert q.run(schedules.remove_schedules(q.keys, [NAME])) == ["gone"]
-    assert q.run(schedules.read_schedules(q.keys, [NAME])).schedules == []
+    assert q.run(schedule_commands.run_schedule(q.keys, NAME, "tick@1")) is None
+    assert q.run(schedule_commands.remove_schedules(q.keys, [NAME])) == ["gone"]
+    assert q.run(schedule_commands.read_schedules(q.keys, [NAME])).schedules == []
 
 
 def test_removing_leaves_no_trace_of_it_and_the_jobs(q: Probe) -> None:
@@ -738,10 +746,10 @@ def test_removing_leaves_no_trace_of_it_and_the_jobs(q: Probe) -> None:
     put(q, name="other")
     q.move(11)
     q.claim(count=0)
-    assert q.run(schedules.remove_schedules(q.keys, [NAME, "x"])) == ["ok", "gone"]
+    assert q.run(schedule_commands.remove_schedules(q.keys, [NAME, "x"])) == ["ok", "gone"]
     assert list(q.zset("schedules")) == ["other"]
     assert q.holding().meta["scheduled"] == "1"
-    assert q.run(schedules.remove_schedules(q.keys, ["other"])) == ["ok"]
+    assert q.run(schedule_commands.remove_schedules(q.keys, ["other"])) == ["ok"]
     assert q.raw.exists(*(q.keys[name] for name in ("schedules", "schedule", "scheduled"))) == 0
     assert "scheduled" not in q.holding().meta
     assert len(q.taken()) == 2
@@ -753,9 +761,9 @@ def test_all_are_read_in_pages(q: Probe) -> None:
     found: set[str] = set()
     cursor, pages = "0", 0
     while cursor != "0" or not pages:
-        page = q.run(schedules.read_page(q.keys, cursor))
+        page = q.run(schedule_commands.read_page(q.keys, cursor))
         found |= {schedule.name for schedule in page.schedules}
         cursor, pages = page.cursor, pages + 1
-        assert len(page.schedules) < 2 * schedules.PAGE
+        assert len(page.schedules) < 2 * schedule_commands.PAGE
     assert len(found) == 450
     assert pages > 1

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from bide.ops import groups, manage, schedules
-from bide.ops.produce import Prepared
-from bide.payload.recast import of_schedule
+from bide.model.payload.body import of_schedule
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import queues as queue_commands
+from bide.protocol.commands import schedules as schedule_commands
+from bide.protocol.commands.enqueue import Prepared
 from tests.conformance.probe import BODY, SECOND, Probe
 from tests.conformance.test_groups import limit
 from tests.conformance.test_schedules import NAME, claim, due_of, move_to, put, read
@@ -36,11 +38,11 @@ def test_what_a_schedule_makes_is_of_its_group(q: Probe) -> None:
     put(q, every_us=10 * SECOND, terms="g=g", missed="all", priority=9)
     move_to(q, q.now + 25 * SECOND)
     (job,) = q.claim().jobs
-    assert q.run(groups.counts(q.keys, "g"))[1:5] == (0, 1, 1, 9)
+    assert q.run(queue_commands.counts(q.keys, "g"))[1:5] == (0, 1, 1, 9)
     assert q.claim().jobs == []
     assert q.settle(job, "complete") == "ok"
     assert len(q.claim().jobs) == 1
-    assert q.run(schedules.run_schedule(q.keys, NAME, f"{NAME}@now"))
+    assert q.run(schedule_commands.run_schedule(q.keys, NAME, f"{NAME}@now"))
     assert q.claim().jobs == []
 
 
@@ -57,7 +59,7 @@ def test_many_times_of_many_groups_are_fired_at_once(q: Probe) -> None:
         put(q, name=f"s{n}", terms=f"g=g{n % 2}", missed="all")
     q.move(41)
     first = q.claim(count=20)
-    assert sorted(q.run(groups.counts(q.keys, f"g{n}"))[3] for n in range(2)) == [1, 1]
+    assert sorted(q.run(queue_commands.counts(q.keys, f"g{n}"))[3] for n in range(2)) == [1, 1]
     assert len(first.jobs) == 2
 
 
@@ -120,7 +122,7 @@ def test_times_that_are_throttled_run_as_often_as_they_may(q: Probe) -> None:
 
 def test_running_now_says_what_it_came_to(q: Probe) -> None:
     def run(id: str) -> tuple[str, str]:
-        receipt = q.run(schedules.run_schedule(q.keys, NAME, f"{NAME}@{id}"))
+        receipt = q.run(schedule_commands.run_schedule(q.keys, NAME, f"{NAME}@{id}"))
         assert receipt
         return receipt.outcome, receipt.id.removeprefix(f"{NAME}@")
 
@@ -149,7 +151,7 @@ def test_who_waits_for_its_group_wakes_nobody(q: Probe) -> None:
     assert q.taken() == ["a"]
     put(q, terms="g=g")
     q.hear()
-    q.run(schedules.run_schedule(q.keys, NAME, f"{NAME}@a"))
+    q.run(schedule_commands.run_schedule(q.keys, NAME, f"{NAME}@a"))
     assert q.hints() == 0
 
 
@@ -158,8 +160,8 @@ def test_a_namesake_that_was_set_aside_is_made_anew(q: Probe, terms: str) -> Non
     put(q, terms=terms)
     id = f"{NAME}@a"
     q.add(id, when=f"+{HOUR}")
-    q.run(manage.empty(q.keys, "e1"))
-    receipt = q.run(schedules.run_schedule(q.keys, NAME, id))
+    q.run(job_commands.empty(q.keys, "e1"))
+    receipt = q.run(schedule_commands.run_schedule(q.keys, NAME, id))
     assert receipt is not None
     assert receipt.new
     assert q.taken() == [id]
@@ -186,6 +188,6 @@ def test_terms_and_folding_together(q: Probe) -> None:
     assert q.taken() == [], "the first had expired, and the second has folded into it"
     q.move(6)
     (job,) = q.claim().jobs
-    assert q.run(groups.counts(q.keys, "g"))[1:4] == (0, 0, 1)
+    assert q.run(queue_commands.counts(q.keys, "g"))[1:4] == (0, 0, 1)
     q.settle(job, "complete")
-    assert q.run(groups.counts(q.keys, "g"))[1:4] == (0, 0, 0)
+    assert q.run(queue_commands.counts(q.keys, "g"))[1:4] == (0, 0, 0)

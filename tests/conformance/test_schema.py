@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from bide.command import Command
 from bide.errors import TooOld
-from bide.ops import inspect, manage
-from bide.script import load, names
+from bide.protocol.command import Command
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.scripts import load, names
 from tests.conformance.probe import Probe
 from tests.unit.test_contract import OPERATIONS
 
@@ -42,7 +42,7 @@ def test_others_in_the_same_round_trip_are_served(q: Probe) -> None:
     other = COMMANDS["counts"]._replace(
         keys=tuple(k.replace("{mail}", "{other}") for k in COMMANDS["counts"].keys)
     )
-    error, counts = q.executor.attempt_many([other, inspect.counts(q.keys)])
+    error, counts = q.executor.attempt_many([other, job_commands.counts(q.keys)])
     assert isinstance(error, TooOld)
     assert counts.waiting == 1
 
@@ -50,11 +50,11 @@ def test_others_in_the_same_round_trip_are_served(q: Probe) -> None:
 def test_the_schema_that_is_known_is_not_refused(q: Probe) -> None:
     q.raw.hset(q.keys["meta"], "schema", 1)
     assert q.add("b")[0].new
-    assert q.run(inspect.counts(q.keys)).schema == 1
+    assert q.run(job_commands.counts(q.keys)).schema == 1
 
 
 def test_there_is_no_way_yet_and_going_it_changes_nothing(q: Probe) -> None:
     q.add("b")
     before = q.holding()
-    assert q.run(manage.upgrade(q.keys, 1, "0")) == manage.Upgraded("0", 0, 0)
+    assert q.run(job_commands.upgrade(q.keys, 1, "0")) == job_commands.Upgraded("0", 0, 0)
     assert q.holding() == before

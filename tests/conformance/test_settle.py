@@ -6,12 +6,13 @@ from collections import Counter
 
 import pytest
 
-from bide.clock import from_us
 from bide.errors import ScriptBug
-from bide.ops import consume, manage
-from bide.ops.consume import Outcome, Settle
-from bide.ops.produce import Prepared
-from bide.worker.judging import CRASHES
+from bide.model.durations import from_us
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.commands.worker import Outcome, Settle
+from bide.worker.run.outcome import CRASHES
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe
 
 CRASH = b'{"type":"bide.WorkerCrashed","message":"SIGSEGV"}'
@@ -20,7 +21,7 @@ ERROR = b'{"type":"ValueError","message":"no"}'
 
 def now_of(q: Probe, *settles: Settle) -> int:
     """Settle, and the server's time at which that happened."""
-    reply = q.reply(consume.settle(q.keys, settles))
+    reply = q.reply(worker_commands.settle(q.keys, settles))
     assert reply[2:] == [b"ok"] * len(settles)
     now: int = reply[1]
     return now
@@ -125,7 +126,7 @@ def test_a_job_that_was_retried_by_hand_is_looked_for_anew(q: Probe) -> None:
     q.settle(q.take("a"), "snooze", "+0", ERROR)
     (job,) = q.claim().jobs
     q.settle(job, "fail", data=ERROR)
-    q.run(manage.retry(q.keys, ["a"], "+0"))
+    q.run(job_commands.retry(q.keys, ["a"], "+0"))
     (job,) = q.claim().jobs
     assert (job.attempt, job.missing_us) == (1, 0)
 
@@ -327,9 +328,9 @@ def test_verdicts_come_in_the_order_of_the_settles(q: Probe) -> None:
 
 
 def test_as_many_as_a_call_may_hold(q: Probe) -> None:
-    ids = [f"j{i:03}" for i in range(consume.MAX_SETTLES)]
+    ids = [f"j{i:03}" for i in range(worker_commands.MAX_SETTLES)]
     q.add_many(*(Prepared(id, "+0", 5, BODY) for id in ids))
-    jobs = q.claim(count=consume.MAX_SETTLES).jobs
+    jobs = q.claim(count=worker_commands.MAX_SETTLES).jobs
     settles = [Settle(job.id, job.token, "complete", "", b"1") for job in jobs]
     assert q.settle_many(*settles) == ["ok"] * len(ids)
     assert len(q.zset("completed")) == len(ids)
@@ -344,7 +345,7 @@ def test_errors_of_jobs_with_long_notes_take_more_than_one_call(q: Probe) -> Non
     long = 'L 1 "' + "x" * 30_000 + '"'
     q.raw.hset(q.keys["notes"], mapping=dict.fromkeys(ids[:50], long))
     settles = [Settle(job.id, job.token, "fail", "", ERROR) for job in jobs]
-    one_call = q.run(consume.settle(q.keys, settles)._replace(rest=None))
+    one_call = q.run(worker_commands.settle(q.keys, settles)._replace(rest=None))
     assert Counter(one_call) == {"ok": 34, "later": 26}
     assert q.settle_many(*settles) == ["ok"] * 60
     assert len(q.zset("failed")) == 60
@@ -392,7 +393,7 @@ def test_a_job_may_end_as_cancelled(q: Probe) -> None:
 
 def test_a_paused_queue_takes_outcomes(q: Probe) -> None:
     job = q.take("a")
-    q.run(manage.pause(q.keys))
+    q.run(job_commands.pause(q.keys))
     assert q.settle(job, "complete") == "ok"
     assert q.where("a") == "completed"
 

@@ -7,8 +7,8 @@ is a crash that names its culprit.
 
 from __future__ import annotations
 
-from bide.job import Claimed
-from bide.ops import manage
+from bide.model.job import Claimed
+from bide.protocol.commands import jobs as job_commands
 from tests.conformance.probe import LEASE, SECOND, Probe
 
 
@@ -96,7 +96,7 @@ def test_a_suspect_that_is_not_due_is_not_taken(q: Probe) -> None:
 
 def test_a_paused_queue_gives_no_suspect(q: Probe) -> None:
     suspect(q, "a")
-    q.run(manage.pause(q.keys))
+    q.run(job_commands.pause(q.keys))
     claim = q.claim("w1")
     assert (claim.jobs, claim.alone) == ([], False)
     busy = q.claim("w2", busy=1)

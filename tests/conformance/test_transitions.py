@@ -9,11 +9,10 @@ from itertools import product
 
 import pytest
 
-from bide.job import Claimed
-from bide.ops import consume
-from bide.ops.consume import Outcome
-from bide.ops.produce import Prepared
-from bide.states import TRANSITIONS, State
+from bide.model.job import TRANSITIONS, Claimed, State
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.commands.worker import Outcome
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe
 
 NEVER_CLAIMED = Claimed("a", BODY, 1, 1, 0, 0, 0)
@@ -90,7 +89,7 @@ def apply(q: Probe, verb: str, job: Claimed, end: State) -> None:
     elif verb == "pop":
         q.pop("c1", 1)
     elif verb == "refuse":
-        q.run(consume.refuse(q.keys, [("a", b'{"type":"BadSignature","message":""}')]))
+        q.run(worker_commands.refuse(q.keys, [("a", b'{"type":"BadSignature","message":""}')]))
     elif verb == "claim":
         q.claim("w2", 1)
     elif verb == "extend":

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from bide.command import Command
 from bide.errors import ScriptBug
-from bide.job import Claimed
-from bide.ops import manage
-from bide.ops.produce import Prepared
-from bide.payload.codec import Body, decode_body, encode_body
+from bide.model.job import Claimed
+from bide.model.payload.body import Body, decode_body, encode_body
+from bide.protocol.command import Command
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands.enqueue import Prepared
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe
 
 
@@ -77,23 +77,23 @@ def test_a_crashed_one_holds_until_it_has_failed(q: Probe) -> None:
 def test_a_job_that_is_taken_back_or_deleted_frees_its_key(q: Probe) -> None:
     for way in ("uk,f", "uk,s", f"uk,{3600 * SECOND}"):
         removals: list[Command[Any]] = [
-            manage.cancel(q.keys, ["a"], False),
-            manage.delete(q.keys, ["a"]),
-            manage.empty(q.keys, f"e{way[3]}"),
+            job_commands.cancel(q.keys, ["a"], False),
+            job_commands.delete(q.keys, ["a"]),
+            job_commands.empty(q.keys, f"e{way[3]}"),
         ]
         for remove in removals:
             assert call(q, "a", way) == ("new", "a"), (way, remove.script)
             q.run(remove)
-            q.run(manage.empty(q.keys, None))
+            q.run(job_commands.empty(q.keys, None))
             assert call(q, "b", way) == ("new", "b"), (way, remove.script)
-            q.run(manage.delete(q.keys, ["a", "b"]))
+            q.run(job_commands.delete(q.keys, ["a", "b"]))
 
 
 def test_what_is_deleted_frees_only_what_it_holds(q: Probe) -> None:
     call(q, "a", f"uk,{SECOND}")
     q.move(2)
     assert call(q, "b", f"uk,{60 * SECOND}") == ("new", "b")
-    q.run(manage.delete(q.keys, ["a"]))
+    q.run(job_commands.delete(q.keys, ["a"]))
     assert call(q, "c", f"uk,{60 * SECOND}") == ("kept", "b")
 
 
@@ -103,12 +103,12 @@ def test_an_expired_one_frees_its_key(q: Probe) -> None:
         q.move(2)
         assert q.taken() == []
         assert call(q, "b", way) == ("new", "b")
-        q.run(manage.delete(q.keys, ["a", "b"]))
+        q.run(job_commands.delete(q.keys, ["a", "b"]))
 
 
 def test_one_that_is_swept_by_a_claim_frees_its_key(q: Probe) -> None:
     call(q, "a", f"uk,{3600 * SECOND}")
-    q.run(manage.empty(q.keys, "e1"))
+    q.run(job_commands.empty(q.keys, "e1"))
     q.taken()
     assert call(q, "b", f"uk,{3600 * SECOND}") == ("new", "b")
 
@@ -313,15 +313,15 @@ def test_its_own_id_comes_before_its_key(q: Probe) -> None:
 def test_a_namesake_of_what_was_set_aside_is_new(q: Probe) -> None:
     for i, way in enumerate(("uk,f", f"uk,{3600 * SECOND}", f"d{SECOND},0")):
         call(q, "a", way)
-        q.run(manage.empty(q.keys, f"e{i}"))
+        q.run(job_commands.empty(q.keys, f"e{i}"))
         assert call(q, "a", way) == ("new", "a")
-        q.run(manage.delete(q.keys, ["a"]))
-        q.run(manage.empty(q.keys, None))
+        q.run(job_commands.delete(q.keys, ["a"]))
+        q.run(job_commands.empty(q.keys, None))
 
 
 def test_a_namesake_that_folds_leaves_nothing_of_what_was_set_aside(q: Probe) -> None:
     call(q, "b")
-    q.run(manage.empty(q.keys, "e1"))
+    q.run(job_commands.empty(q.keys, "e1"))
     assert [call(q, id) for id in "ab"] == [("new", "a"), ("kept", "a")]
     assert q.holding().ids == {"a"}
 
@@ -405,7 +405,7 @@ def test_what_cannot_be_read_holds_nothing(q: Probe) -> None:
     for odd in ("", "x", "a q 1", "a f x", "a -1 1"):
         q.raw.hset(q.keys["unique"], "u:k", odd)
         assert call(q, "a") == ("new", "a")
-        q.run(manage.delete(q.keys, ["a"]))
+        q.run(job_commands.delete(q.keys, ["a"]))
 
 
 def test_events_tell_of_jobs_and_of_due_times_that_moved(q: Probe) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from bide.errors import UsageError
-from bide.ops import inspect, manage
-from bide.ops.produce import Prepared
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands.enqueue import Prepared
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe
 
 
 def upcoming(q: Probe, within: float = 0, count: int = 50) -> list[str]:
-    command = inspect.upcoming(q.keys, round(within * SECOND), count)
+    command = job_commands.upcoming(q.keys, round(within * SECOND), count)
     return [id for id, _ in q.run(command)]
 
 
@@ -27,7 +27,7 @@ def test_in_due_order_over_all_priorities(q: Probe) -> None:
         "fourth": later(q, "fourth", 4),
         "second": later(q, "second", 2),
     }
-    found = q.run(inspect.upcoming(q.keys, 0, 50))
+    found = q.run(job_commands.upcoming(q.keys, 0, 50))
     assert [id for id, _ in found] == ["first", "second", "third", "fourth"]
     assert dict(found) == due
 
@@ -56,7 +56,7 @@ def test_only_so_far_ahead(q: Probe) -> None:
 
 def test_the_edge_belongs_to_what_lies_ahead(q: Probe) -> None:
     later(q, "a", 10)
-    command = inspect.upcoming(q.keys, 10 * SECOND, 50)
+    command = job_commands.upcoming(q.keys, 10 * SECOND, 50)
     reply = q.reply(command)
     assert command.parse(reply) == [("a", reply[3])]
     assert reply[3] <= reply[1] + 10 * SECOND
@@ -75,14 +75,14 @@ def test_nor_is_what_runs_has_ended_or_was_set_aside(q: Probe) -> None:
     later(q, "cancelled", 1)
     q.cancel("cancelled")
     later(q, "emptied", 1)
-    q.run(manage.empty(q.keys, "this"))
+    q.run(job_commands.empty(q.keys, "this"))
     assert upcoming(q) == []
 
 
 def test_retries_snoozes_and_suspects_are(q: Probe) -> None:
     q.settle(q.take("again"), "retry", f"+{3 * SECOND}")
     q.settle(q.take("snoozed"), "snooze", f"+{2 * SECOND}")
-    q.run(manage.reschedule(q.keys, ["again", "snoozed"], f"+{3600 * SECOND}"))
+    q.run(job_commands.reschedule(q.keys, ["again", "snoozed"], f"+{3600 * SECOND}"))
     q.add("suspect")
     for _ in range(2):
         q.claim("doomed")
@@ -94,20 +94,20 @@ def test_retries_snoozes_and_suspects_are(q: Probe) -> None:
 
 
 def test_a_paused_queue_shows_them_too(q: Probe) -> None:
-    q.run(manage.pause(q.keys))
+    q.run(job_commands.pause(q.keys))
     later(q, "a", 1)
     assert upcoming(q) == ["a"]
 
 
 def test_as_many_as_one_call_gives(q: Probe) -> None:
-    most = inspect.MAX_UPCOMING
+    most = job_commands.MAX_UPCOMING
     ids = [f"j{i:04}" for i in range(most + 50)]
     for i in range(0, len(ids), 250):
         q.add_many(*(Prepared(id, f"+{3600 * SECOND}", 5, BODY) for id in ids[i : i + 250]))
     assert upcoming(q, count=most) == ids[:most]
     for count in (-1, most + 1, True, 2.5):
         with pytest.raises(UsageError, match=f"is no page: give 0 to {most}"):
-            inspect.upcoming(q.keys, 0, count)  # type: ignore[arg-type]
+            job_commands.upcoming(q.keys, 0, count)  # type: ignore[arg-type]
 
 
 def test_looking_changes_nothing(q: Probe) -> None:

@@ -7,7 +7,7 @@ that the other parts are played.
 
 from __future__ import annotations
 
-from bide.ops import manage
+from bide.protocol.commands import jobs as job_commands
 from tests.conformance.probe import LEASE, SECOND, Probe
 
 GRACE = 50_000
@@ -205,7 +205,7 @@ def test_a_repeated_claim_is_not_armed(q: Probe) -> None:
 
 
 def test_a_paused_queue_is_kept_like_an_idle_one(q: Probe) -> None:
-    q.run(manage.pause(q.keys))
+    q.run(job_commands.pause(q.keys))
     q.add("a", when=f"+{SECOND}")
     claims = [q.claim(w) for w in ("w1", "w2", "w3")]
     assert claims[1].until_us == claims[1].now_us + HORIZON

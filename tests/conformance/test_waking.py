@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from bide.ops import manage
-from bide.ops.consume import Outcome
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands.worker import Outcome
 from tests.conformance.probe import LEASE, SECOND, Probe
 
 Make = Callable[[int], None]
@@ -96,8 +96,8 @@ def test_the_list_holds_one_hint_at_most(q: Probe) -> None:
     q.add("b")
     q.add("c", when=f"+{SECOND}")
     q.promote("c")
-    q.run(manage.pause(q.keys))
-    q.run(manage.resume(q.keys))
+    q.run(job_commands.pause(q.keys))
+    q.run(job_commands.resume(q.keys))
     assert q.hints() == 1
 
 
@@ -152,7 +152,7 @@ def test_cancel_and_delete_wake_nobody(q: Probe) -> None:
     q.add("a", "b")
     q.hear()
     q.cancel("a")
-    q.run(manage.delete(q.keys, ["b"]))
+    q.run(job_commands.delete(q.keys, ["b"]))
     assert q.hints() == 0
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bide.keys import keys_of
-from bide.ops import inspect, manage
-from bide.ops.produce import Prepared
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.keys import keys_of
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe
 from tests.faults.ear import Ear
 
@@ -15,7 +15,7 @@ ENDED = [("waiters", "a")]
 
 def test_a_watch_says_where_the_job_is_and_is_noted(q: Probe) -> None:
     q.add("a", when=f"+{SECOND}")
-    _ok, now, word = q.reply(inspect.watch(q.keys, "a", 30 * SECOND))
+    _ok, now, word = q.reply(job_commands.watch(q.keys, "a", 30 * SECOND))
     assert word == b"due"
     assert q.holding().waiters == {"a": now + 30 * SECOND}
     q.move(1)
@@ -37,7 +37,7 @@ def test_nobody_waits_for_what_has_ended(q: Probe, state: str) -> None:
 
 def test_one_that_was_set_aside_by_emptying_is_gone(q: Probe) -> None:
     q.add("a")
-    q.run(manage.empty(q.keys, "this"))
+    q.run(job_commands.empty(q.keys, "this"))
     assert q.watch("a") == "gone"
     assert q.holding().waiters == {}
 
@@ -198,7 +198,7 @@ def test_or_when_others_wait_though_nothing_ever_ends(q: Probe) -> None:
     for i in range(100):
         q.add(f"j{i:03}", when=f"+{3600 * SECOND}")
         q.watch(f"j{i:03}", 5)
-        q.run(manage.delete(q.keys, [f"j{i:03}"]))
+        q.run(job_commands.delete(q.keys, [f"j{i:03}"]))
     q.move(6)
     q.add("a", "b")
     q.watch("a")

@@ -17,8 +17,10 @@ from typing import Any
 import pytest
 import redis
 
-from bide import DelayQueue, Queue, aio, sync
-from bide.ops.produce import CHUNK
+from bide import DelayQueue, Queue
+from bide.client import aio
+from bide.client import blocking as sync
+from bide.protocol.commands.enqueue import CHUNK
 from tests.integration import jobs
 from tests.integration.workers import MODULES, at_work, burst, claims
 

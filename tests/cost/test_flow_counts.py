@@ -13,11 +13,12 @@ import pytest
 import redis
 
 from bide import Queue, Unique, debounce, fan_in, gather, throttle
-from bide.ids import new_id
-from bide.job import Claimed
-from bide.ops import consume, schedules
-from bide.ops.consume import Settle
-from bide.ops.produce import Prepared
+from bide.model.ids import new_id
+from bide.model.job import Claimed
+from bide.protocol.commands import schedules as schedule_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.commands.worker import Settle
 from tests.cost.test_counts import Meter, told
 from tests.integration import jobs
 
@@ -32,9 +33,9 @@ def work(queue: Queue, most: int = 100) -> int:
     worker = new_id()
     while True:
         settles = [Settle(job.id, job.token, "complete", "", b"") for job in held]
-        calls: list[Any] = [consume.settle(queue.keys, settles)] if settles else []
+        calls: list[Any] = [worker_commands.settle(queue.keys, settles)] if settles else []
         seq += 1
-        claim = consume.claim(queue.keys, worker, seq, most, LEASE, 0, 2)
+        claim = worker_commands.claim(queue.keys, worker, seq, most, LEASE, 0, 2)
         *_, got = queue._client.run_many([*calls, claim])
         held = got.jobs
         done += len(held)
@@ -148,7 +149,7 @@ def test_a_firing(queue: Queue, direct: redis.Redis, options: dict[str, Any], mo
     for n in range(100):
         queue.schedules.upsert(f"later-{n}", TASK, (n,), every="1h")
     queue.schedules.upsert("now", TASK, (1,), every="10s", missed="all", **options)
-    page = queue._client.run(schedules.read_schedules(queue.keys, ["now"]))
+    page = queue._client.run(schedule_commands.read_schedules(queue.keys, ["now"]))
     (first,) = page.schedules[0].times
     record = direct.hget(queue.keys["schedule"], "now")
     assert isinstance(record, bytes)
@@ -163,6 +164,6 @@ def test_a_firing(queue: Queue, direct: redis.Redis, options: dict[str, Any], mo
     seq = 0
     while queue.schedules.fetch("now").fired < 1_000:
         seq += 1
-        queue._client.run(consume.claim(queue.keys, "w2", seq, 0, LEASE, 1, 0))
+        queue._client.run(worker_commands.claim(queue.keys, "w2", seq, 0, LEASE, 1, 0))
     assert told("commands a firing", meter.read().total() / 1_000, most)
     assert seq == 50

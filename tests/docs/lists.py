@@ -18,8 +18,11 @@ from typing import Any, Final, get_args
 import click
 
 import bide
-from bide import config, folding, keys, rights, script, states, why
 from bide.cli.main import group
+from bide.client import acl, config
+from bide.model import dedup, job
+from bide.protocol import keys, scripts
+from bide.queue import explain
 from tests.docs.pages import ROOT
 
 MODULES: Final = (
@@ -190,10 +193,10 @@ def options(path: tuple[str, ...]) -> set[str]:
 # -- words
 
 
-STATES: Final = frozenset(str(state) for state in states.State)
-EVENTS: Final = frozenset(states.EVENTS)
-REASONS: Final = frozenset(get_args(why.Kind))
-ROLES: Final = frozenset(rights.ROLES)
+STATES: Final = frozenset(str(state) for state in job.State)
+EVENTS: Final = frozenset(job.EVENTS)
+REASONS: Final = frozenset(get_args(explain.Kind))
+ROLES: Final = frozenset(acl.ROLES)
 VARIABLES: Final = frozenset(config.VARIABLES)
 JOB_OPTIONS: Final = frozenset(bide.Options.__annotations__) | {*bide.TaskOptions.__annotations__}
 
@@ -207,10 +210,10 @@ def settings() -> set[str]:
 @cache
 def words() -> frozenset[str]:
     """Every word of these lists, and those that are stored, printed, sent or configured."""
-    found = {*public(), *every_attribute(), *every_parameter(), *dir(builtins), *script.names()}
+    found = {*public(), *every_attribute(), *every_parameter(), *dir(builtins), *scripts.names()}
     found |= {word for path in commands() for word in path}
-    found |= STATES | EVENTS | REASONS | ROLES | VARIABLES | {*states.TRANSITIONS}
-    found |= {*get_args(folding.Outcome), *bide.Body.__struct_fields__}
+    found |= STATES | EVENTS | REASONS | ROLES | VARIABLES | {*job.TRANSITIONS}
+    found |= {*get_args(dedup.Outcome), *bide.Body.__struct_fields__}
     found |= {*keys.LAYOUT, *keys.META, *keys.GLOBAL, *settings()}
     found |= {f"bide_jobs_{ended}_total" for ended in keys.META}
     for source in _SOURCES.rglob("*.py"):

@@ -17,9 +17,9 @@ import redis
 
 import bide
 from bide.cli.jobs import change
-from bide.keys import keys_of
-from bide.ops import consume
-from bide.ops.registry import About, Doing, heartbeat
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.queues import About, Doing, heartbeat
+from bide.protocol.keys import keys_of
 from tests.docs.names import passages
 from tests.docs.pages import ROOT
 from tests.integration.console import bide as command
@@ -67,7 +67,7 @@ def url(one_url: str) -> Iterator[str]:
     about = About("host", 1, ["mail"], doing=[Doing("mail", "x", "x:later", 1)])
     queue._client.run(heartbeat(keys_of(None, "bide"), "worker.1", about))
     queue.enqueue("x:held", job_id="held")
-    queue._client.run(consume.claim(queue.keys, "worker.1", 1, 1, 60_000_000, 0))
+    queue._client.run(worker_commands.claim(queue.keys, "worker.1", 1, 1, 60_000_000, 0))
     yield one_url
     queue.close()
 

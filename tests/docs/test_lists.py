@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 import bide
-from bide.states import EVENTS
+from bide.model.job import EVENTS
 from tests.docs import lists
 from tests.docs.pages import PAGES, ROOT, Step, code_of, steps
 

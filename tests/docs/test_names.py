@@ -76,7 +76,7 @@ OTHERS: Final[dict[str, tuple[str, ...]]] = {
     "docs/howto/timeouts.md": ("requests.get",),
     "docs/howto/tracing.md": (
         *("messaging.system", "messaging.destination.name"),
-        *("bide.task", "bide.attempt", "bide.redelivered", "bide.lateness"),
+        *("bide.tasks.task", "bide.attempt", "bide.redelivered", "bide.lateness"),
     ),
     "docs/howto/web.md": ("current_app", "TestCase", "django.tasks", "app.app_context"),
     "docs/reference/wire.md": ("Decimal",),

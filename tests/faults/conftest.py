@@ -14,9 +14,9 @@ from typing import Any, Protocol, TypeVar
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from bide import aio, sync
-from bide.command import Command
+from bide.client import aio, blocking
 from bide.embedded import Server
+from bide.protocol.command import Command
 from tests.faults.crew import Crew
 
 T = TypeVar("T")
@@ -59,12 +59,12 @@ class Awaited:
 
 @pytest.fixture(params=["sync", "aio"])
 def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
-    clients: list[sync.Client | Awaited] = []
+    clients: list[blocking.Client | Awaited] = []
     with start_blocking_portal("asyncio") as portal:
 
         def start(url: str, **options: Any) -> Executor:
             if request.param == "sync":
-                clients.append(sync.Client(url, **options))
+                clients.append(blocking.Client(url, **options))
             else:
                 clients.append(Awaited(portal, url, **options))
             return clients[-1]

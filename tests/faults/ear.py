@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import redis
 
-from bide.keys import Keys
+from bide.protocol.keys import Keys
 
 CHANNELS = ("asked", "waiters")
 _END = "that is all"

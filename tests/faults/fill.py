@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import redis
 
-from bide.keys import Keys
+from bide.protocol.keys import Keys
 
 _DUE = """
 local now, first, count = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])

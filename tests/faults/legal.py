@@ -15,13 +15,12 @@ from typing import Any
 
 import redis
 
-from bide.job import RunRecord
-from bide.keys import DUE_SETS, LAYOUT, PREFIX, keys_of
-from bide.notes import read_notes
-from bide.payload.codec import decode_body, decode_result
-from bide.payload.items import decode_item, is_item
-from bide.schedule import Schedule
-from bide.terms import Terms
+from bide.model.constraints import Terms
+from bide.model.history import read_notes
+from bide.model.job import RunRecord
+from bide.model.payload.body import decode_body, decode_item, decode_result, is_item
+from bide.model.schedule import Schedule
+from bide.protocol.keys import DUE_SETS, LAYOUT, PREFIX, keys_of
 
 _SETS = ("blocked", "active", "completed", "failed", "cancelled")
 _ASIDE = ("asked", "waiters", "expiring", "schedules", "order", "held", "turns", "edges")

@@ -7,7 +7,7 @@ from typing import Any
 
 import redis
 
-from bide.keys import Keys
+from bide.protocol.keys import Keys
 
 
 def members(client: redis.Redis, key: str, start: int = 0, stop: int = -1) -> list[str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from bide.keys import keys_of
-from bide.ops import fsck, schedules
-from bide.ops.schedules import Draft
-from bide.payload.codec import Body, encode_body
-from bide.payload.recast import of_schedule
-from bide.schedule import MOST_AT, Missed, Timing
+from bide.model.payload.body import Body, encode_body, of_schedule
+from bide.model.schedule import MOST_AT, Missed, Timing
+from bide.protocol.commands import fsck as fsck_commands
+from bide.protocol.commands import schedules as schedule_commands
+from bide.protocol.commands.schedules import Draft
+from bide.protocol.keys import keys_of
 
 KEYS = keys_of("mail")
 MANY = 10_000
@@ -28,7 +28,7 @@ def time_schedules(full: Any) -> None:
 
     def put(name: str, timing: Timing, body: bytes = BODY) -> None:
         given = draft(name, timing, body=body)
-        full.client.run(schedules.set_schedule(KEYS, given))
+        full.client.run(schedule_commands.set_schedule(KEYS, given))
 
     for name, timing in (("cron", cron), ("moments", moments), ("every", every)):
         put(name, timing)
@@ -39,23 +39,26 @@ def time_schedules(full: Any) -> None:
     full.direct.zadd(KEYS["schedules"], dict.fromkeys(names, 1))
 
     def change() -> None:
-        page = full.client.run(schedules.read_schedules(KEYS, ["cron", "moments"]))
-        full.client.run(schedules.refills(KEYS, page)[0])
+        page = full.client.run(schedule_commands.read_schedules(KEYS, ["cron", "moments"]))
+        full.client.run(schedule_commands.refills(KEYS, page)[0])
         for name in ("moments", "n1"):
-            full.client.run(schedules.pause_schedule(KEYS, name, True))
-            full.client.run(schedules.pause_schedule(KEYS, name, False))
+            full.client.run(schedule_commands.pause_schedule(KEYS, name, True))
+            full.client.run(schedule_commands.pause_schedule(KEYS, name, False))
             full.seq += 1
-            full.client.run(schedules.run_schedule(KEYS, name, f"{name}@{full.seq}"))
+            full.client.run(schedule_commands.run_schedule(KEYS, name, f"{name}@{full.seq}"))
         put("new", moments)
-        full.client.run(schedules.remove_schedules(KEYS, ["new"]))
+        full.client.run(schedule_commands.remove_schedules(KEYS, ["new"]))
 
     def check() -> None:
         full.direct.hdel(KEYS["scheduled"], *names[-200:])
-        for part in fsck.SCHEDULES:
-            full.client.run(fsck.look_at_schedules(KEYS, part, fsck.BEGIN, True))
+        for part in fsck_commands.SCHEDULES:
+            full.client.run(fsck_commands.look_at_schedules(KEYS, part, fsck_commands.BEGIN, True))
 
     full.time("fire what is due of many", lambda: full.claim(0))
-    full.time("read schedules", lambda: full.client.run(schedules.read_page(KEYS, fsck.BEGIN)))
+    full.time(
+        "read schedules",
+        lambda: full.client.run(schedule_commands.read_page(KEYS, fsck_commands.BEGIN)),
+    )
     full.time("change schedules", change)
     full.time("check schedules", check)
     large = encode_body(Body("app:task", ["x" * 900_000]))

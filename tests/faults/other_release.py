@@ -16,15 +16,15 @@ MARK = b"\x07"
 
 _CHANGES = [
     ("version.py", 'VERSION: Final = "', 'VERSION: Final = "9'),
-    ("keys.py", "SCHEMA: Final = 1", "SCHEMA: Final = 2"),
-    ("payload/codec.py", "NEWEST: Final = 1", "NEWEST: Final = 2"),
+    ("protocol/keys.py", "SCHEMA: Final = 1", "SCHEMA: Final = 2"),
+    ("model/payload/body.py", "NEWEST: Final = 1", "NEWEST: Final = 2"),
     (
-        "payload/codec.py",
+        "model/payload/body.py",
         "    needs: Annotated",
         "    mode: str | None = None\n    needs: Annotated",
     ),
     (
-        "payload/codec.py",
+        "model/payload/body.py",
         "    codec: Codec = _MARKED.get(data[0]",
         "    data = data.removeprefix(b'\\x07')\n    codec: Codec = _MARKED.get(data[0]",
     ),

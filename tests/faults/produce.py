@@ -10,8 +10,8 @@ import sys
 from datetime import UTC, datetime
 
 from bide import Queue, Retry
-from bide.config import override
-from bide.script import TEST_CLOCK
+from bide.client.config import override
+from bide.protocol.scripts import TEST_CLOCK
 
 TASK = "tests.faults.jobs:listed"
 

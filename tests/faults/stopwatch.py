@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import redis
 
-from bide import sync
-from bide.calls import Call
-from bide.connections import Connections, Posted
-from bide.script import load, names
+from bide.client import blocking
+from bide.client.execute import Call
+from bide.client.pool import Connections, Posted
+from bide.protocol.scripts import load, names
 
 SLOW_US: Final = 500
 """Scripts that take less are not in the log."""
@@ -52,7 +52,7 @@ class Stopwatch:
         self._began = 0
         self._trips: dict[str, list[int]] = {}
 
-    def look_at(self, client: sync.Client) -> None:
+    def look_at(self, client: blocking.Client) -> None:
         """Time what this client runs from now on; it has not run anything yet."""
         pool = client._redis.connection_pool
         client._connections[client.url] = _Timed(

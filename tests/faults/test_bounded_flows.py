@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
-from bide.ops import edges, fsck, inspect, manage, produce
-from bide.ops.produce import Prepared
-from bide.payload.codec import Body, encode_body
+from bide.model.payload.body import Body, encode_body
+from bide.protocol.commands import dependencies as dependency_commands
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import fsck as fsck_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands.enqueue import Prepared
 from tests.faults.legal import assert_legal
 from tests.faults.look import members
 from tests.faults.test_bounded_scripts import KEYS, MOST_US, OF_FLOWS, Full, hollow
@@ -42,7 +45,7 @@ def test_no_script_takes_long_however_many_wait(hollow: Full) -> None:
         n = next(number)
         parents = [f"p{n}-{i:05}" for i in range(WIDE)]
         enqueue_all(hollow.client, KEYS, [*plain(*parents), after(f"z{n}", *parents)])
-        (seen,) = run(inspect.fetch(KEYS, [f"z{n}"]))
+        (seen,) = run(job_commands.fetch(KEYS, [f"z{n}"]))
         assert seen is not None
         assert seen.awaits == WIDE
         assert work(hollow) == WIDE + 1
@@ -51,7 +54,7 @@ def test_no_script_takes_long_however_many_wait(hollow: Full) -> None:
         n = next(number)
         children = [after(f"c{n}-{i:05}", f"a{n}") for i in range(WIDE)]
         enqueue_all(hollow.client, KEYS, [*plain(f"a{n}"), *children])
-        assert run(edges.children(KEYS, f"a{n}", 20)).total == WIDE
+        assert run(dependency_commands.children(KEYS, f"a{n}", 20)).total == WIDE
         end(f"a{n}")
         while hollow.direct.zcard(KEYS["blocked"]):
             hollow.settle(hollow.claim(), "complete")
@@ -60,33 +63,35 @@ def test_no_script_takes_long_however_many_wait(hollow: Full) -> None:
     def remote() -> None:
         n = next(number)
         children = [(f"{{other}}c{i:05}", f"r{n}") for i in range(WIDE)]
-        run(produce.enqueue(KEYS, plain(f"r{n}")))
-        for i in range(0, WIDE, produce.CHUNK):
-            run(edges.attend(KEYS, children[i : i + produce.CHUNK]))
+        run(enqueue_commands.enqueue(KEYS, plain(f"r{n}")))
+        for i in range(0, WIDE, enqueue_commands.CHUNK):
+            run(dependency_commands.attend(KEYS, children[i : i + enqueue_commands.CHUNK]))
         work(hollow)
         done: list[str] = []
-        while letters := run(edges.post(KEYS, "-", done)):
+        while letters := run(dependency_commands.post(KEYS, "-", done)):
             done = [letter.stored for letter in letters]
 
     def hear() -> None:
         n = next(number)
         ids = [f"h{n}-{i:05}" for i in range(WIDE // 10)]
         waits = [after(id, "{other}far", "{other}near") for id in ids]
-        for i in range(0, len(ids), edges.MOST_POST):
-            run(produce.enqueue(KEYS, waits[i : i + edges.MOST_POST]))
-        cursor = fsck.BEGIN
-        while (step := run(fsck.look_at_edges(KEYS, cursor, False))).cursor != fsck.BEGIN:
+        for i in range(0, len(ids), dependency_commands.MOST_POST):
+            run(enqueue_commands.enqueue(KEYS, waits[i : i + dependency_commands.MOST_POST]))
+        cursor = fsck_commands.BEGIN
+        while (
+            step := run(fsck_commands.look_at_edges(KEYS, cursor, False))
+        ).cursor != fsck_commands.BEGIN:
             cursor = step.cursor
         for parent in ("{other}far", "{other}near"):
-            for i in range(0, len(ids), edges.MOST_POST):
-                some = ids[i : i + edges.MOST_POST]
-                run(edges.hear(KEYS, [(id, parent, "C") for id in some]))
+            for i in range(0, len(ids), dependency_commands.MOST_POST):
+                some = ids[i : i + dependency_commands.MOST_POST]
+                run(dependency_commands.hear(KEYS, [(id, parent, "C") for id in some]))
         assert work(hollow) == len(ids)
 
     hollow.time("fan-in", fan_in)
     hollow.time("fan-out", lambda: fan_out(lambda id: work(hollow)))
-    hollow.time("cancelled", lambda: fan_out(lambda id: run(manage.cancel(KEYS, [id]))))
-    hollow.time("deleted", lambda: fan_out(lambda id: run(manage.delete(KEYS, [id]))))
+    hollow.time("cancelled", lambda: fan_out(lambda id: run(job_commands.cancel(KEYS, [id]))))
+    hollow.time("deleted", lambda: fan_out(lambda id: run(job_commands.delete(KEYS, [id]))))
     hollow.time("elsewhere", remote)
     hollow.time("heard", hear)
     for what, us in hollow.timings.items():

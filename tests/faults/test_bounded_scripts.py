@@ -19,30 +19,23 @@ from typing import Any
 import pytest
 import redis
 
-from bide import Queue, sync
-from bide.command import Command
+from bide import Queue
+from bide.client import blocking
 from bide.embedded import Server
-from bide.ids import new_id
-from bide.job import Claimed
-from bide.keys import DEFAULT_PRIORITY, keys_of
-from bide.ops import (
-    ahead,
-    consume,
-    fsck,
-    groups,
-    holders,
-    inspect,
-    listen,
-    manage,
-    produce,
-    registry,
-)
-from bide.ops.consume import Said, Settle
-from bide.payload.codec import Body
-from bide.payload.items import MAX_DATA, encode_item
-from bide.retention import Retention
-from bide.script import names
-from bide.worker.saying import MAX_BYTES as MAX_SAID_BYTES
+from bide.model.ids import new_id
+from bide.model.job import Claimed
+from bide.model.limits import Retention
+from bide.model.payload.body import MAX_DATA, Body, encode_item
+from bide.protocol.command import Command
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import fsck as fsck_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import queues as queue_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.worker import Said, Settle
+from bide.protocol.keys import DEFAULT_PRIORITY, keys_of
+from bide.protocol.scripts import names
+from bide.worker.notes import MAX_BYTES as MAX_SAID_BYTES
 from tests.conftest import BINARIES
 from tests.faults import other_release
 from tests.faults.fill import fill, fill_groups
@@ -82,7 +75,7 @@ class Full:
         self.direct = redis.Redis.from_url(url)
         self.pid: int = self.direct.info("server")["process_id"]
         self.stopwatch = Stopwatch(self.direct, self.pid)
-        self.client = sync.Client(url)
+        self.client = blocking.Client(url)
         self.queue = Queue("mail", url=url)
         for client in (self.client, self.queue._client):
             self.stopwatch.look_at(client)
@@ -108,9 +101,9 @@ class Full:
                 break
         self.timings |= {f"{what}: {name}": max(us) for name, us in least.items()}
 
-    def claim(self, count: int = consume.MAX_CLAIM, again: bool = False) -> list[Claimed]:
+    def claim(self, count: int = worker_commands.MAX_CLAIM, again: bool = False) -> list[Claimed]:
         self.seq += not again
-        return self.client.run(consume.claim(KEYS, "w", self.seq, count, LEASE_US, 0)).jobs
+        return self.client.run(worker_commands.claim(KEYS, "w", self.seq, count, LEASE_US, 0)).jobs
 
     def settle(self, jobs: Sequence[Claimed], *rest: Any) -> None:
         settles = [Settle(job.id, job.token, *rest) for job in jobs]
@@ -118,8 +111,8 @@ class Full:
         replies = [self.client.run(call) for call in settle_calls(KEYS, settles)]
         assert [word for words in replies for word in words] == ["ok"] * len(jobs)
 
-    def enqueue(self, jobs: Sequence[produce.Prepared]) -> None:
-        self.client.run(produce.enqueue(KEYS, jobs))
+    def enqueue(self, jobs: Sequence[enqueue_commands.Prepared]) -> None:
+        self.client.run(enqueue_commands.enqueue(KEYS, jobs))
 
     def stuff(self, ids: Sequence[str]) -> None:
         """Give jobs all the notes that they may have."""
@@ -153,8 +146,8 @@ def full(hollow: Full) -> Full:
     return hollow
 
 
-def some(count: int = produce.CHUNK) -> list[produce.Prepared]:
-    return [produce.prepare(Body("app:task", (i,)), priority=i % 10) for i in range(count)]
+def some(count: int = enqueue_commands.CHUNK) -> list[enqueue_commands.Prepared]:
+    return [enqueue_commands.prepare(Body("app:task", (i,)), priority=i % 10) for i in range(count)]
 
 
 def test_what_fills_the_queue_is_legal(one_url: str, direct: redis.Redis) -> None:
@@ -193,8 +186,8 @@ def test_no_step_of_an_upgrade_takes_long(tmp_path: Path, hollow: Full) -> None:
     steps = f"""
 import time
 from bide import sync
-from bide.keys import keys_of
-from bide.ops import manage
+from bide.protocol.keys import keys_of
+from bide.protocol.commands import manage
 client = sync.Client({hollow.client.url!r})
 processor = {processor_of(hollow.pid)}
 for target in (2, 1):
@@ -231,58 +224,66 @@ def _time_listening(full: Full) -> None:
     """From here on someone listens, so that every other script tells all that it may."""
 
     def hold() -> str:
-        return full.client.run(listen.listen(KEYS, new_id(), "-", 10**12)).after
+        return full.client.run(job_commands.listen(KEYS, new_id(), "-", 10**12)).after
 
     for _ in range(100):
         hold()
     opened = hold().partition("-")[0]
     full.time("listen", hold)
-    full.time("listen again", lambda: full.client.run(listen.listen(KEYS, "a", f"{opened}-0")))
+    full.time(
+        "listen again", lambda: full.client.run(job_commands.listen(KEYS, "a", f"{opened}-0"))
+    )
 
 
 def _time_reading(full: Full) -> None:
-    most = inspect.MAX_PAGE
+    most = job_commands.MAX_PAGE
     full.time("counts", full.queue.counts)
-    to_come = [produce.prepare(Body("app:task"), 3600, priority=i % 10) for i in range(10 * most)]
+    to_come = [
+        enqueue_commands.prepare(Body("app:task"), 3600, priority=i % 10) for i in range(10 * most)
+    ]
     full.queue.enqueue_many(to_come)
-    full.time("upcoming", lambda: full.queue.upcoming(inspect.MAX_UPCOMING))
-    widest = ahead.timeline(KEYS, 3_600_000_000, ahead.MOST_STRETCHES, offset_us=-7_200_000_000)
+    full.time("upcoming", lambda: full.queue.upcoming(job_commands.MAX_UPCOMING))
+    widest = job_commands.timeline(
+        KEYS, 3_600_000_000, job_commands.MOST_STRETCHES, offset_us=-7_200_000_000
+    )
     full.time("timeline", lambda: full.client.run(widest))
-    ever = ahead.between(KEYS, 0, 2**50, DUE // 2, inspect.MAX_PAGE)
+    ever = job_commands.between(KEYS, 0, 2**50, DUE // 2, job_commands.MAX_PAGE)
     full.time("between", lambda: full.client.run(ever))
-    full.time("ahead", lambda: full.client.run(inspect.ahead(KEYS, range(1, 33))))
-    full.time("minutes", lambda: full.client.run(inspect.minutes(KEYS, 1499, 1500)))
-    full.time("watch", lambda: full.client.run(inspect.watch(KEYS, to_come[0].id, 1)))
+    full.time("ahead", lambda: full.client.run(job_commands.ahead(KEYS, range(1, 33))))
+    full.time("minutes", lambda: full.client.run(job_commands.minutes(KEYS, 1499, 1500)))
+    full.time("watch", lambda: full.client.run(job_commands.watch(KEYS, to_come[0].id, 1)))
     for state in ("waiting", "active", "completed"):
         full.time(f"a page of the {state}", partial(full.queue.jobs, state, count=most))
     deep = DUE * 9 // 10
     full.time("a page far down", lambda: full.queue.jobs("waiting", start=deep, count=most))
     ids = full.ids(KEYS["failed"], 2 * most)
     full.time("fetch_many", lambda: full.queue.fetch_many(ids))
-    full.time("workers", lambda: full.client.run(registry.workers(keys_of(None))))
-    full.time("holders", lambda: full.client.run(holders.holders(KEYS, registry.MOST_DOING)))
-    full.time("queues", lambda: full.client.run(registry.queues(keys_of(None))))
+    full.time("workers", lambda: full.client.run(queue_commands.workers(keys_of(None))))
+    full.time(
+        "holders", lambda: full.client.run(queue_commands.holders(KEYS, queue_commands.MOST_DOING))
+    )
+    full.time("queues", lambda: full.client.run(queue_commands.queues(keys_of(None))))
 
 
 def _time_producing(full: Full) -> None:
     full.time("enqueue", lambda: full.enqueue(some()))
     same = some()
     full.time("enqueue again", lambda: full.enqueue(same))
-    full.time("enqueue_many", lambda: full.queue.enqueue_many(some(3 * produce.CHUNK)))
+    full.time("enqueue_many", lambda: full.queue.enqueue_many(some(3 * enqueue_commands.CHUNK)))
     full.time("place", lambda: full.enqueue([job._replace(terms="x=+1") for job in some()]))
     _time_folding(full)
     everywhere = keys_of(None)
-    full.time("register", lambda: full.client.run(registry.register(everywhere, ["mail"])))
-    full.time("unregister", lambda: full.client.run(registry.unregister(everywhere, ["low"])))
+    full.time("register", lambda: full.client.run(queue_commands.register(everywhere, ["mail"])))
+    full.time("unregister", lambda: full.client.run(queue_commands.unregister(everywhere, ["low"])))
 
 
 def _time_folding(full: Full) -> None:
     """Under keys that nobody holds, or that others do; and items for jobs that are nearly full."""
 
-    def calls(way: str, key: str) -> list[produce.Prepared]:
+    def calls(way: str, key: str) -> list[enqueue_commands.Prepared]:
         return [
             job._replace(terms=f"k={key or job.id} f={way}", priority=0)
-            for job in some(produce.CHUNK_FOLDED)
+            for job in some(enqueue_commands.CHUNK_FOLDED)
         ]
 
     def fold(way: str, key: str = "") -> None:
@@ -295,7 +296,9 @@ def _time_folding(full: Full) -> None:
         full.time(f"{kind}, of one key", partial(fold, way, "one"))
     way = f"g{hour},0,10000"
     full.time("gathered", partial(fold, way, "small"))
-    large = produce.prepare(Body("app:task", ("x" * 900_000,)))._replace(terms=f"k=large f={way}")
+    large = enqueue_commands.prepare(Body("app:task", ("x" * 900_000,)))._replace(
+        terms=f"k=large f={way}"
+    )
 
     def nearly_full() -> None:
         full.enqueue([large._replace(id=new_id()), *calls(way, "large")])
@@ -309,7 +312,7 @@ def _time_consuming(full: Full) -> None:
     full.time("claim one", lambda: full.claim(1))
     held = full.claim()
     tokens = [(job.id, job.token) for job in held]
-    full.time("extend", lambda: full.client.run(consume.extend(KEYS, LEASE_US, tokens)))
+    full.time("extend", lambda: full.client.run(worker_commands.extend(KEYS, LEASE_US, tokens)))
     full.time("complete", lambda: full.settle(full.claim(), "complete", "", RESULT))
     full.time("fail", lambda: full.settle(full.claim(), "fail", "", ERROR))
     full.time("retry", lambda: full.settle(full.claim(), "retry", "+0", ERROR))
@@ -320,35 +323,40 @@ def _time_consuming(full: Full) -> None:
     full.time("settle again", lambda: full.settle(held, "complete", "", RESULT))
     _time_noting(full)
     _time_popping(full)
-    full.time("leave", lambda: full.client.run(consume.leave(KEYS, "w")))
-    about = registry.About("host", 1, ["mail"], "auto", 1, 1, "0")
-    beat = registry.heartbeat(keys_of(None), "w", about)
-    full.time("stop", lambda: full.client.run(registry.stop(keys_of(None), ["w"])))
+    full.time("leave", lambda: full.client.run(worker_commands.leave(KEYS, "w")))
+    about = queue_commands.About("host", 1, ["mail"], "auto", 1, 1, "0")
+    beat = queue_commands.heartbeat(keys_of(None), "w", about)
+    full.time("stop", lambda: full.client.run(queue_commands.stop(keys_of(None), ["w"])))
     full.time("heartbeat", lambda: full.client.run(beat))
 
 
 def _time_popping(full: Full) -> None:
     """Data, first in the queue; and jobs in its place, whose notes are full."""
 
-    def pop(count: int = consume.MAX_POP, again: bool = False) -> consume.Popped:
+    def pop(count: int = worker_commands.MAX_POP, again: bool = False) -> worker_commands.Popped:
         full.seq += not again
-        return full.client.run(consume.pop(KEYS, "w", full.seq, count, 0))
+        return full.client.run(worker_commands.pop(KEYS, "w", full.seq, count, 0))
 
     def data() -> None:
         body = encode_item({"user": 1})
-        items = [produce.Prepared(new_id(), "+0", 9, body) for _ in range(consume.MAX_POP)]
+        items = [
+            enqueue_commands.Prepared(new_id(), "+0", 9, body)
+            for _ in range(worker_commands.MAX_POP)
+        ]
         full.enqueue(items)
         long_ago = dict.fromkeys([item.id for item in items], 1_000_000_000_000_001)
         full.direct.zadd(KEYS.names["due"][0], long_ago)
 
     def popped() -> None:
         data()
-        assert len(pop().bodies) == consume.MAX_POP
+        assert len(pop().bodies) == worker_commands.MAX_POP
 
     full.time("pop", popped)
     full.time("repeated pop", lambda: pop(again=True))
-    ids = pop(again=True).ids[: consume.MAX_NOTED]
-    full.time("refuse", lambda: full.client.run(consume.refuse(KEYS, [(id, ERROR) for id in ids])))
+    ids = pop(again=True).ids[: worker_commands.MAX_NOTED]
+    full.time(
+        "refuse", lambda: full.client.run(worker_commands.refuse(KEYS, [(id, ERROR) for id in ids]))
+    )
 
     def refused() -> None:
         full.stuff(full.ids(KEYS.names["due"][0], 50))
@@ -363,13 +371,13 @@ def _time_groups(full: Full) -> None:
     run = full.client.run
     fill_groups(full.direct, KEYS, GROUPED, 1)
     fill_groups(full.direct, KEYS, 5 * GROUPS, GROUPS)
-    most = manage.CHUNK
+    most = job_commands.MOST_CHANGED
 
     def place() -> None:
-        ids = [new_id() for _ in range(produce.TERMS_CHUNK)]
+        ids = [new_id() for _ in range(enqueue_commands.TERMS_CHUNK)]
         run(
-            produce.enqueue(
-                KEYS, [produce.Prepared(i, "+0", 9, b"{}", terms=f"g={i}") for i in ids]
+            enqueue_commands.enqueue(
+                KEYS, [enqueue_commands.Prepared(i, "+0", 9, b"{}", terms=f"g={i}") for i in ids]
             )
         )
 
@@ -388,15 +396,17 @@ def _time_groups(full: Full) -> None:
     full.time(
         "fetch of groups", lambda: full.queue.fetch_many(full.ids(KEYS.names["due"][-1], 500))
     )
-    full.time("groups", lambda: run(groups.page(KEYS, groups.BEGIN)))
+    full.time("groups", lambda: run(queue_commands.page(KEYS, queue_commands.BEGIN)))
     full.time("group_configure", full.queue.group("large").pause)
-    full.time("move of groups", lambda: change(lambda ids: manage.reschedule(KEYS, ids, "+0")))
-    full.time("cancel of groups", lambda: change(lambda ids: manage.cancel(KEYS, ids)))
-    full.time("delete of groups", lambda: change(lambda ids: manage.delete(KEYS, ids)))
-    for part in fsck.GROUPS:
+    full.time(
+        "move of groups", lambda: change(lambda ids: job_commands.reschedule(KEYS, ids, "+0"))
+    )
+    full.time("cancel of groups", lambda: change(lambda ids: job_commands.cancel(KEYS, ids)))
+    full.time("delete of groups", lambda: change(lambda ids: job_commands.delete(KEYS, ids)))
+    for part in fsck_commands.GROUPS:
         full.time(
             f"check {part}",
-            lambda: run(fsck.look_at_groups(KEYS, part, fsck.BEGIN, True)),  # noqa: B023
+            lambda: run(fsck_commands.look_at_groups(KEYS, part, fsck_commands.BEGIN, True)),  # noqa: B023
         )
 
 
@@ -408,11 +418,11 @@ def _time_checking(full: Full) -> None:
     """Some steps through each key, with repairs of jobs without a body, or that no set lists."""
     everywhere = keys_of(None)
 
-    def walk(step: Callable[[str], Command[fsck.Step]], most: int = 5) -> None:
-        cursor = fsck.BEGIN
+    def walk(step: Callable[[str], Command[fsck_commands.Step]], most: int = 5) -> None:
+        cursor = fsck_commands.BEGIN
         for _ in range(most):
             cursor = full.client.run(step(cursor)).cursor
-            if cursor == fsck.BEGIN:
+            if cursor == fsck_commands.BEGIN:
                 return
 
     def corrupt() -> None:
@@ -422,21 +432,25 @@ def _time_checking(full: Full) -> None:
 
     def jobs() -> None:
         corrupt()
-        for part, level in fsck.JOBS:
+        for part, level in fsck_commands.JOBS:
             walk(partial(_look_at, part, level))
 
-    for part in (fsck.TYPES, *fsck.BESIDE):
+    for part in (fsck_commands.TYPES, *fsck_commands.BESIDE):
         full.time(
             f"check {part}",
-            lambda: walk(lambda cursor: fsck.look_beside(KEYS, part, cursor, True)),  # noqa: B023
+            lambda: walk(lambda cursor: fsck_commands.look_beside(KEYS, part, cursor, True)),  # noqa: B023
         )
     full.time("check jobs", jobs)
-    full.time("check queues", lambda: walk(lambda c: fsck.look_at_queues(everywhere, c, True)))
-    full.time("check workers", lambda: walk(lambda c: fsck.look_at_workers(everywhere, c, True)))
+    full.time(
+        "check queues", lambda: walk(lambda c: fsck_commands.look_at_queues(everywhere, c, True))
+    )
+    full.time(
+        "check workers", lambda: walk(lambda c: fsck_commands.look_at_workers(everywhere, c, True))
+    )
 
 
-def _look_at(part: str, level: int, cursor: str) -> Command[fsck.Step]:
-    return fsck.look_at_jobs(KEYS, part, level, cursor, True)
+def _look_at(part: str, level: int, cursor: str) -> Command[fsck_commands.Step]:
+    return fsck_commands.look_at_jobs(KEYS, part, level, cursor, True)
 
 
 def _time_large_bodies(full: Full) -> None:
@@ -445,7 +459,9 @@ def _time_large_bodies(full: Full) -> None:
 
     def pop() -> None:
         full.seq += 1
-        popped = full.client.run(consume.pop(KEYS, "w", full.seq, consume.MAX_POP, 0))
+        popped = full.client.run(
+            worker_commands.pop(KEYS, "w", full.seq, worker_commands.MAX_POP, 0)
+        )
         assert (len(popped.bodies), popped.more) == (1, True)
 
     def claim() -> None:
@@ -455,20 +471,24 @@ def _time_large_bodies(full: Full) -> None:
 
     ids = [new_id() for _ in range(LARGE)]
     for id in ids:
-        full.enqueue([produce.Prepared(id, "+0", 9, body)])
+        full.enqueue([enqueue_commands.Prepared(id, "+0", 9, body)])
         full.direct.hset(KEYS["results"], id, body)
 
     def fetch() -> None:
-        found = full.client.run(inspect.fetch(KEYS, ids[: inspect.CHUNK]))
-        assert [job and job.raw_result for job in found] == [body] * inspect.CHUNK
+        found = full.client.run(job_commands.fetch(KEYS, ids[: job_commands.CHUNK]))
+        assert [job and job.raw_result for job in found] == [body] * job_commands.CHUNK
 
     full.time("fetch large jobs", fetch)
     full.time("claim of large bodies", claim)
     full.time("pop of large bodies", pop)
-    full.time("check large bodies", lambda: full.client.run(_look_at("jobs", 0, fsck.BEGIN)))
+    full.time(
+        "check large bodies", lambda: full.client.run(_look_at("jobs", 0, fsck_commands.BEGIN))
+    )
     full.direct.delete(KEYS["results"])  # from here on, these are all there are
     full.direct.hset(KEYS["results"], mapping=dict.fromkeys(ids, body))
-    full.time("check large results", lambda: full.client.run(_look_at("results", 0, fsck.BEGIN)))
+    full.time(
+        "check large results", lambda: full.client.run(_look_at("results", 0, fsck_commands.BEGIN))
+    )
 
 
 def _time_noting(full: Full) -> None:
@@ -483,15 +503,15 @@ def _time_noting(full: Full) -> None:
 
     def note(jobs: Sequence[Claimed], count: int) -> None:
         said = [line._replace(id=job.id, token=job.token) for job in jobs] * count
-        full.client.run(consume.note(KEYS, said))
+        full.client.run(worker_commands.note(KEYS, said))
 
-    held = claimed()[: consume.MAX_NOTED]
+    held = claimed()[: worker_commands.MAX_NOTED]
     full.time("a note of each", lambda: note(held, 1))
     full.time(
         "all the notes of a round trip",
-        lambda: note(held, MAX_SAID_BYTES // (2_000 * consume.MAX_NOTED)),
+        lambda: note(held, MAX_SAID_BYTES // (2_000 * worker_commands.MAX_NOTED)),
     )
-    talkative = [job.id for job in claimed()[: inspect.CHUNK]]
+    talkative = [job.id for job in claimed()[: job_commands.CHUNK]]
     full.time("fetch full jobs", lambda: full.queue.fetch_many(talkative))
     full.time("errors of full jobs", lambda: full.settle(claimed(), "retry", "+0", error))
 
@@ -499,28 +519,28 @@ def _time_noting(full: Full) -> None:
 def _time_managing(full: Full) -> None:
     lowest = KEYS.names["due"][9]
     run = full.client.run
-    most = manage.CHUNK
+    most = job_commands.MOST_CHANGED
 
     def revive(key: str) -> None:
         ids = full.ids(key, most)
-        assert {moved.word for moved in run(manage.retry(KEYS, ids, "+0"))} == {"ok"}
+        assert {moved.word for moved in run(job_commands.retry(KEYS, ids, "+0"))} == {"ok"}
 
     def move() -> None:
         ids = full.ids(lowest, most)
-        run(manage.reschedule(KEYS, ids, "+3600000000"))
-        run(manage.promote(KEYS, ids))
+        run(job_commands.reschedule(KEYS, ids, "+3600000000"))
+        run(job_commands.promote(KEYS, ids))
 
     full.time("move to and fro", move)
     for state in ("completed", "failed", "cancelled"):
         full.time(f"retry {state}", partial(revive, KEYS[state]))
-    full.time("ask", lambda: run(manage.cancel(KEYS, [job.id for job in full.claim(most)])))
-    full.time("begin", lambda: run(registry.begin(KEYS)))
-    full.time("upgrade", lambda: run(manage.upgrade(KEYS, 1, "0")))
-    full.time("configure", lambda: run(manage.configure(KEYS, Retention())))
-    full.time("limit", lambda: run(manage.limit(KEYS, "900000 1000000 900000", "none")))
-    full.time("forget", lambda: run(manage.forget(KEYS)))
-    full.time("cancel", lambda: run(manage.cancel(KEYS, full.ids(lowest, most))))
-    full.time("delete", lambda: run(manage.delete(KEYS, full.ids(KEYS["cancelled"], most))))
+    full.time("ask", lambda: run(job_commands.cancel(KEYS, [job.id for job in full.claim(most)])))
+    full.time("begin", lambda: run(queue_commands.begin(KEYS)))
+    full.time("upgrade", lambda: run(job_commands.upgrade(KEYS, 1, "0")))
+    full.time("configure", lambda: run(job_commands.configure(KEYS, Retention())))
+    full.time("limit", lambda: run(job_commands.limit(KEYS, "900000 1000000 900000", "none")))
+    full.time("forget", lambda: run(job_commands.forget(KEYS)))
+    full.time("cancel", lambda: run(job_commands.cancel(KEYS, full.ids(lowest, most))))
+    full.time("delete", lambda: run(job_commands.delete(KEYS, full.ids(KEYS["cancelled"], most))))
     full.time("pause", full.queue.pause)
     full.time("resume", full.queue.resume)
 
@@ -528,7 +548,7 @@ def _time_managing(full: Full) -> None:
 def _time_emptying(full: Full) -> None:
     def begin_again() -> None:
         """The first step; what it set aside is put back in its place."""
-        run(manage.empty(KEYS, new_id()))
+        run(job_commands.empty(KEYS, new_id()))
         for due, trash in zip(KEYS.names["due"], KEYS.names["trash"], strict=False):
             if full.direct.exists(trash):
                 full.direct.rename(trash, due)
@@ -536,16 +556,16 @@ def _time_emptying(full: Full) -> None:
 
     run = full.client.run
     full.time("empty", begin_again)
-    run(manage.empty(KEYS, new_id()))
-    full.time("sweep", lambda: run(manage.empty(KEYS, None)))
+    run(job_commands.empty(KEYS, new_id()))
+    full.time("sweep", lambda: run(job_commands.empty(KEYS, None)))
     full.time("enqueue what is in the trash", lambda: full.enqueue(_namesakes(full)))
-    full.enqueue(some(3 * produce.CHUNK))
+    full.enqueue(some(3 * enqueue_commands.CHUNK))
     full.time("claim, and sweep", full.claim)
 
 
-def _namesakes(full: Full) -> list[produce.Prepared]:
+def _namesakes(full: Full) -> list[enqueue_commands.Prepared]:
     """Jobs that have the ids of what was set aside to be deleted."""
     trash = KEYS.names["trash"][9 - DEFAULT_PRIORITY]
-    ids = full.ids(trash, produce.CHUNK)
-    assert len(ids) == produce.CHUNK
-    return [produce.prepare(Body("app:task"), job_id=id) for id in ids]
+    ids = full.ids(trash, enqueue_commands.CHUNK)
+    assert len(ids) == enqueue_commands.CHUNK
+    return [enqueue_commands.prepare(Body("app:task"), job_id=id) for id in ids]

@@ -11,13 +11,15 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from bide import sync
-from bide.job import Claimed
-from bide.keys import keys_of
-from bide.ops import consume, inspect, produce
-from bide.ops.consume import Settle
-from bide.payload.codec import Body
-from bide.script import TEST_CLOCK
+from bide.client import blocking
+from bide.model.job import Claimed
+from bide.model.payload.body import Body
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.worker import Settle
+from bide.protocol.keys import keys_of
+from bide.protocol.scripts import TEST_CLOCK
 from tests.faults.legal import Holding, assert_legal
 from tests.faults.verbs import enqueue_all
 
@@ -32,7 +34,7 @@ class World:
     """A server whose clock can jump, and workers that live on their own monotonic time."""
 
     def __init__(self, url: str, direct: redis.Redis) -> None:
-        self.client = sync.Client(url, clock=TEST_CLOCK)
+        self.client = blocking.Client(url, clock=TEST_CLOCK)
         self.direct = direct
         self.lived = 0.0  # seconds of the workers' own time
         self._jump = 0.0
@@ -53,16 +55,18 @@ class World:
         self.direct.hset(KEYS["meta"], "test_offset_us", offset)
 
     def add(self, count: int, delay: float = 0.0) -> list[str]:
-        jobs = [produce.prepare(Body("app:task"), delay) for _ in range(count)]
+        jobs = [enqueue_commands.prepare(Body("app:task"), delay) for _ in range(count)]
         return [receipt.id for receipt in enqueue_all(self.client, KEYS, jobs)]
 
-    def claim(self, worker: str, count: int = 500) -> consume.Claim:
+    def claim(self, worker: str, count: int = 500) -> worker_commands.Claim:
         seq = self._seqs[worker] = self._seqs.get(worker, 0) + 1
-        return self.client.run(consume.claim(KEYS, worker, seq, count, round(LEASE * 1e6), 0))
+        return self.client.run(
+            worker_commands.claim(KEYS, worker, seq, count, round(LEASE * 1e6), 0)
+        )
 
     def extend(self, jobs: list[Claimed]) -> None:
         tokens = [(job.id, job.token) for job in jobs]
-        extend = consume.extend(KEYS, round(LEASE * 1e6), tokens)
+        extend = worker_commands.extend(KEYS, round(LEASE * 1e6), tokens)
         assert self.client.run(extend) == ["ok"] * len(jobs)
 
     def work(self, worker: str, seconds: float) -> dict[str, float]:
@@ -105,7 +109,7 @@ def test_a_jump_forward_takes_no_job_from_a_worker_that_lives(world: World) -> N
     world.extend(held)
     assert world.work("other", LEASE / 2) == {}
     settles = [Settle(job.id, job.token, "complete") for job in held]
-    assert world.client.run(consume.settle(KEYS, settles)) == ["ok"] * 50
+    assert world.client.run(worker_commands.settle(KEYS, settles)) == ["ok"] * 50
     assert world.holding().total("reclaimed") == 0
 
 
@@ -126,7 +130,7 @@ def test_what_falls_due_in_a_jump_forward_runs_and_the_jump_is_told(world: World
     (id,) = world.add(1, delay=60)
     world.jump(HOUR)
     assert world.work("w", SLACK).keys() == {id}
-    assert world.client.run(inspect.counts(KEYS)).gap_us >= (HOUR - 5) * 1e6
+    assert world.client.run(job_commands.counts(KEYS)).gap_us >= (HOUR - 5) * 1e6
 
 
 def test_a_small_step_forward_is_no_jump(world: World) -> None:
@@ -157,7 +161,7 @@ def test_after_a_jump_backward_a_worker_that_lives_keeps_its_jobs(world: World) 
         assert world.work("other", LEASE / 3) == {}
         world.extend(held)
     settles = [Settle(job.id, job.token, "complete") for job in held]
-    assert world.client.run(consume.settle(KEYS, settles)) == ["ok"] * 50
+    assert world.client.run(worker_commands.settle(KEYS, settles)) == ["ok"] * 50
 
 
 def test_tokens_grow_across_a_jump_backward(world: World) -> None:
@@ -169,7 +173,7 @@ def test_tokens_grow_across_a_jump_backward(world: World) -> None:
     (after,) = world.holding().records.values()
     assert after.token > before.token
     late = Settle(before.id, before.token, "complete")
-    assert world.client.run(consume.settle(KEYS, [late])) == ["lost"]
+    assert world.client.run(worker_commands.settle(KEYS, [late])) == ["lost"]
 
 
 @pytest.mark.parametrize("count", [1, 100])
@@ -199,7 +203,7 @@ def test_after_a_jump_backward_no_worker_counts_as_idle_that_has_not_said_so_sin
     world.work("gone", 1)
     world.jump(-HOUR)
     world.work("other", SLACK)
-    assert world.client.run(inspect.counts(KEYS)).idle_workers == 1
+    assert world.client.run(job_commands.counts(KEYS)).idle_workers == 1
 
 
 def test_a_job_due_now_wakes_the_workers_after_a_jump_backward(world: World) -> None:

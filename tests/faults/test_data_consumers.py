@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from bide import AsyncDelayQueue, DelayQueue
-from bide.keys import keys_of
+from bide.protocol.keys import keys_of
 from tests.faults.eventually import PATIENCE, eventually
 from tests.faults.legal import assert_legal
 from tests.faults.look import end_leases

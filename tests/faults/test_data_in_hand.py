@@ -12,8 +12,8 @@ import pytest
 import redis
 
 from bide import AsyncDelayQueue, DelayQueue, ServerUnavailable, State
-from bide.delay_queue import core
-from bide.keys import keys_of
+from bide.protocol.keys import keys_of
+from bide.queue.delay import core
 from tests.faults.eventually import eventually
 from tests.faults.proxy import Proxy
 from tests.faults.witness import Witness

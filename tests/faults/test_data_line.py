@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from bide import DelayQueue, ServerUnavailable
-from bide.keys import keys_of
+from bide.protocol.keys import keys_of
 from tests.faults.legal import assert_legal
 from tests.faults.proxy import Proxy
 from tests.integration.piles import open_pile

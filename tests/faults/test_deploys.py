@@ -12,10 +12,10 @@ import pytest
 import redis
 
 from bide import Queue, TooOld
-from bide.keys import keys_of
-from bide.ops import consume
-from bide.ops.consume import Settle
-from bide.ops.produce import Prepared
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.commands.worker import Settle
+from bide.protocol.keys import keys_of
 from tests.faults import other_release
 from tests.faults.crew import JOBS, ROOT, Crew
 from tests.faults.eventually import PATIENCE, eventually
@@ -69,8 +69,8 @@ class Later:
 _PRELUDE = f"""
 import os
 from bide import Queue
-from bide.ops import consume, manage
-from bide.ops.consume import Settle
+from bide.protocol.commands import consume, manage
+from bide.protocol.commands.worker import Settle
 queue = Queue("mail")
 KEYS, run, seq = queue.keys, queue._run, iter(range(1, 10**6))
 def upgrade(target, cursor="0"):
@@ -92,12 +92,12 @@ def have_results(queue: Queue, count: int) -> list[str]:
     jobs = queue.enqueue_many([queue.prepare(QUICK) for _ in range(count)])
     claimed = []
     for seq in range(1, 100):
-        claimed += queue._run(consume.claim(KEYS, "w0", seq, 250, 10_000_000, 0)).jobs
+        claimed += queue._run(worker_commands.claim(KEYS, "w0", seq, 250, 10_000_000, 0)).jobs
         if len(claimed) == count:
             break
     for i in range(0, count, 100):
         settles = [Settle(c.id, c.token, "complete", "", b"42") for c in claimed[i : i + 100]]
-        queue._run(consume.settle(KEYS, settles))
+        queue._run(worker_commands.settle(KEYS, settles))
     return [job.id for job in jobs]
 
 

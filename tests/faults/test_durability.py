@@ -10,18 +10,10 @@ from typing import Any
 import pytest
 import redis
 
-from bide import (
-    AsyncDelayQueue,
-    AsyncQueue,
-    CannotConfirm,
-    DelayQueue,
-    Queue,
-    Unconfirmed,
-    durability,
-    testing,
-)
+from bide import AsyncDelayQueue, AsyncQueue, CannotConfirm, DelayQueue, Queue, Unconfirmed, testing
 from bide.embedded import Server
-from bide.keys import keys_of
+from bide.model import options
+from bide.protocol.keys import keys_of
 from tests.conftest import BINARIES
 from tests.faults.eventually import eventually
 from tests.faults.legal import assert_legal
@@ -52,7 +44,7 @@ def frozen(two: Pair) -> Iterator[None]:
     two.freeze()
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(durability, "CONFIRM_MS", 300)
+            patch.setattr(options, "CONFIRM_MS", 300)
             yield
     finally:
         two.thaw()
@@ -285,7 +277,7 @@ def test_the_disk(name: str, tmp_server: Callable[..., Server]) -> None:
 def test_a_disk_that_is_left_to_the_system_does_not_confirm(
     tmp_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(durability, "CONFIRM_MS", 300)
+    monkeypatch.setattr(options, "CONFIRM_MS", 300)
     server = tmp_server(binary=BINARIES["valkey"], persist=True, extra=("--appendfsync", "no"))
     queue = Queue("mail", url=server.url)
     with pytest.raises(Unconfirmed, match="appendfsync"):

@@ -15,11 +15,12 @@ from anyio.from_thread import start_blocking_portal
 
 from bide import AsyncQueue, Event, Queue
 from bide.embedded import Server
-from bide.events import read_event
-from bide.job import Claimed
-from bide.keys import keys_of
-from bide.ops import consume, listen, manage
-from bide.ops.consume import Said, Settle
+from bide.model.events import read_event
+from bide.model.job import Claimed
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.worker import Said, Settle
+from bide.protocol.keys import keys_of
 from tests.faults.eventually import PATIENCE
 from tests.faults.proxy import Proxy
 from tests.faults.test_lost_replies import KEYS, Line, jobs, line, take
@@ -177,24 +178,24 @@ def test_a_listener_that_was_killed_goes_on_where_it_was(one_url: str) -> None:
 def test_a_lost_reply_tells_nothing_twice(line: Line) -> None:
     """The executor repeats each verb until it has an answer."""
     for _ in line.each_round():
-        line.good.run(listen.listen(KEYS, "audit", "-"))
+        line.good.run(job_commands.listen(KEYS, "audit", "-"))
         line.arm()
         prepared = jobs(6)
         ids = [receipt.id for receipt in enqueue_all(line.bad, KEYS, prepared)]
         held: list[Claimed] = take(line.bad, 4).jobs
         said = [Said(job.id, job.token, "P", b'[0.5,""]') for job in held]
-        line.bad.run(consume.note(KEYS, said))
+        line.bad.run(worker_commands.note(KEYS, said))
         settles = [
             Settle(held[0].id, held[0].token, "complete"),
             Settle(held[1].id, held[1].token, "retry", "+0"),
             Settle(held[2].id, held[2].token, "fail"),
             Settle(held[3].id, held[3].token, "snooze", "+0"),
         ]
-        line.bad.run(consume.settle(KEYS, settles))
-        line.bad.run(manage.cancel(KEYS, ids[4:5]))
-        line.bad.run(manage.retry(KEYS, ids[:1], "+60000000"))
-        line.bad.run(manage.promote(KEYS, ids[:1]))
-        line.bad.run(manage.delete(KEYS, ids[2:3]))
+        line.bad.run(worker_commands.settle(KEYS, settles))
+        line.bad.run(job_commands.cancel(KEYS, ids[4:5]))
+        line.bad.run(job_commands.retry(KEYS, ids[:1], "+60000000"))
+        line.bad.run(job_commands.promote(KEYS, ids[:1]))
+        line.bad.run(job_commands.delete(KEYS, ids[2:3]))
         assert empty_all(line.bad, KEYS) == 4
         entries: Any = line.direct.xrange(keys_of("mail")["events"])
         told = [read_event(id.decode(), fields[b"e"]) for id, fields in entries]
@@ -222,7 +223,7 @@ def test_a_callback_goes_on_when_the_server_is_back(
     queue = Queue("mail", url=server.url, patience=0)
     got: list[Event] = []
     told, gap, added = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    log = logging.getLogger("bide.events")
+    log = logging.getLogger("bide.model.events")
     handler = logging.Handler()
     monkeypatch.setattr(handler, "emit", lambda record: told.set())
     log.addHandler(handler)

@@ -12,16 +12,19 @@ from typing import Any
 import pytest
 import redis
 
-from bide import Queue, aio, sync
-from bide.command import Command
+from bide import Queue
+from bide.client import aio, blocking
 from bide.errors import BideError, ServerUnavailable
-from bide.keys import Keys, keys_of
-from bide.ops import adding, consume, inspect, produce
-from bide.ops.consume import Settle
-from bide.ops.produce import Prepared
-from bide.payload.codec import Body, encode_body
-from bide.script import TEST_CLOCK
-from bide.worker.postman import Postman
+from bide.model.payload.body import Body, encode_body
+from bide.protocol.command import Command
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.commands.worker import Settle
+from bide.protocol.keys import Keys, keys_of
+from bide.protocol.scripts import TEST_CLOCK
+from bide.worker.relay import Postman
 from tests.faults.crew import JOBS, Crew
 from tests.faults.eventually import eventually
 from tests.faults.legal import assert_legal
@@ -43,7 +46,7 @@ class Stage:
 
     def __init__(self, url: str, direct: redis.Redis) -> None:
         self.url, self.direct = url, direct
-        self.client = sync.Client(url, clock=TEST_CLOCK)
+        self.client = blocking.Client(url, clock=TEST_CLOCK)
         self.seq = 0
         self.ran: list[str] = []
 
@@ -59,11 +62,11 @@ class Stage:
         """Claim, and complete what is due; whether there is something for the post."""
         while True:
             self.seq += 1
-            claim = self.client.run(consume.claim(keys, "w", self.seq, 10, LEASE_US, 0))
+            claim = self.client.run(worker_commands.claim(keys, "w", self.seq, 10, LEASE_US, 0))
             self.ran += [job.id for job in claim.jobs]
             settles = [Settle(job.id, job.token, "complete") for job in claim.jobs]
             if settles:
-                self.client.run(consume.settle(keys, settles))
+                self.client.run(worker_commands.settle(keys, settles))
             elif not claim.more:
                 return claim.post
 
@@ -90,7 +93,7 @@ class Stage:
             self.pass_time(31)
 
     def state(self, keys: Keys, id: str) -> str | None:
-        (seen,) = self.client.run(inspect.fetch(keys, [id]))
+        (seen,) = self.client.run(job_commands.fetch(keys, [id]))
         return seen and str(seen.state)
 
 
@@ -139,15 +142,15 @@ def test_a_producer_that_dies_leaves_nothing_that_waits(stage: Stage, parents_en
     outcomes = set()
     for steps in range(8):
         stage.clear()
-        local = [f"p{i:03}" for i in range(produce.CHUNK + 5)]
+        local = [f"p{i:03}" for i in range(enqueue_commands.CHUNK + 5)]
         enqueue_all(stage.client, MAIL, [job(id) for id in local])
         enqueue_all(stage.client, OTHER, [job("far")])
-        placing = adding.Placing(MAIL, job("z", *local, "{other}far"), ())
+        placing = enqueue_commands.Placing(MAIL, job("z", *local, "{other}far"), ())
         if (begun := cut(placing.begin(), steps)) is not None:
             stage.client.run(begun._replace(parse=lambda reply: None))
         if not parents_end:
             stage.pass_time(31)
-            stage.client.run(consume.claim(MAIL, "looks", 1, 0, LEASE_US, 0))
+            stage.client.run(worker_commands.claim(MAIL, "looks", 1, 0, LEASE_US, 0))
         stage.settle_down()
         for name in ("mail", "other"):
             holding = assert_legal(stage.direct, name)
@@ -202,8 +205,8 @@ def test_an_enqueue_across_queues_adds_its_job_once_whatever_is_lost(line: Line)
     for _ in line.each_round():
         rounds += 1
         enqueue_all(line.good, OTHER, [job("a"), job("b")])
-        claim = line.good.run(consume.claim(OTHER, "w", 1, 1, LEASE_US, 0))
-        line.good.run(consume.settle(OTHER, [Settle("a", claim.jobs[0].token, "complete")]))
+        claim = line.good.run(worker_commands.claim(OTHER, "w", 1, 1, LEASE_US, 0))
+        line.good.run(worker_commands.settle(OTHER, [Settle("a", claim.jobs[0].token, "complete")]))
         line.arm()
         (receipt,) = enqueue_all(line.bad, MAIL, [job("z", "{other}a", "{other}b")])
         assert receipt.id == "z"
@@ -214,7 +217,7 @@ def test_an_enqueue_across_queues_adds_its_job_once_whatever_is_lost(line: Line)
 
 
 def test_one_that_waits_for_many_is_added_once_whatever_is_lost(line: Line) -> None:
-    parents = [f"p{i:03}" for i in range(2 * produce.CHUNK + 7)]
+    parents = [f"p{i:03}" for i in range(2 * enqueue_commands.CHUNK + 7)]
     for _ in line.each_round():
         enqueue_all(line.good, MAIL, [job(id) for id in parents])
         line.arm()
@@ -254,9 +257,9 @@ def test_what_comes_while_the_post_is_out_is_delivered_too(stage: Stage) -> None
     """A letter that is written when the letters before it have just been read."""
     enqueue_all(stage.client, OTHER, [job("a"), job("b")])
     enqueue_all(stage.client, MAIL, [job("z", "{other}a"), job("y", "{other}b")])
-    claim = stage.client.run(consume.claim(OTHER, "w", 1, 2, LEASE_US, 0))
+    claim = stage.client.run(worker_commands.claim(OTHER, "w", 1, 2, LEASE_US, 0))
     a, b = (Settle(job.id, job.token, "complete") for job in claim.jobs)
-    stage.client.run(consume.settle(OTHER, [a]))
+    stage.client.run(worker_commands.settle(OTHER, [a]))
 
     ended: list[Settle] = []
     postmen: list[Postman] = []
@@ -268,8 +271,8 @@ def test_what_comes_while_the_post_is_out_is_delivered_too(stage: Stage) -> None
             replies = await super().attempt_many(commands)
             if commands[0].script == "hear" and not ended:
                 ended.append(b)
-                await self.run(consume.settle(OTHER, [b]))
-                claim = await self.run(consume.claim(OTHER, "w", 2, 0, LEASE_US, 0))
+                await self.run(worker_commands.settle(OTHER, [b]))
+                claim = await self.run(worker_commands.claim(OTHER, "w", 2, 0, LEASE_US, 0))
                 assert claim.post
                 postmen[0].deliver(OTHER)
             return replies

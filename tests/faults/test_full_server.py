@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 import redis
 
-from bide import CannotConfirm, CannotSave, Queue, ServerFull, sync
+from bide import CannotConfirm, CannotSave, Queue, ServerFull
+from bide.client import blocking
 from bide.embedded import Server
-from bide.keys import keys_of
-from bide.ops import consume, inspect, manage, produce
-from bide.ops.consume import Settle
-from bide.payload.codec import Body
-from bide.payload.items import encode_item
-from bide.retention import Retention
+from bide.model.limits import Retention
+from bide.model.payload.body import Body, encode_item
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.worker import Settle
+from bide.protocol.keys import keys_of
 from tests.conftest import BINARIES
 from tests.faults.crew import JOBS, Crew
 from tests.faults.eventually import eventually
@@ -34,7 +36,7 @@ class Tank:
     def __init__(self, url: str) -> None:
         self.url = url
         self.direct = redis.Redis.from_url(url)
-        self.client = sync.Client(url)
+        self.client = blocking.Client(url)
         self.queue = Queue("mail", url=url)
         self.queue.counts()
 
@@ -68,15 +70,15 @@ def tank(request: pytest.FixtureRequest, tmp_server: Callable[..., Server]) -> I
     tank.close()
 
 
-def prepared(count: int) -> list[produce.Prepared]:
-    return [produce.prepare(Body(f"{JOBS}:padded", (BIG,))) for _ in range(count)]
+def prepared(count: int) -> list[enqueue_commands.Prepared]:
+    return [enqueue_commands.prepare(Body(f"{JOBS}:padded", (BIG,))) for _ in range(count)]
 
 
 def test_an_enqueue_is_refused_whole_and_changes_nothing(tank: Tank) -> None:
     ids = tank.fill()
     before = assert_legal(tank.direct, "mail")
     assert before.due.keys() == ids
-    for count in (1, 20, produce.CHUNK, 2 * produce.CHUNK + 7):
+    for count in (1, 20, enqueue_commands.CHUNK, 2 * enqueue_commands.CHUNK + 7):
         with pytest.raises(ServerFull, match="maxmemory"):
             tank.queue.enqueue_many(prepared(count))
         assert hold(tank.direct, "mail") == before
@@ -86,26 +88,26 @@ def test_an_enqueue_is_refused_whole_and_changes_nothing(tank: Tank) -> None:
 def test_a_call_that_would_fold_is_refused_whole_too(tank: Tank, way: str) -> None:
     policy = f"k=k f={way}"
     (first,) = [job._replace(terms=policy) for job in prepared(1)]
-    tank.client.run(produce.enqueue(KEYS, [first]))
+    tank.client.run(enqueue_commands.enqueue(KEYS, [first]))
     tank.fill()
     before = hold(tank.direct, "mail")
     others = [job._replace(terms=policy) for job in prepared(3)]
     new = [job._replace(terms=policy.replace("k=k", "k=new")) for job in prepared(1)]
     for calls in (new, [*others, *new]) if way == "uk,f" else (others, new, [*others, *new]):
         with pytest.raises(ServerFull, match="maxmemory"):
-            tank.client.run(produce.enqueue(KEYS, calls))
+            tank.client.run(enqueue_commands.enqueue(KEYS, calls))
         assert hold(tank.direct, "mail") == before
 
 
 def test_what_was_taken_can_be_settled_in_every_way(tank: Tank) -> None:
     tank.fill()
     run = tank.client.run
-    claim = run(consume.claim(KEYS, "w", 1, 50, LEASE_US, 0))
+    claim = run(worker_commands.claim(KEYS, "w", 1, 50, LEASE_US, 0))
     assert len(claim.jobs) == 50
     tokens = [(job.id, job.token) for job in claim.jobs]
-    assert run(consume.extend(KEYS, LEASE_US, tokens)) == ["ok"] * 50
+    assert run(worker_commands.extend(KEYS, LEASE_US, tokens)) == ["ok"] * 50
     error = b'{"type":"ValueError","message":"' + b"x" * 2_000 + b'"}'
-    outcomes: list[tuple[consume.Outcome, str, bytes]] = [
+    outcomes: list[tuple[worker_commands.Outcome, str, bytes]] = [
         ("complete", "", b'"' + b"x" * 5_000 + b'"'),
         ("fail", "", error),
         ("retry", "+60000000", error),
@@ -115,7 +117,7 @@ def test_what_was_taken_can_be_settled_in_every_way(tank: Tank) -> None:
     for i, (outcome, when, data) in enumerate(outcomes):
         batch = claim.jobs[i * 10 : i * 10 + 10]
         settles = [Settle(job.id, job.token, outcome, when, data) for job in batch]
-        assert run(consume.settle(KEYS, settles)) == ["ok"] * 10
+        assert run(worker_commands.settle(KEYS, settles)) == ["ok"] * 10
         assert_legal(tank.direct, "mail")
     holding = assert_legal(tank.direct, "mail")
     assert holding.sets["active"] == {}
@@ -123,13 +125,13 @@ def test_what_was_taken_can_be_settled_in_every_way(tank: Tank) -> None:
 
 
 def test_data_can_be_popped(tank: Tank) -> None:
-    data = [produce.Prepared(f"a-{n:02}", "+0", 9, encode_item(n)) for n in range(20)]
-    tank.client.run(produce.enqueue(KEYS, data))
+    data = [enqueue_commands.Prepared(f"a-{n:02}", "+0", 9, encode_item(n)) for n in range(20)]
+    tank.client.run(enqueue_commands.enqueue(KEYS, data))
     tank.fill()
-    popped = tank.client.run(consume.pop(KEYS, "c", 1, 20, 0))
+    popped = tank.client.run(worker_commands.pop(KEYS, "c", 1, 20, 0))
     assert popped.bodies == [encode_item(n) for n in range(20)]
     before = assert_legal(tank.direct, "mail")
-    popped = tank.client.run(consume.pop(KEYS, "c", 2, 5, 0))
+    popped = tank.client.run(worker_commands.pop(KEYS, "c", 2, 5, 0))
     assert (popped.bodies, popped.refused, popped.astray) == ([], 0, True), "only jobs are left"
     holding = assert_legal(tank.direct, "mail")
     assert holding.total("completed") == 20
@@ -139,8 +141,8 @@ def test_data_can_be_popped(tank: Tank) -> None:
 def test_what_waits_can_be_moved_cancelled_deleted_and_emptied(tank: Tank) -> None:
     first, second, third, *_ = sorted(tank.fill())
     run = tank.client.run
-    assert run(manage.reschedule(KEYS, [first], "+60000000"))[0].word == "ok"
-    assert run(manage.promote(KEYS, [first]))[0].word == "ok"
+    assert run(job_commands.reschedule(KEYS, [first], "+60000000"))[0].word == "ok"
+    assert run(job_commands.promote(KEYS, [first]))[0].word == "ok"
     assert tank.queue.cancel(second)
     assert tank.queue.fetch(third).delete()
     tank.queue.pause()
@@ -155,14 +157,14 @@ def test_what_waits_can_be_moved_cancelled_deleted_and_emptied(tank: Tank) -> No
 def test_what_runs_can_be_asked_to_end_and_what_has_ended_retried(tank: Tank) -> None:
     tank.fill()
     run = tank.client.run
-    jobs = run(consume.claim(KEYS, "w", 1, 30, LEASE_US, 0)).jobs
+    jobs = run(worker_commands.claim(KEYS, "w", 1, 30, LEASE_US, 0)).jobs
     ids = [job.id for job in jobs]
     asked = ids[:10]
     assert tank.queue.cancel_many(asked) == ["asked"] * 10
-    assert [run(inspect.watch(KEYS, id, LEASE_US)) for id in ids] == ["active"] * 30
+    assert [run(job_commands.watch(KEYS, id, LEASE_US)) for id in ids] == ["active"] * 30
     settles = [Settle(job.id, job.token, "fail", "+60000000") for job in jobs[10:]]
     settles += [Settle(job.id, job.token, "retry", "+60000000") for job in jobs[:10]]
-    assert run(consume.settle(KEYS, settles)) == ["ok"] * 30
+    assert run(worker_commands.settle(KEYS, settles)) == ["ok"] * 30
     assert assert_legal(tank.direct, "mail").sets["cancelled"].keys() == set(asked)
     tank.queue.configure(retention=Retention(count=5))
     assert tank.queue.retry_many(ids) == ["ok"] * 30
@@ -182,9 +184,9 @@ def test_what_jobs_say_of_themselves_is_refused_and_they_run_on(tank: Tank, crew
 def test_expired_leases_are_reclaimed(tank: Tank) -> None:
     tank.fill()
     run = tank.client.run
-    dead = run(consume.claim(KEYS, "dead", 1, 10, 1, 0)).jobs
+    dead = run(worker_commands.claim(KEYS, "dead", 1, 10, 1, 0)).jobs
     assert len(dead) == 10
-    again = run(consume.claim(KEYS, "w", 1, 500, LEASE_US, 0)).jobs
+    again = run(worker_commands.claim(KEYS, "w", 1, 500, LEASE_US, 0)).jobs
     assert {job.id for job in dead} <= {job.id for job in again}
     assert assert_legal(tank.direct, "mail").total("reclaimed") == 10
 

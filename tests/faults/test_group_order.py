@@ -16,9 +16,10 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bide.job import Claimed
-from bide.ops import groups, manage
-from bide.ops.produce import Prepared
+from bide.model.job import Claimed
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import queues as queue_commands
+from bide.protocol.commands.enqueue import Prepared
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe, open_executor
 from tests.faults.legal import assert_legal
 
@@ -92,16 +93,16 @@ class World:
         if verb == "reschedule":
             self.q.reschedule(id, f"+{7 * SECOND}")
         elif verb == "delete":
-            self.q.run(manage.delete(self.q.keys, [id]))
+            self.q.run(job_commands.delete(self.q.keys, [id]))
         else:
             getattr(self.q, verb)(id)
 
     def pause(self, name: str, paused: int) -> None:
-        self.q.run(groups.configure(self.q.keys, name, paused=bool(paused)))
+        self.q.run(queue_commands.configure(self.q.keys, name, paused=bool(paused)))
         (self.paused.add if paused else self.paused.discard)(name)
 
     def empty(self, _: str, __: int) -> None:
-        self.q.run(manage.empty(self.q.keys, f"e{self.q.now}"))
+        self.q.run(job_commands.empty(self.q.keys, f"e{self.q.now}"))
 
     def move(self, _: str, seconds: int) -> None:
         self.q.move(seconds)

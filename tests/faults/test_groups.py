@@ -5,7 +5,7 @@ from __future__ import annotations
 import redis
 
 from bide import Queue
-from bide.keys import keys_of
+from bide.protocol.keys import keys_of
 from tests.faults.crew import JOBS, Crew
 from tests.faults.eventually import eventually
 from tests.faults.legal import assert_legal

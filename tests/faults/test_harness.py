@@ -9,10 +9,10 @@ import redis
 from redis.retry import Retry
 
 from bide import Queue
-from bide.connection import options
-from bide.keys import keys_of
-from bide.ops import consume
-from bide.sync import Client
+from bide.client.blocking import Client
+from bide.client.url import options
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.keys import keys_of
 from tests.faults.conftest import Connect
 from tests.faults.legal import assert_legal
 from tests.faults.proxy import Proxy
@@ -117,7 +117,7 @@ def test_an_illegal_state_is_called_so(one_url: str, direct: redis.Redis, compla
     queue.enqueue("app:task", job_id="job")
     queue.close()
     client = Client(one_url)
-    client.run(consume.claim(KEYS, "w", 1, 1, 60_000_000, 0))
+    client.run(worker_commands.claim(KEYS, "w", 1, 1, 60_000_000, 0))
     client.close()
     assert assert_legal(direct, "mail").where("job") == "active"
     ILLEGAL[complaint](direct, "job")
@@ -127,5 +127,5 @@ def test_an_illegal_state_is_called_so(one_url: str, direct: redis.Redis, compla
 
 def test_both_executors_are_tested(connect: Connect, one_url: str, direct: redis.Redis) -> None:
     client = connect(one_url)
-    client.run(consume.claim(KEYS, "w", 1, 1, 60_000_000, 0))
+    client.run(worker_commands.claim(KEYS, "w", 1, 1, 60_000_000, 0))
     assert direct.zcard(KEYS["keep"]) == 1

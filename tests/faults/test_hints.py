@@ -8,7 +8,7 @@ from typing import Any, cast
 import redis
 
 from bide import Queue
-from bide.keys import keys_of
+from bide.protocol.keys import keys_of
 from tests.faults.crew import JOBS, Crew
 from tests.faults.eventually import eventually
 from tests.faults.look import calls, scores

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from bide import Queue
-from bide.keys import keys_of
+from bide.protocol.keys import keys_of
 from tests.faults.crew import JOBS, Crew, WorkerProcess
 from tests.faults.eventually import eventually
 from tests.faults.ledger import Line

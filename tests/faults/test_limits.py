@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from bide import Queue
-from bide.keys import keys_of
-from bide.ops.consume import Settle
+from bide.protocol.commands.worker import Settle
+from bide.protocol.keys import keys_of
 from tests.conformance.probe import SECOND, Probe, open_executor
 from tests.faults.crew import JOBS, Crew
 from tests.faults.eventually import eventually

@@ -14,13 +14,15 @@ import redis
 
 from bide import Queue
 from bide.errors import ServerUnavailable
-from bide.keys import keys_of
-from bide.notes import read_notes
-from bide.ops import consume, inspect, manage, produce
-from bide.ops.consume import Said, Settle
-from bide.ops.produce import Prepared
-from bide.payload.codec import Body, decode_body
-from bide.retention import Retention
+from bide.model.history import read_notes
+from bide.model.limits import Retention
+from bide.model.payload.body import Body, decode_body
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.commands.worker import Said, Settle
+from bide.protocol.keys import keys_of
 from tests.faults.conftest import Connect, Executor
 from tests.faults.legal import assert_legal
 from tests.faults.proxy import Proxy
@@ -54,7 +56,7 @@ class Line:
             self._n += 1
             self.proxy.behave()
             self.direct.flushall()
-            self.bad.run(inspect.counts(KEYS))
+            self.bad.run(job_commands.counts(KEYS))
             yield
             if self.proxy.lost == 0:
                 return
@@ -79,15 +81,15 @@ def line(
 
 
 def jobs(count: int, delay: float = 0) -> list[Prepared]:
-    return [produce.prepare(Body("app:task", (i,)), delay) for i in range(count)]
+    return [enqueue_commands.prepare(Body("app:task", (i,)), delay) for i in range(count)]
 
 
 def add(client: Executor, prepared: list[Prepared]) -> list[str]:
     return [receipt.id for receipt in enqueue_all(client, KEYS, prepared)]
 
 
-def take(client: Executor, count: int, worker: str = "w1", seq: int = 1) -> consume.Claim:
-    return client.run(consume.claim(KEYS, worker, seq, count, LEASE_US, 0))
+def take(client: Executor, count: int, worker: str = "w1", seq: int = 1) -> worker_commands.Claim:
+    return client.run(worker_commands.claim(KEYS, worker, seq, count, LEASE_US, 0))
 
 
 def test_an_enqueue_adds_its_job_once(line: Line) -> None:
@@ -96,7 +98,7 @@ def test_an_enqueue_adds_its_job_once(line: Line) -> None:
         rounds += 1
         (job,) = jobs(1)
         line.arm()
-        (receipt,) = line.bad.run(produce.enqueue(KEYS, [job]))
+        (receipt,) = line.bad.run(enqueue_commands.enqueue(KEYS, [job]))
         assert receipt.id == job.id
         assert assert_legal(line.direct, QUEUE).due.keys() == {job.id}
     assert rounds > 3  # connecting, NOSCRIPT, SCRIPT LOAD, and the call itself
@@ -118,7 +120,9 @@ def test_each_call_folds_once(line: Line, way: str, came: str, left: list[list[i
     for _ in line.each_round():
         prepared = [job._replace(terms=f"k=k f={way}") for job in jobs(3)]
         line.arm()
-        receipts = [r for job in prepared for r in line.bad.run(produce.enqueue(KEYS, [job]))]
+        receipts = [
+            r for job in prepared for r in line.bad.run(enqueue_commands.enqueue(KEYS, [job]))
+        ]
         words = [receipt.outcome.replace("exists", "new") for receipt in receipts]
         assert " ".join(words) == came
         holding = assert_legal(line.direct, QUEUE)
@@ -130,7 +134,7 @@ def test_each_call_folds_once(line: Line, way: str, came: str, left: list[list[i
 
 def test_many_items_in_several_calls_are_gathered_once_each(line: Line) -> None:
     for _ in line.each_round():
-        count = 2 * produce.CHUNK_FOLDED + 7
+        count = 2 * enqueue_commands.CHUNK_FOLDED + 7
         prepared = [job._replace(terms="k=k f=g60000000,0,1000") for job in jobs(count)]
         line.arm()
         receipts = enqueue_all(line.bad, KEYS, prepared)
@@ -143,7 +147,7 @@ def test_many_jobs_in_several_calls_are_added_once_each(line: Line) -> None:
     rounds = 0
     for _ in line.each_round():
         rounds += 1
-        prepared = jobs(2 * produce.CHUNK + 7)
+        prepared = jobs(2 * enqueue_commands.CHUNK + 7)
         line.arm()
         receipts = enqueue_all(line.bad, KEYS, prepared)
         assert [receipt.id for receipt in receipts] == [job.id for job in prepared]
@@ -172,7 +176,7 @@ def test_a_settle_is_applied_once_and_never_called_lost(line: Line) -> None:
         done, again, failed, snoozed, back = take(line.good, 5).jobs
         line.arm()
         verdicts = line.bad.run(
-            consume.settle(
+            worker_commands.settle(
                 KEYS,
                 [
                     Settle(done.id, done.token, "complete", "", b"42"),
@@ -201,7 +205,7 @@ def test_a_settle_is_applied_once_and_never_called_lost(line: Line) -> None:
 
 def test_settles_and_a_claim_in_one_round_trip_each_take_effect_once(line: Line) -> None:
     """As a busy worker sends them; a loss in the middle leaves some applied and some not."""
-    size = consume.MAX_SETTLES
+    size = worker_commands.MAX_SETTLES
     for _ in line.each_round():
         add(line.good, jobs(size + 50))
         first = [job for seq in (1, 2) for job in take(line.good, size, seq=seq).jobs]
@@ -211,7 +215,7 @@ def test_settles_and_a_claim_in_one_round_trip_each_take_effect_once(line: Line)
         *verdicts, claim = line.bad.run_many(
             [
                 *settle_calls(KEYS, settles),
-                consume.claim(KEYS, "w1", 3, 30, LEASE_US, 0),
+                worker_commands.claim(KEYS, "w1", 3, 30, LEASE_US, 0),
             ]
         )
         assert [word for reply in verdicts for word in reply] == ["ok"] * (size + 50)
@@ -228,7 +232,7 @@ def test_leases_are_extended_in_spite_of_losses(line: Line) -> None:
         before = assert_legal(line.direct, QUEUE).sets["active"]
         line.arm()
         tokens = [(job.id, job.token) for job in held]
-        assert line.bad.run(consume.extend(KEYS, LEASE_US, tokens)) == ["ok"] * 3
+        assert line.bad.run(worker_commands.extend(KEYS, LEASE_US, tokens)) == ["ok"] * 3
         after = assert_legal(line.direct, QUEUE).sets["active"]
         assert all(after[job.id] > before[job.id] for job in held)
 
@@ -237,7 +241,7 @@ def test_jobs_are_cancelled_once(line: Line) -> None:
     for _ in line.each_round():
         ids = add(line.good, jobs(3, delay=60))
         line.arm()
-        words = line.bad.run(manage.cancel(KEYS, ids))
+        words = line.bad.run(job_commands.cancel(KEYS, ids))
         assert set(words) <= {"ok", "cancelled"}
         holding = assert_legal(line.direct, QUEUE)
         assert holding.sets["cancelled"].keys() == set(ids)
@@ -250,9 +254,9 @@ def test_a_job_is_promoted_rescheduled_and_deleted_in_spite_of_losses(line: Line
         line.arm()
         promoted, moved, _ = line.bad.run_many(
             [
-                manage.promote(KEYS, [soon]),
-                manage.reschedule(KEYS, [later], "+7200000000"),
-                manage.delete(KEYS, [never]),
+                job_commands.promote(KEYS, [soon]),
+                job_commands.reschedule(KEYS, [later], "+7200000000"),
+                job_commands.delete(KEYS, [never]),
             ]
         )
         due = assert_legal(line.direct, QUEUE).due
@@ -265,11 +269,11 @@ def test_running_jobs_are_asked_to_end(line: Line) -> None:
         add(line.good, jobs(3))
         held = take(line.good, 3).jobs
         line.arm()
-        assert line.bad.run(manage.cancel(KEYS, [job.id for job in held])) == ["asked"] * 3
+        assert line.bad.run(job_commands.cancel(KEYS, [job.id for job in held])) == ["asked"] * 3
         holding = assert_legal(line.direct, QUEUE)
         assert holding.asked.keys() == {job.id for job in held}
         settles = [Settle(job.id, job.token, "retry", "+0") for job in held]
-        assert line.bad.run(consume.settle(KEYS, settles)) == ["ok"] * 3
+        assert line.bad.run(worker_commands.settle(KEYS, settles)) == ["ok"] * 3
         holding = assert_legal(line.direct, QUEUE)
         assert holding.sets["cancelled"].keys() == {job.id for job in held}
         assert holding.total("cancelled") == 3
@@ -280,12 +284,12 @@ def test_ended_jobs_are_retried_once(line: Line) -> None:
         add(line.good, jobs(2))
         done, failed = take(line.good, 2).jobs
         (unwanted,) = add(line.good, jobs(1))
-        line.good.run(manage.cancel(KEYS, [unwanted]))
+        line.good.run(job_commands.cancel(KEYS, [unwanted]))
         settles = [Settle(done.id, done.token, "complete"), Settle(failed.id, failed.token, "fail")]
-        line.good.run(consume.settle(KEYS, settles))
+        line.good.run(worker_commands.settle(KEYS, settles))
         line.arm()
         ids = [done.id, failed.id, unwanted]
-        moved = line.bad.run(manage.retry(KEYS, ids, "+0"))
+        moved = line.bad.run(job_commands.retry(KEYS, ids, "+0"))
         assert [m.word for m in moved] == ["ok"] * 3
         assert assert_legal(line.direct, QUEUE).due == {
             m_id: m.due_us for m_id, m in zip(ids, moved, strict=True)
@@ -299,7 +303,7 @@ def test_what_jobs_say_is_noted_once_or_once_more(line: Line) -> None:
         (job,) = take(line.good, 1).jobs
         line.arm()
         said = [Said(job.id, job.token, "L", b'"hello"'), Said(job.id, job.token, "P", b'[0.5,""]')]
-        line.bad.run(consume.note(KEYS, said))
+        line.bad.run(worker_commands.note(KEYS, said))
         notes = read_notes(assert_legal(line.direct, QUEUE).hashes["notes"][job.id])
         assert [text for _, text in notes.logs] in (["hello"], ["hello"] * 2)
         assert notes.progress is not None
@@ -310,7 +314,9 @@ def test_waiting_is_noted_and_retention_set(line: Line) -> None:
         (id,) = add(line.good, jobs(1))
         line.arm()
         keep = Retention(60, 60, 60, 5)
-        state, _ = line.bad.run_many([inspect.watch(KEYS, id, 10**7), manage.configure(KEYS, keep)])
+        state, _ = line.bad.run_many(
+            [job_commands.watch(KEYS, id, 10**7), job_commands.configure(KEYS, keep)]
+        )
         assert state == "due"
         holding = assert_legal(line.direct, QUEUE)
         assert holding.waiters.keys() == {id}
@@ -319,9 +325,9 @@ def test_waiting_is_noted_and_retention_set(line: Line) -> None:
 
 def test_a_queue_is_emptied_in_spite_of_losses(line: Line) -> None:
     for _ in line.each_round():
-        add(line.good, jobs(manage.SWEEP + 20, delay=60))
+        add(line.good, jobs(job_commands.SWEEP + 20, delay=60))
         line.arm()
-        assert empty_all(line.bad, KEYS) == manage.SWEEP + 20
+        assert empty_all(line.bad, KEYS) == job_commands.SWEEP + 20
         assert assert_legal(line.direct, QUEUE).hashes["jobs"] == {}
 
 
@@ -338,10 +344,10 @@ def test_a_client_that_never_reached_its_server_says_so_at_once(
         proxy.lose_reply(n)
         client = connect(proxy.url)
         try:
-            client.run(produce.enqueue(KEYS, [job]))
+            client.run(enqueue_commands.enqueue(KEYS, [job]))
         except ServerUnavailable:
             refusals += 1
-            client.run(produce.enqueue(KEYS, [job]))
+            client.run(enqueue_commands.enqueue(KEYS, [job]))
         assert assert_legal(direct, QUEUE).due.keys() == {job.id}
     assert refusals > 0
 
@@ -360,7 +366,7 @@ def test_what_an_iterator_gives_is_drawn_and_added_once(
             queue.counts()
             direct.script_flush()
             proxy.lose_reply(n)
-            drawn = [produce.prepare(Body("app:task", (i,))) for i in range(250)]
+            drawn = [enqueue_commands.prepare(Body("app:task", (i,))) for i in range(250)]
             added = queue.enqueue_many(iter(drawn))
             lost = proxy.lost
         assert [job.id for job in added] == [job.id for job in drawn]

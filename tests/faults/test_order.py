@@ -12,9 +12,9 @@ import pytest
 import redis
 
 from bide import Queue, Worker
-from bide.config import override
-from bide.keys import DUE_SETS, keys_of
-from bide.script import TEST_CLOCK
+from bide.client.config import override
+from bide.protocol.keys import DUE_SETS, keys_of
+from bide.protocol.scripts import TEST_CLOCK
 from tests.faults import jobs
 from tests.faults.crew import JOBS, ROOT
 from tests.faults.look import members

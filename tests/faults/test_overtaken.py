@@ -9,14 +9,16 @@ from contextlib import suppress
 import pytest
 import redis
 
-from bide import aio
+from bide.client import aio
 from bide.errors import ServerUnavailable
-from bide.keys import keys_of
-from bide.ops import consume, inspect, manage, produce
-from bide.ops.consume import Settle
-from bide.payload.codec import Body
-from bide.retention import Retention
-from bide.script import TEST_CLOCK, load, names
+from bide.model.limits import Retention
+from bide.model.payload.body import Body
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.worker import Settle
+from bide.protocol.keys import keys_of
+from bide.protocol.scripts import TEST_CLOCK, load, names
 from tests.faults.conftest import Connect, Executor
 from tests.faults.eventually import eventually
 from tests.faults.legal import assert_legal
@@ -35,7 +37,7 @@ class Scene:
         self.proxy, self.direct, self.bad, self.good = proxy, direct, bad, good
         for name in names():
             direct.script_load(load(name, TEST_CLOCK).text)
-        bad.run(inspect.counts(KEYS))  # connected: the next reply is that of the next call
+        bad.run(job_commands.counts(KEYS))  # connected: the next reply is that of the next call
 
     def lose_next_reply(self, then: Callable[[], object]) -> None:
         """The next reply is lost; `then` happens before its client notices."""
@@ -45,14 +47,16 @@ class Scene:
         self.direct.hset(KEYS["meta"], "test_offset_us", round(seconds * 1e6))
 
     def add(self, count: int = 1) -> list[str]:
-        jobs = [produce.prepare(Body("app:task")) for _ in range(count)]
+        jobs = [enqueue_commands.prepare(Body("app:task")) for _ in range(count)]
         return [receipt.id for receipt in enqueue_all(self.good, KEYS, jobs)]
 
-    def claim(self, client: Executor, worker: str, seq: int = 1, count: int = 5) -> consume.Claim:
-        return client.run(consume.claim(KEYS, worker, seq, count, round(LEASE * 1e6), 0))
+    def claim(
+        self, client: Executor, worker: str, seq: int = 1, count: int = 5
+    ) -> worker_commands.Claim:
+        return client.run(worker_commands.claim(KEYS, worker, seq, count, round(LEASE * 1e6), 0))
 
     def settle(self, client: Executor, settle: Settle) -> str:
-        return client.run(consume.settle(KEYS, [settle]))[0]
+        return client.run(worker_commands.settle(KEYS, [settle]))[0]
 
 
 @pytest.fixture
@@ -63,11 +67,11 @@ def scene(proxy: Proxy, direct: redis.Redis, one_url: str, connect: Connect) -> 
 
 @pytest.mark.parametrize(("outcome", "when"), [("retry", "+0"), ("snooze", "+0"), ("release", "")])
 def test_a_repeated_settle_is_ok_though_the_job_was_claimed_again(
-    scene: Scene, outcome: consume.Outcome, when: str
+    scene: Scene, outcome: worker_commands.Outcome, when: str
 ) -> None:
     (id,) = scene.add()
     (first,) = scene.claim(scene.bad, "w1").jobs
-    others: list[consume.Claim] = []
+    others: list[worker_commands.Claim] = []
     scene.lose_next_reply(then=lambda: others.append(scene.claim(scene.good, "w2")))
     assert scene.settle(scene.bad, Settle(id, first.token, outcome, when)) == "ok"
     assert scene.proxy.lost == 1
@@ -88,7 +92,7 @@ def test_a_repeated_claim_does_not_return_what_another_took_since(scene: Scene) 
         scene.pass_time(LEASE + 1)
         others.append(scene.claim(scene.good, "w2", count=2))
 
-    others: list[consume.Claim] = []
+    others: list[worker_commands.Claim] = []
     scene.lose_next_reply(then=lease_ends)
     repeat = scene.claim(scene.bad, "w1")
     (other,) = others
@@ -118,7 +122,7 @@ def test_a_late_settle_after_another_took_the_job_is_lost_and_changes_nothing(sc
     for outcome in ("complete", "fail", "release"):
         assert scene.settle(scene.bad, Settle(id, first.token, outcome, "", b"1")) == "lost"
     tokens = [(id, first.token)]
-    assert scene.bad.run(consume.extend(KEYS, 10**9, tokens)) == ["lost"]
+    assert scene.bad.run(worker_commands.extend(KEYS, 10**9, tokens)) == ["lost"]
     holding = assert_legal(scene.direct, QUEUE)
     assert holding.records[id].token == second.token
     assert holding.sets["active"][id] - second.token == round(LEASE * 1e6)
@@ -163,15 +167,17 @@ def test_what_has_just_finished_is_remembered_though_retention_keeps_none(scene:
     """Or a repeat would be told of a job that is gone."""
     scene.add(2)
     first, second = scene.claim(scene.bad, "w1").jobs
-    scene.good.run(manage.configure(KEYS, Retention(count=0)))
-    settles = [consume.settle(KEYS, [Settle(j.id, j.token, "complete")]) for j in (first, second)]
+    scene.good.run(job_commands.configure(KEYS, Retention(count=0)))
+    settles = [
+        worker_commands.settle(KEYS, [Settle(j.id, j.token, "complete")]) for j in (first, second)
+    ]
     scene.lose_next_reply(then=lambda: scene.good.run(settles[1]))
     assert scene.bad.run(settles[0]) == ["ok"]
     assert assert_legal(scene.direct, QUEUE).where(first.id) == "completed"
     scene.pass_time(60)
     (third,) = scene.add()
     (job,) = scene.claim(scene.good, "w2").jobs
-    scene.good.run(consume.settle(KEYS, [Settle(third, job.token, "complete")]))
+    scene.good.run(worker_commands.settle(KEYS, [Settle(third, job.token, "complete")]))
     assert assert_legal(scene.direct, QUEUE).sets["completed"].keys() == {third}
 
 
@@ -185,7 +191,7 @@ def test_a_repeated_retry_runs_nothing_twice_though_the_job_has_run_meanwhile(sc
         scene.settle(scene.good, Settle(id, again.token, "complete"))
 
     scene.lose_next_reply(then=runs)
-    (moved,) = scene.bad.run(manage.retry(KEYS, [id], "+0"))
+    (moved,) = scene.bad.run(job_commands.retry(KEYS, [id], "+0"))
     assert scene.proxy.lost == 1
     assert moved.word == "ok"
     holding = assert_legal(scene.direct, QUEUE)
@@ -200,7 +206,7 @@ def test_a_repeated_request_to_end_does_not_reach_the_attempt_after_it(scene: Sc
     scene.lose_next_reply(
         then=lambda: scene.settle(scene.good, Settle(id, job.token, "retry", "+0"))
     )
-    assert scene.bad.run(manage.cancel(KEYS, [id])) == ["cancelled"]
+    assert scene.bad.run(job_commands.cancel(KEYS, [id])) == ["cancelled"]
     holding = assert_legal(scene.direct, QUEUE)
     assert (holding.where(id), holding.asked) == ("cancelled", {})
     assert holding.total("cancelled") == 1
@@ -209,20 +215,20 @@ def test_a_repeated_request_to_end_does_not_reach_the_attempt_after_it(scene: Sc
 def test_a_settle_of_a_job_that_was_deleted_meanwhile_is_no_error(scene: Scene) -> None:
     (id,) = scene.add()
     (job,) = scene.claim(scene.bad, "w1").jobs
-    scene.lose_next_reply(then=lambda: scene.good.run(manage.delete(KEYS, [id])))
+    scene.lose_next_reply(then=lambda: scene.good.run(job_commands.delete(KEYS, [id])))
     assert scene.settle(scene.bad, Settle(id, job.token, "complete")) == "gone"
     assert assert_legal(scene.direct, QUEUE).hashes["jobs"] == {}
 
 
 def test_a_repeated_enqueue_adds_nothing_though_the_job_has_run_meanwhile(scene: Scene) -> None:
-    prepared = produce.prepare(Body("app:task"))
+    prepared = enqueue_commands.prepare(Body("app:task"))
 
     def runs() -> None:
         (job,) = scene.claim(scene.good, "w2").jobs
         scene.settle(scene.good, Settle(job.id, job.token, "complete"))
 
     scene.lose_next_reply(then=runs)
-    (receipt,) = scene.bad.run(produce.enqueue(KEYS, [prepared]))
+    (receipt,) = scene.bad.run(enqueue_commands.enqueue(KEYS, [prepared]))
     assert not receipt.new
     holding = assert_legal(scene.direct, QUEUE)
     assert holding.where(prepared.id) == "completed"
@@ -233,13 +239,13 @@ def test_a_line_that_goes_silent_is_given_up_and_the_call_repeated(
     proxy: Proxy, direct: redis.Redis, connect: Connect
 ) -> None:
     client = connect(proxy.url, reply_timeout=0.1)
-    client.run(inspect.counts(KEYS))
-    job, other = (produce.prepare(Body("app:task")) for _ in range(2))
+    client.run(job_commands.counts(KEYS))
+    job, other = (enqueue_commands.prepare(Body("app:task")) for _ in range(2))
     proxy.hang_reply(1)
-    (receipt,) = client.run(produce.enqueue(KEYS, [job]))
+    (receipt,) = client.run(enqueue_commands.enqueue(KEYS, [job]))
     assert proxy.lost == 1
     assert receipt.id == job.id
-    assert client.run(produce.enqueue(KEYS, [other]))[0].id == other.id
+    assert client.run(enqueue_commands.enqueue(KEYS, [other]))[0].id == other.id
     assert assert_legal(direct, QUEUE).due.keys() == {job.id, other.id}
 
 
@@ -247,18 +253,18 @@ def test_a_server_that_stays_silent_is_an_error_after_the_patience(
     proxy: Proxy, direct: redis.Redis, connect: Connect
 ) -> None:
     client = connect(proxy.url, reply_timeout=0.1, patience=0.3)
-    first, job = (produce.prepare(Body("app:task")) for _ in range(2))
+    first, job = (enqueue_commands.prepare(Body("app:task")) for _ in range(2))
 
-    def add(prepared: produce.Prepared) -> str | None:
+    def add(prepared: enqueue_commands.Prepared) -> str | None:
         """Its id; None where a busy machine takes longer than the patience."""
         with suppress(ServerUnavailable):
-            return client.run(produce.enqueue(KEYS, [prepared]))[0].id
+            return client.run(enqueue_commands.enqueue(KEYS, [prepared]))[0].id
         return None
 
     assert eventually(lambda: add(first)) == first.id
     proxy.hold()
     with pytest.raises(ServerUnavailable):
-        client.run(produce.enqueue(KEYS, [job]))
+        client.run(enqueue_commands.enqueue(KEYS, [job]))
     proxy.deliver()
     assert eventually(lambda: add(job)) == job.id
     assert assert_legal(direct, QUEUE).due.keys() == {first.id, job.id}
@@ -269,17 +275,17 @@ async def test_a_cancelled_call_leaves_no_reply_for_the_next_to_read(
     proxy: Proxy, direct: redis.Redis
 ) -> None:
     client = aio.Client(proxy.url)
-    await client.run(inspect.counts(KEYS))
-    job = produce.prepare(Body("app:task"))
+    await client.run(job_commands.counts(KEYS))
+    job = enqueue_commands.prepare(Body("app:task"))
     proxy.hold()
     seen = proxy.replies
-    call = asyncio.create_task(client.run(manage.cancel(KEYS, ["nobody"])))
+    call = asyncio.create_task(client.run(job_commands.cancel(KEYS, ["nobody"])))
     while proxy.replies == seen:  # noqa: ASYNC110 - until the answer is under way
         await asyncio.sleep(0.001)
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
     proxy.deliver()
-    (receipt,) = await client.run(produce.enqueue(KEYS, [job]))
+    (receipt,) = await client.run(enqueue_commands.enqueue(KEYS, [job]))
     assert receipt.id == job.id
     assert receipt.new
     await client.close()

@@ -8,12 +8,13 @@ import pytest
 import redis
 
 from bide import Queue
-from bide.keys import keys_of
-from bide.ops import consume, inspect, schedules
-from bide.ops.schedules import Draft
-from bide.payload.codec import Body, encode_body
-from bide.payload.recast import of_schedule
-from bide.schedule import Timing
+from bide.model.payload.body import Body, encode_body, of_schedule
+from bide.model.schedule import Timing
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import schedules as schedule_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.schedules import Draft
+from bide.protocol.keys import keys_of
 from tests.faults.conftest import Connect
 from tests.faults.crew import JOBS, Crew
 from tests.faults.eventually import eventually
@@ -69,13 +70,13 @@ def test_whichever_reply_is_lost_each_time_is_fired_once(
     draft = Draft("tick", Timing(every_us=20_000, limit=5), "all", 0, 5, "app.tasks:send", body)
     with Proxy(one_url) as proxy:
         client = connect(proxy.url)
-        client.run(inspect.counts(keys))
+        client.run(job_commands.counts(keys))
         proxy.lose_reply(lost)
-        reply = client.run(schedules.set_schedule(keys, draft))
+        reply = client.run(schedule_commands.set_schedule(keys, draft))
         assert reply.schedule is not None
         found: list[str] = []
         for seq in range(1, 5_000):
-            claim = client.run(consume.claim(keys, "w", seq, 1, 60_000_000, 0))
+            claim = client.run(worker_commands.claim(keys, "w", seq, 1, 60_000_000, 0))
             found += [job.id for job in claim.jobs]
             if len(found) == 5:
                 break

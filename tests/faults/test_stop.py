@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import redis
 
-from bide import Queue, Retry, Worker, aio
-from bide.keys import keys_of
-from bide.ops.registry import About
+from bide import Queue, Retry, Worker
+from bide.client import aio
+from bide.protocol.commands.queues import About
+from bide.protocol.keys import keys_of
 from bide.worker import heartbeat
 from tests.faults.crew import JOBS, Crew
 from tests.faults.eventually import eventually

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from bide.command import Command
-from bide.ids import new_id
-from bide.keys import Keys
-from bide.ops import adding, consume, manage
-from bide.ops.consume import Settle
-from bide.ops.produce import Prepared, Receipt
+from bide.model.ids import new_id
+from bide.protocol.command import Command
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.enqueue import Prepared, Receipt
+from bide.protocol.commands.worker import Settle
+from bide.protocol.keys import Keys
 
 
 class Runs(Protocol):
@@ -22,7 +24,7 @@ class Runs(Protocol):
 
 def enqueue_all(client: Runs, keys: Keys, jobs: Sequence[Prepared]) -> list[Receipt]:
     """Add any number of jobs."""
-    trips = adding.enqueue_many(keys, jobs)
+    trips = enqueue_commands.enqueue_many(keys, jobs)
     return [receipt for trip in trips for reply in client.run_many(trip) for receipt in reply]
 
 
@@ -30,8 +32,8 @@ def settle_calls(keys: Keys, settles: Sequence[Settle]) -> list[Command[Any]]:
     """The calls that apply any number of outcomes."""
     calls: list[Command[Any]] = []
     while settles:
-        count = consume.fitting(settles)
-        calls.append(consume.settle(keys, settles[:count]))
+        count = worker_commands.fitting(settles)
+        calls.append(worker_commands.settle(keys, settles[:count]))
         settles = settles[count:]
     return calls
 
@@ -39,9 +41,9 @@ def settle_calls(keys: Keys, settles: Sequence[Settle]) -> list[Command[Any]]:
 def empty_all(client: Runs, keys: Keys) -> int:
     """Empty a queue, step by step; how many jobs there were."""
     name = new_id()
-    while (step := client.run(manage.empty(keys, name))).busy:
+    while (step := client.run(job_commands.empty(keys, name))).busy:
         pass
     removed: int = step.aside
     while step.more:
-        step = client.run(manage.empty(keys, None))
+        step = client.run(job_commands.empty(keys, None))
     return removed

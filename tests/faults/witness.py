@@ -19,8 +19,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
-from bide.queue.view import JobView
-from bide.worker.processes import kin
+from bide.queue.job_view import JobView
+from bide.worker.processes import linux
 
 EVERY: Final = 0.1
 """Seconds from one look to the next."""
@@ -128,7 +128,7 @@ def now_us() -> int:
 
 
 def _this_and_its_children() -> dict[int, str]:
-    return {os.getpid(): "this"} | {pid: f"{SERVER} {pid}" for pid in kin.children()}
+    return {os.getpid(): "this"} | {pid: f"{SERVER} {pid}" for pid in linux.children()}
 
 
 def waits(pid: int) -> dict[int, int]:

@@ -8,19 +8,22 @@ from typing import Any
 
 import redis
 
-from bide import sync
-from bide.command import Command
-from bide.ids import new_id
-from bide.job import Claimed
-from bide.keys import keys_of
-from bide.ops import consume, inspect, manage, produce, registry, schedules
-from bide.ops.consume import Outcome, Said, Settle
-from bide.ops.schedules import Draft
-from bide.payload.codec import Body, encode_body
-from bide.payload.recast import of_schedule
-from bide.retention import Retention
-from bide.schedule import Timing
-from bide.script import TEST_CLOCK
+from bide.client import blocking
+from bide.model.ids import new_id
+from bide.model.job import Claimed
+from bide.model.limits import Retention
+from bide.model.payload.body import Body, encode_body, of_schedule
+from bide.model.schedule import Timing
+from bide.protocol.command import Command
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import queues as queue_commands
+from bide.protocol.commands import schedules as schedule_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.schedules import Draft
+from bide.protocol.commands.worker import Outcome, Said, Settle
+from bide.protocol.keys import keys_of
+from bide.protocol.scripts import TEST_CLOCK
 
 LEASE_US = 5_000_000
 SHORT = Retention(60, 60, 60, count=20)
@@ -42,7 +45,7 @@ class Workload:
     """Does one thing after another; between two of them the queue is in a legal state."""
 
     def __init__(self, url: str, queue: str, seed: int) -> None:
-        self.client = sync.Client(url, clock=TEST_CLOCK)
+        self.client = blocking.Client(url, clock=TEST_CLOCK)
         self._direct = redis.Redis.from_url(url)
         self.keys = keys_of(queue)
         self._dice = random.Random(seed)
@@ -51,11 +54,11 @@ class Workload:
         self._seqs = dict.fromkeys(WORKERS, 0)
         self._clock_us = 0
         self._paused = False
-        self._run(manage.configure(self.keys, SHORT))
+        self._run(job_commands.configure(self.keys, SHORT))
         for name, timing in SCHEDULES.items():
             body = of_schedule(encode_body(Body("app:task", (name,))), name)
             draft = Draft(name, timing, "all", 0, 5, "app:task", body)
-            self._run(schedules.set_schedule(self.keys, draft))
+            self._run(schedule_commands.set_schedule(self.keys, draft))
 
     def close(self) -> None:
         self.client.close()
@@ -96,14 +99,14 @@ class Workload:
 
     def _enqueue(self) -> str:
         jobs = [
-            produce.prepare(
+            enqueue_commands.prepare(
                 Body("app:task", (i,)),
                 delay=self._dice.choice([0, 0, 2, 30]),
                 priority=self._dice.choice([1, 5, 9]),
             )
             for i in range(self._dice.choice([1, 3, 12]))
         ]
-        self._run(produce.enqueue(self.keys, jobs))
+        self._run(enqueue_commands.enqueue(self.keys, jobs))
         self._ids += [job.id for job in jobs]
         return "enqueue"
 
@@ -112,7 +115,7 @@ class Workload:
         if self._dice.random() < 0.9:  # else the same once more, as after a lost reply
             self._seqs[worker] += 1
         seq, count = max(1, self._seqs[worker]), self._dice.choice([1, 4, 10])
-        claim = self._run(consume.claim(self.keys, worker, seq, count, LEASE_US, 0))
+        claim = self._run(worker_commands.claim(self.keys, worker, seq, count, LEASE_US, 0))
         held = {job.token: job for job in (*self._held[worker], *claim.jobs)}
         self._held[worker] = list(held.values())
         return "claim"
@@ -131,14 +134,14 @@ class Workload:
             data = ERROR if outcome in ("retry", "fail") else b"7" if outcome == "complete" else b""
             settles.append(Settle(job.id, job.token, outcome, when, data))
         if settles:
-            self._run(consume.settle(self.keys, settles))
+            self._run(worker_commands.settle(self.keys, settles))
         return "settle"
 
     def _extend(self) -> str:
         held = self._held[self._dice.choice(WORKERS)]
         if held:
             tokens = [(job.id, job.token) for job in held]
-            self._run(consume.extend(self.keys, LEASE_US, tokens))
+            self._run(worker_commands.extend(self.keys, LEASE_US, tokens))
         return "extend"
 
     def _note(self) -> str:
@@ -148,18 +151,18 @@ class Workload:
         said = [Said(job.id, job.token, "L", line) for job in held]
         said += [Said(job.id, job.token, "P", b'[0.5,"half"]') for job in held[:2]]
         if said:
-            self._run(consume.note(self.keys, said))
+            self._run(worker_commands.note(self.keys, said))
         return "note"
 
     def _change(self, verb: str | None = None) -> str:
         ids = self._dice.choices(self._ids, k=4)
         commands: dict[str, Command[Any]] = {
-            "cancel": manage.cancel(self.keys, ids),
-            "delete": manage.delete(self.keys, ids),
-            "promote": manage.promote(self.keys, ids[:2]),
-            "reschedule": manage.reschedule(self.keys, ids[:2], "+3000000"),
-            "revive": manage.retry(self.keys, ids, "+1000000"),
-            "watch": inspect.watch(self.keys, ids[0], 20_000_000),
+            "cancel": job_commands.cancel(self.keys, ids),
+            "delete": job_commands.delete(self.keys, ids),
+            "promote": job_commands.promote(self.keys, ids[:2]),
+            "reschedule": job_commands.reschedule(self.keys, ids[:2], "+3000000"),
+            "revive": job_commands.retry(self.keys, ids, "+1000000"),
+            "watch": job_commands.watch(self.keys, ids[0], 20_000_000),
         }
         verb = verb or self._dice.choice(CHANGES)
         self._run(commands[verb])
@@ -175,25 +178,25 @@ class Workload:
     def _rare(self, verb: str | None = None) -> str:
         if self._paused and verb is None:  # not for long, or little else would happen
             self._paused = False
-            self._run(manage.resume(self.keys))
+            self._run(job_commands.resume(self.keys))
             return "resume"
         verb = verb or self._dice.choice(RARITIES)
         worker = self._dice.choice(WORKERS)
         if verb == "pause":
             self._paused = True
-            self._run(manage.pause(self.keys))
+            self._run(job_commands.pause(self.keys))
         elif verb in ("empty", "sweep"):
-            self._run(manage.empty(self.keys, new_id() if verb == "empty" else None))
+            self._run(job_commands.empty(self.keys, new_id() if verb == "empty" else None))
         elif verb == "leave":
-            self._run(consume.leave(self.keys, worker))
+            self._run(worker_commands.leave(self.keys, worker))
             self._seqs[worker] = 0
         elif verb == "heartbeat":
-            about = registry.About("host", 1, ["mail"], "auto", 1, 1, "0")
-            self._run(registry.heartbeat(keys_of(None), worker, about))
+            about = queue_commands.About("host", 1, ["mail"], "auto", 1, 1, "0")
+            self._run(queue_commands.heartbeat(keys_of(None), worker, about))
         elif verb == "configure":
-            self._run(manage.configure(self.keys, SHORT))
+            self._run(job_commands.configure(self.keys, SHORT))
         elif verb == "upcoming":
-            self._run(inspect.upcoming(self.keys, 0, 100))
+            self._run(job_commands.upcoming(self.keys, 0, 100))
         else:
-            self._run(inspect.counts(self.keys))
+            self._run(job_commands.counts(self.keys))
         return verb

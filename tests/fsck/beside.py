@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bide.keys import GLOBAL, LAYOUT, META
+from bide.protocol.keys import GLOBAL, LAYOUT, META
 from tests.fsck.case import case
 from tests.fsck.conftest import key
 

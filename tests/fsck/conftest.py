@@ -9,19 +9,22 @@ from typing import Any
 import pytest
 import redis
 
-from bide import sync
-from bide.cli.fsck import Found, look
-from bide.cli.site import Site
-from bide.keys import DUE_SETS, GLOBAL, LAYOUT, keys_of
-from bide.ops import consume, groups, inspect, listen, manage, produce, registry, schedules
-from bide.ops.consume import Said, Settle
-from bide.ops.produce import Prepared
-from bide.ops.registry import About
-from bide.ops.schedules import Draft
-from bide.payload.codec import Body, encode_body
-from bide.payload.recast import of_schedule
-from bide.retention import Retention
-from bide.schedule import Timing
+from bide.cli.health import Found, look
+from bide.client import blocking
+from bide.model.limits import Retention
+from bide.model.payload.body import Body, encode_body, of_schedule
+from bide.model.schedule import Timing
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import queues as queue_commands
+from bide.protocol.commands import schedules as schedule_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.commands.queues import About
+from bide.protocol.commands.schedules import Draft
+from bide.protocol.commands.worker import Said, Settle
+from bide.protocol.keys import DUE_SETS, GLOBAL, LAYOUT, keys_of
+from bide.views.site import Site
 from tests.faults.crew import Crew
 from tests.faults.legal import Holding, hold
 from tests.users import as_role
@@ -37,7 +40,7 @@ class Full:
 
     def __init__(self, url: str, direct: redis.Redis) -> None:
         self.direct = direct
-        self.client = sync.Client(url)
+        self.client = blocking.Client(url)
         self.site = Site(as_role(url, direct, "operator"), None)
         self.tokens: dict[str, int] = {}
 
@@ -49,46 +52,48 @@ class Full:
         return self.client.run(command)
 
     def add(self, *ids: str, when: str = "+0", priority: int = 5) -> None:
-        self.run(produce.enqueue(KEYS, [Prepared(id, when, priority, BODY) for id in ids]))
+        self.run(enqueue_commands.enqueue(KEYS, [Prepared(id, when, priority, BODY) for id in ids]))
 
     def add_to(self, group: str, *ids: str, when: str = "+0", priority: int = 5) -> None:
         jobs = [Prepared(id, when, priority, BODY, terms=f"g={group}") for id in ids]
-        self.run(produce.enqueue(KEYS, jobs))
+        self.run(enqueue_commands.enqueue(KEYS, jobs))
 
     def claim(self, worker: str, count: int) -> list[str]:
-        jobs = self.run(consume.claim(KEYS, worker, 1, count, LEASE_US, 0)).jobs
+        jobs = self.run(worker_commands.claim(KEYS, worker, 1, count, LEASE_US, 0)).jobs
         self.tokens |= {job.id: job.token for job in jobs}
         return [job.id for job in jobs]
 
     def settle(self, id: str, outcome: Any, when: str = "", data: bytes = b"") -> str:
         settles = [Settle(id, self.tokens[id], outcome, when, data)]
-        (word,) = self.run(consume.settle(KEYS, settles))
+        (word,) = self.run(worker_commands.settle(KEYS, settles))
         return str(word)
 
     def fill(self) -> None:
         """Something in each key, and each as bide leaves it."""
-        self.run(manage.configure(KEYS, Retention()))
+        self.run(job_commands.configure(KEYS, Retention()))
         self.add("run-0", "run-asked", "done", "done-kept", "bad", "again")
         assert len(self.claim("w1", 6)) == 6
-        self.run(consume.note(KEYS, [Said("run-0", self.tokens["run-0"], "P", b'[0.5,""]')]))
-        self.run(manage.cancel(KEYS, ["run-asked"]))
-        self.run(listen.listen(KEYS, "audit", "-"))
+        self.run(
+            worker_commands.note(KEYS, [Said("run-0", self.tokens["run-0"], "P", b'[0.5,""]')])
+        )
+        self.run(job_commands.cancel(KEYS, ["run-asked"]))
+        self.run(job_commands.listen(KEYS, "audit", "-"))
         self.settle("done", "complete", data=b"42")
         self.settle("done-kept", "complete", "+864000000000", b"43")
         self.settle("bad", "fail", data=ERROR)
         self.add("back")
         self.add("back-9", priority=9)
-        self.run(manage.cancel(KEYS, ["back", "back-9"]))
+        self.run(job_commands.cancel(KEYS, ["back", "back-9"]))
         self.add_to("g", "in-run", "in-set-aside")
         assert self.claim("w2", 1) == ["in-run"]
         self.claim("w3", 1)
-        self.run(groups.configure(KEYS, "limited", rate="1 3600000000 1"))
+        self.run(queue_commands.configure(KEYS, "limited", rate="1 3600000000 1"))
         self.add_to("limited", "in-turn", priority=9)
-        (job,) = self.run(consume.claim(KEYS, "w5", 1, 1, LEASE_US, 1)).jobs
+        (job,) = self.run(worker_commands.claim(KEYS, "w5", 1, 1, LEASE_US, 1)).jobs
         assert job.id == "in-turn"
-        self.run(consume.settle(KEYS, [Settle(job.id, job.token, "complete", "", b"")]))
+        self.run(worker_commands.settle(KEYS, [Settle(job.id, job.token, "complete", "", b"")]))
         self.add("aside", "aside-2")
-        self.run(manage.empty(KEYS, "this"))
+        self.run(job_commands.empty(KEYS, "this"))
         self.settle("again", "retry", "+3600000000", ERROR)
         self.add("wait")
         self.add("wait-9", priority=9)
@@ -98,22 +103,22 @@ class Full:
         self.add_to("limited", "in-turn-2", priority=9)
         for id in ("first", "second"):
             terms = "k=app.tasks:send: f=d7200000000,0"
-            self.run(produce.enqueue(KEYS, [Prepared(id, "+0", 5, BODY, terms=terms)]))
+            self.run(enqueue_commands.enqueue(KEYS, [Prepared(id, "+0", 5, BODY, terms=terms)]))
         self.add("base", when="+7200000000")
-        self.run(manage.reschedule(KEYS, ["base"], "+7100000000"))
+        self.run(job_commands.reschedule(KEYS, ["base"], "+7100000000"))
         waiting = Prepared("child", "+0", 5, BODY, terms="d=-", parents=("base",))
         far = Prepared("far", "+0", 5, BODY, terms="d=-", parents=("{other}x",))
-        self.run(produce.enqueue(KEYS, [waiting, far]))
-        self.run(inspect.watch(KEYS, "later", 60_000_000))
-        self.run(inspect.watch(KEYS, "run-0", 60_000_000))
+        self.run(enqueue_commands.enqueue(KEYS, [waiting, far]))
+        self.run(job_commands.watch(KEYS, "later", 60_000_000))
+        self.run(job_commands.watch(KEYS, "run-0", 60_000_000))
         for name in ("nightly", "over", "paused"):
             body = of_schedule(BODY, name)
             timing = Timing(at_us=(1,)) if name == "over" else Timing(every_us=86_400_000_000)
             draft = Draft(name, timing, "once", 0, 5, "app.tasks:send", body)
-            self.run(schedules.set_schedule(KEYS, draft))
-        self.run(schedules.pause_schedule(KEYS, "paused", True))
-        self.run(registry.register(EVERYWHERE, ["mail"]))
-        self.run(registry.heartbeat(EVERYWHERE, "w1", About("host")))
+            self.run(schedule_commands.set_schedule(KEYS, draft))
+        self.run(schedule_commands.pause_schedule(KEYS, "paused", True))
+        self.run(queue_commands.register(EVERYWHERE, ["mail"]))
+        self.run(queue_commands.heartbeat(EVERYWHERE, "w1", About("host")))
 
     def look(self, repair: bool = False) -> list[Found]:
         return list(look(self.site, (), repair))

@@ -14,11 +14,14 @@ import pytest
 import redis
 
 from bide.embedded import Server
-from bide.keys import GLOBAL
-from bide.notes import read_notes
-from bide.ops import fsck, groups, manage, produce, registry
-from bide.ops.produce import Prepared
-from bide.payload.codec import Body, encode_body
+from bide.model.history import read_notes
+from bide.model.payload.body import Body, encode_body
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import fsck as fsck_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import queues as queue_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.keys import GLOBAL
 from tests.faults.ear import Ear
 from tests.faults.eventually import eventually
 from tests.faults.legal import assert_legal
@@ -118,12 +121,14 @@ def test_a_worker_that_lost_its_place_among_the_active_still_settles(full: Full)
 
 def test_a_large_body_in_the_place_of_one_that_was_set_aside_is_no_error(full: Full) -> None:
     large = encode_body(Body("app.tasks:send", ("x" * 20_000,)))
-    full.run(produce.enqueue(KEYS, [Prepared("aside", "+0", 5, large)]))
+    full.run(enqueue_commands.enqueue(KEYS, [Prepared("aside", "+0", 5, large)]))
     assert full.found() == set()
 
 
 def test_one_that_has_begun_need_not_be_looked_at_when_it_would_expire(full: Full) -> None:
-    full.run(produce.enqueue(KEYS, [Prepared("begun", "+0", 9, BODY, terms="x=+60000000")]))
+    full.run(
+        enqueue_commands.enqueue(KEYS, [Prepared("begun", "+0", 9, BODY, terms="x=+60000000")])
+    )
     assert "begun" in full.claim("w6", 2)
     assert full.settle("begun", "retry", "+3600000000", b"") == "ok"
     full.do("ZREM", "@expiring", "begun")  # as the claim does that comes when it would have
@@ -131,14 +136,14 @@ def test_one_that_has_begun_need_not_be_looked_at_when_it_would_expire(full: Ful
 
 
 def test_what_is_being_emptied_is_no_error(full: Full) -> None:
-    full.run(groups.configure(KEYS, "wide", concurrency=2))
+    full.run(queue_commands.configure(KEYS, "wide", concurrency=2))
     full.add_to("wide", "one", "two", priority=9)
     assert full.claim("w6", 1) == ["one"]
-    while full.run(manage.empty(KEYS, "that")).busy:
+    while full.run(job_commands.empty(KEYS, "that")).busy:
         pass
     assert {full.holding().where(id) for id in ("two", "base", "child")} == {"trash"}
     assert full.found() == set()
-    while full.run(manage.empty(KEYS, None)).more:
+    while full.run(job_commands.empty(KEYS, None)).more:
         pass
     assert full.found() == set()
 
@@ -151,8 +156,10 @@ def test_a_step_reads_some_megabytes_and_the_next_goes_on(full: Full, part: str)
     full.direct.hset(key("meta"), "large", 1)
     told: list[list[str]] = []
     cursor = ""
-    while cursor != fsck.BEGIN:
-        step = full.run(fsck.look_at_jobs(KEYS, part, 0, cursor or fsck.BEGIN, False))
+    while cursor != fsck_commands.BEGIN:
+        step = full.run(
+            fsck_commands.look_at_jobs(KEYS, part, 0, cursor or fsck_commands.BEGIN, False)
+        )
         told.append([finding.id for finding in step.findings])
         cursor = step.cursor
     assert {id for some in told for id in some} == ids
@@ -165,8 +172,8 @@ def test_a_queue_that_is_in_the_list_a_moment_later_is_no_error(
 ) -> None:
     """It is noted right after its first job."""
     full.do("HDEL", "@queues", "mail")
-    note = registry.register(EVERYWHERE, ["mail"])
-    monkeypatch.setattr("bide.cli.fsck.time.sleep", lambda seconds: full.run(note))
+    note = queue_commands.register(EVERYWHERE, ["mail"])
+    monkeypatch.setattr("bide.cli.health.time.sleep", lambda seconds: full.run(note))
     assert full.found() == set()
 
 

@@ -10,12 +10,13 @@ from contextlib import closing
 import pytest
 import redis
 
-from bide import Queue, Retention, Retry, sync
-from bide.cli.fsck import Found, look
-from bide.cli.site import Site
-from bide.keys import keys_of
-from bide.ops import consume
-from bide.script import TEST_CLOCK
+from bide import Queue, Retention, Retry
+from bide.cli.health import Found, look
+from bide.client import blocking
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.keys import keys_of
+from bide.protocol.scripts import TEST_CLOCK
+from bide.views.site import Site
 from tests.faults.crew import JOBS, Crew
 from tests.faults.legal import assert_legal
 from tests.faults.workload import Workload
@@ -34,7 +35,7 @@ def site(one_url: str) -> Iterator[Site]:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_no_verb_leaves_anything_to_be_found(one_url: str, seed: int, site: Site) -> None:
     """Whatever is done, and however the clock is set."""
-    site.client = sync.Client(one_url, clock=TEST_CLOCK)
+    site.client = blocking.Client(one_url, clock=TEST_CLOCK)
     workload = Workload(one_url, "mail", seed)
     with closing(Queue("mail", url=one_url)) as queue:
         queue.enqueue("app:task")  # so that it is in the list of queues
@@ -49,10 +50,10 @@ def test_a_parent_that_is_removed_piece_by_piece_is_no_error(one_url: str, site:
         first = queue.enqueue("app:task")
         prepared = [queue.prepare("app:task", depends_on=first) for _ in range(250)]
         queue.enqueue_many(prepared)
-        (job,) = site.client.run(consume.claim(KEYS, "w", 1, 1, 10_000_000, 0)).jobs
-        done = consume.Settle(job.id, job.token, "complete")
-        site.client.run(consume.settle(KEYS, [done]))
-        site.client.run(consume.claim(KEYS, "w", 2, 0, 10_000_000, 0))
+        (job,) = site.client.run(worker_commands.claim(KEYS, "w", 1, 1, 10_000_000, 0)).jobs
+        done = worker_commands.Settle(job.id, job.token, "complete")
+        site.client.run(worker_commands.settle(KEYS, [done]))
+        site.client.run(worker_commands.claim(KEYS, "w", 2, 0, 10_000_000, 0))
         first.delete()
         assert queue._client._redis.zcard(queue.keys["edges"]) == 51
     assert list(look(site, (), False)) == []

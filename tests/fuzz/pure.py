@@ -12,51 +12,56 @@ from typing import Any
 import pytest
 
 from bide.cli import cron as cron_cli
-from bide.cli.jobs import look
+from bide.cli import screen
 from bide.cli.jobs.show import _print
 from bide.cli.options import read_address, read_at, read_value
 from bide.cli.screen import echo_json
-from bide.cli.workers import print_workers, workers_report
-from bide.clock import from_us, to_bytes, to_us
-from bide.command import Command
-from bide.connection import hide_password, resolve_url
-from bide.cron import Cron, zone_of
-from bide.delay_queue import ItemSeen
-from bide.dialogue import Send, Situation, dialogue
+from bide.cli.workers import print_workers
+from bide.client.execute import Send, Situation, dialogue
+from bide.client.url import hide_password, resolve_url
 from bide.errors import BadSignature, BideError, PayloadError, UsageError
-from bide.events import read_event
-from bide.job import Claimed, RunRecord, Snapshot
-from bide.keys import keys_of
-from bide.limits import Limits
 from bide.logs import printable
-from bide.notes import read_notes
-from bide.ops import ahead, consume, inspect, listen, manage, produce, registry, schedules
-from bide.ops.consume import Settle
-from bide.ops.produce import Prepared
-from bide.payload.codec import (
+from bide.model.durations import from_us, to_bytes, to_us
+from bide.model.events import read_event
+from bide.model.history import read_notes
+from bide.model.job import Claimed, RunRecord, Snapshot
+from bide.model.limits import Limits, Retention
+from bide.model.payload.batched import calls_in, framed, is_gathered
+from bide.model.payload.body import (
     Body,
     decode_body,
     decode_error,
+    decode_item,
     decode_result,
     encode_body,
     encode_error,
+    encode_item,
     encode_result,
 )
-from bide.payload.gathered import calls_in, framed, is_gathered
-from bide.payload.items import decode_item, encode_item
-from bide.payload.serializers import CODECS
-from bide.payload.signing import Keyring, Seal, unsigned
-from bide.queue.view import JobView
-from bide.retention import Retention
-from bide.retry import Retry
-from bide.task import Served
-from bide.why import Read, why
-from bide.worker.calling import prepare
+from bide.model.payload.serializers import CODECS
+from bide.model.payload.signing import Keyring, Seal, unsigned
+from bide.model.retry import Retry
+from bide.model.schedule import Cron, zone_of
+from bide.protocol.command import Command
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import queues as queue_commands
+from bide.protocol.commands import schedules as schedule_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.commands.worker import Settle
+from bide.protocol.keys import keys_of
+from bide.queue.delay import ItemSeen
+from bide.queue.explain import Read, why
+from bide.queue.job_view import JobView
+from bide.tasks.task import Served
+from bide.views import job
+from bide.views import schedules as schedule_report
+from bide.views.queues import workers_report
 from bide.worker.lifespan import Lifespan
-from bide.worker.order import read_order
-from bide.worker.reading import read
-from bide.worker.run import Run
-from bide.worker.station import Station
+from bide.worker.queue_state import Station, read_order
+from bide.worker.run.invoke import prepare, read
+from bide.worker.run.running_job import Run
 from tests.fuzz import tasks
 from tests.fuzz.mutate import Mutator
 
@@ -64,7 +69,7 @@ MAIL = keys_of("mail")
 ONE, TWO = f"one:{'1' * 32}", f"two:{'2' * 32}"
 SEAL = Seal(Keyring(ONE), MAIL)
 NOW = 1_795_214_038_547_684
-_COUNTS = inspect.Counts(
+_COUNTS = job_commands.Counts(
     now_us=1_795_000_000_000_000,
     delayed=1,
     waiting=1,
@@ -209,7 +214,7 @@ def a_job(mutator: Mutator, corpus: list[bytes]) -> None:
     item[field] = mutator.bytes(corpora[field])
     item[0] = mutator.random.choice((b"completed", b"active", b"failed", b"waiting", b"blocked"))
     item[10] = [2, b"b", b"{other}c"] if item[0] == b"blocked" else None
-    (snapshot,) = inspect.fetch(MAIL, ["a"]).parse([b"ok", NOW, item])
+    (snapshot,) = job_commands.fetch(MAIL, ["a"]).parse([b"ok", NOW, item])
     assert snapshot is not None
     look_at(snapshot)
 
@@ -226,11 +231,11 @@ def look_at(snapshot: Snapshot) -> None:
         if not name.startswith("_"):
             with contextlib.suppress(BideError):
                 getattr(view, name)
-    seen = look.Seen("mail", snapshot)
+    seen = job.Seen("mail", snapshot)
     with contextlib.redirect_stdout(io.StringIO()) as out:
         _print(seen, why(Read("mail", snapshot, _COUNTS, [])), "")
-        echo_json(look.full(seen))
-        look.remark(seen), look.when(seen)
+        echo_json(job.full(seen))
+        screen.remark(seen), job.when(seen)
     check_harmless(out.getvalue())
     with contextlib.suppress(BideError):
         ItemSeen.read(snapshot)
@@ -239,7 +244,7 @@ def look_at(snapshot: Snapshot) -> None:
 def a_worker(mutator: Mutator, corpus: list[bytes]) -> None:
     """One odd registration hides no other."""
     reply = [b"ok", NOW, [b"good", ABOUTS[0], mutator.bytes([b"host.42"]), mutator.bytes(corpus)]]
-    seen = registry.workers(keys_of(None)).parse(reply)
+    seen = queue_commands.workers(keys_of(None)).parse(reply)
     assert "good" in {worker.name for worker in seen}
     with contextlib.redirect_stdout(io.StringIO()) as out:
         workers_report(seen)
@@ -250,7 +255,7 @@ def a_worker(mutator: Mutator, corpus: list[bytes]) -> None:
 def a_schedule(mutator: Mutator, corpus: list[bytes]) -> None:
     """Whatever a record says, it is shown or left out, and its times are bounded and in order."""
     reply = [b"ok", NOW, b"0", b"good", corpus[0], mutator.bytes([b"odd"]), mutator.bytes(corpus)]
-    page = schedules.read_page(MAIL, "0").parse(reply)
+    page = schedule_commands.read_page(MAIL, "0").parse(reply)
     assert "good" in {one.name for one in page.schedules}
     for one in page.schedules:
         for name in dir(one):
@@ -264,9 +269,9 @@ def a_schedule(mutator: Mutator, corpus: list[bytes]) -> None:
             assert not one.cron or times == sorted(set(times))
     with contextlib.redirect_stdout(io.StringIO()) as out:
         for one in page.schedules:
-            seen = cron_cli.Seen("mail", one, from_us(NOW))
+            seen = schedule_report.Seen("mail", one, from_us(NOW))
             print(*(str(cell) for cell in cron_cli._row(seen)[:1]))
-            echo_json(cron_cli.schedule_report(seen))
+            echo_json(schedule_report.schedule_report(seen))
     assert out.getvalue()
 
 
@@ -284,42 +289,42 @@ def a_meta(mutator: Mutator, corpus: list[bytes]) -> None:
     meta = [b"completed", b"3", b"retention", b"10000 1 10000 2 10000 3", b"gap_us", b"5"]
     i = mutator.random.randrange(len(meta))
     meta[i] = mutator.bytes([meta[i]])
-    found = inspect.counts(MAIL).parse([b"ok", NOW, 1, 2, 3, 4, 5, 6, 7, NOW, 7, meta, 2, NOW])
+    found = job_commands.counts(MAIL).parse([b"ok", NOW, 1, 2, 3, 4, 5, 6, 7, NOW, 7, meta, 2, NOW])
     assert (found.delayed, found.cancelled) == (1, 6)
 
 
 _SAMPLES: list[tuple[Command[Any], Any]] = [
-    (produce.enqueue(MAIL, [Prepared("a", "+0", 5, b"{}")]), [b"ok", NOW, NOW]),
+    (enqueue_commands.enqueue(MAIL, [Prepared("a", "+0", 5, b"{}")]), [b"ok", NOW, NOW]),
     (
-        consume.claim(MAIL, "w", 1, 1, 1, 0),
+        worker_commands.claim(MAIL, "w", 1, 1, 1, 0),
         [b"ok", NOW, NOW, 0, 0, 0, 0, b"x y", 0, b"a", b"{}", 7, 1, NOW],
     ),
-    (consume.pop(MAIL, "w", 1, 1, 0), [b"ok", NOW, 0, 0, 0, b"a", ITEMS[0]]),
+    (worker_commands.pop(MAIL, "w", 1, 1, 0), [b"ok", NOW, 0, 0, 0, b"a", ITEMS[0]]),
     (
-        consume.settle(MAIL, [Settle(id, 7, "complete") for id in "ab"]),
+        worker_commands.settle(MAIL, [Settle(id, 7, "complete") for id in "ab"]),
         [b"ok", NOW, b"ok", b"lost"],
     ),
-    (inspect.fetch(MAIL, ["a"]), [b"ok", NOW, ITEM]),
+    (job_commands.fetch(MAIL, ["a"]), [b"ok", NOW, ITEM]),
     (
-        inspect.counts(MAIL),
+        job_commands.counts(MAIL),
         [b"ok", NOW, 1, 2, 3, 4, 5, 6, 7, NOW, 7, [b"completed", b"3"], 2, NOW],
     ),
-    (inspect.upcoming(MAIL, 0, 5), [b"ok", NOW, b"a", NOW, b"b", NOW]),
-    (inspect.ahead(MAIL, [1, 60]), [b"ok", NOW, 1, 2]),
-    (ahead.timeline(MAIL, 1, 2), [b"ok", NOW, NOW, 0, 0, 1, 2, 3, 4, 5, 6]),
-    (ahead.between(MAIL, 1, 2), [b"ok", NOW, 1, b"a", NOW]),
-    (inspect.listing(MAIL, "failed", 0, 5), [b"ok", NOW, b"a", b"b"]),
-    (manage.retry(MAIL, ["a"], "+0"), [b"ok", NOW, b"ok", NOW]),
-    (manage.empty(MAIL, "x"), [b"ok", 5, 1]),
-    (manage.forget(MAIL), [b"holds", b"pending", 2]),
-    (listen.listen(MAIL, "l", "-"), [b"ok", NOW, b"1-0", 0]),
-    (schedules.read_page(MAIL, "0"), [b"ok", NOW, b"0", b"nightly", SCHEDULES[0]]),
-    (schedules.pause_schedule(MAIL, "nightly", True), [b"ok", NOW, SCHEDULES[0]]),
-    (schedules.run_schedule(MAIL, "nightly", "nightly@1"), [b"ok", NOW, b"new", NOW, b"x"]),
-    (schedules.remove_schedules(MAIL, ["a"]), [b"ok", b"ok"]),
-    (registry.workers(keys_of(None)), [b"ok", NOW, [b"w", ABOUTS[0]]]),
-    (registry.queues(keys_of(None)), [b"ok", [b"mail", b"low"]]),
-    (registry.heartbeat(keys_of(None), "w", None), [b"ok", NOW, 0]),
+    (job_commands.upcoming(MAIL, 0, 5), [b"ok", NOW, b"a", NOW, b"b", NOW]),
+    (job_commands.ahead(MAIL, [1, 60]), [b"ok", NOW, 1, 2]),
+    (job_commands.timeline(MAIL, 1, 2), [b"ok", NOW, NOW, 0, 0, 1, 2, 3, 4, 5, 6]),
+    (job_commands.between(MAIL, 1, 2), [b"ok", NOW, 1, b"a", NOW]),
+    (job_commands.listing(MAIL, "failed", 0, 5), [b"ok", NOW, b"a", b"b"]),
+    (job_commands.retry(MAIL, ["a"], "+0"), [b"ok", NOW, b"ok", NOW]),
+    (job_commands.empty(MAIL, "x"), [b"ok", 5, 1]),
+    (job_commands.forget(MAIL), [b"holds", b"pending", 2]),
+    (job_commands.listen(MAIL, "l", "-"), [b"ok", NOW, b"1-0", 0]),
+    (schedule_commands.read_page(MAIL, "0"), [b"ok", NOW, b"0", b"nightly", SCHEDULES[0]]),
+    (schedule_commands.pause_schedule(MAIL, "nightly", True), [b"ok", NOW, SCHEDULES[0]]),
+    (schedule_commands.run_schedule(MAIL, "nightly", "nightly@1"), [b"ok", NOW, b"new", NOW, b"x"]),
+    (schedule_commands.remove_schedules(MAIL, ["a"]), [b"ok", b"ok"]),
+    (queue_commands.workers(keys_of(None)), [b"ok", NOW, [b"w", ABOUTS[0]]]),
+    (queue_commands.queues(keys_of(None)), [b"ok", [b"mail", b"low"]]),
+    (queue_commands.heartbeat(keys_of(None), "w", None), [b"ok", NOW, 0]),
 ]
 
 

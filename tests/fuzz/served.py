@@ -14,14 +14,17 @@ from unittest.mock import patch
 
 import redis
 
-from bide import Queue, Worker, sync
+from bide import Queue, Worker
 from bide.cli.main import run
+from bide.client import blocking
 from bide.errors import BideError
-from bide.keys import META, keys_of
-from bide.ops import consume, inspect, manage, produce
-from bide.ops.consume import Outcome, Settle
-from bide.ops.produce import Prepared
-from bide.payload.codec import Body, encode_body
+from bide.model.payload.body import Body, encode_body
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.commands.worker import Outcome, Settle
+from bide.protocol.keys import META, keys_of
 from tests.faults.legal import assert_legal
 from tests.fuzz import tasks
 from tests.fuzz.mutate import Mutator
@@ -39,7 +42,7 @@ class Site:
     def __init__(self, url: str) -> None:
         self.url = url
         self.raw: Any = redis.Redis.from_url(url)
-        self.client = sync.Client(url, patience=0)
+        self.client = blocking.Client(url, patience=0)
         self.queue = Queue("fuzz", url=url)
 
     def close(self) -> None:
@@ -88,8 +91,8 @@ def records(site: Site, mutators: list[Mutator]) -> None:
     site.raw.flushall()
     ids = [f"odd-{i}" for i in range(len(mutators))]
     body = encode_body(Body("tests.fuzz.tasks:take", [1]))
-    site.client.run(produce.enqueue(KEYS, [Prepared(id, "+0", 5, body) for id in ids]))
-    claim = consume.claim(KEYS, "before", 1, len(ids) // 3, 10_000_000, 0)
+    site.client.run(enqueue_commands.enqueue(KEYS, [Prepared(id, "+0", 5, body) for id in ids]))
+    claim = worker_commands.claim(KEYS, "before", 1, len(ids) // 3, 10_000_000, 0)
     held = site.client.run(claim).jobs
     hashes = (("run", RECORDS), ("notes", NOTES), ("results", RESULTS))
     for mutator, id in zip(mutators, ids, strict=True):
@@ -99,20 +102,20 @@ def records(site: Site, mutators: list[Mutator]) -> None:
     settles = [Settle(job.id, job.token, "retry", "+0", b"{}") for job in held[::2]]
     settles += [Settle(job.id, job.token, "complete") for job in held[1::2]]
     for settle in settles * 2:  # as after a lost reply
-        site.client.run(consume.settle(KEYS, [settle]))
-    site.client.run(consume.extend(KEYS, 1, [(job.id, job.token) for job in held[:5]]))
+        site.client.run(worker_commands.settle(KEYS, [settle]))
+    site.client.run(worker_commands.extend(KEYS, 1, [(job.id, job.token) for job in held[:5]]))
     for _ in range(3):
         site.expire()
         for seq in range(1 + len(ids) // 10):  # a claim takes ten leases that have ended
-            site.client.run(consume.claim(KEYS, "undertaker", seq + 1, 0, 10_000_000, 0))
-            site.client.run(consume.leave(KEYS, "undertaker"))
+            site.client.run(worker_commands.claim(KEYS, "undertaker", seq + 1, 0, 10_000_000, 0))
+            site.client.run(worker_commands.leave(KEYS, "undertaker"))
         site.work()
     site.check(neighbours)
     assert None not in site.queue.fetch_many(ids), "none is lost"
-    site.client.run(manage.retry(KEYS, ids, "+0"))
+    site.client.run(job_commands.retry(KEYS, ids, "+0"))
     site.work()
-    site.client.run(manage.cancel(KEYS, ids[:25]))
-    site.client.run(manage.delete(KEYS, ids))
+    site.client.run(job_commands.cancel(KEYS, ids[:25]))
+    site.client.run(job_commands.delete(KEYS, ids))
     counts = site.queue.counts()
     assert (counts.waiting, counts.active, counts.failed) == (0, 0, 0)
 
@@ -128,28 +131,28 @@ def settings(site: Site, mutators: list[Mutator]) -> None:
         site.raw.flushall()
         odd, value = mutator.random.choice(FIELDS), mutator.bytes(VALUES)
         jobs = [Prepared(id, "+0", 5, BODIES[0]) for id in "abcdef"]
-        site.client.run(produce.enqueue(KEYS, jobs))
-        held = site.client.run(consume.claim(KEYS, "w", 1, 3, 10_000_000, 0)).jobs
+        site.client.run(enqueue_commands.enqueue(KEYS, jobs))
+        held = site.client.run(worker_commands.claim(KEYS, "w", 1, 3, 10_000_000, 0)).jobs
         site.raw.hset(KEYS["meta"], odd, value)
         told = [
             Settle(job.id, job.token, word, "+0" if word == "retry" else "")
             for job, word in zip(held, words, strict=True)
         ]
         calls: list[Any] = [
-            produce.enqueue(KEYS, [Prepared("g", "+0", 5, BODIES[0])]),
-            consume.settle(KEYS, told),
-            consume.claim(KEYS, "w", 2, 2, 10_000_000, 0),
-            consume.extend(KEYS, 1_000_000, [("d", 1)]),
-            manage.cancel(KEYS, ["e"]),
-            inspect.counts(KEYS),
-            produce.enqueue(keys_of("other"), [Prepared("g", "+0", 5, BODIES[0])]),
+            enqueue_commands.enqueue(KEYS, [Prepared("g", "+0", 5, BODIES[0])]),
+            worker_commands.settle(KEYS, told),
+            worker_commands.claim(KEYS, "w", 2, 2, 10_000_000, 0),
+            worker_commands.extend(KEYS, 1_000_000, [("d", 1)]),
+            job_commands.cancel(KEYS, ["e"]),
+            job_commands.counts(KEYS),
+            enqueue_commands.enqueue(keys_of("other"), [Prepared("g", "+0", 5, BODIES[0])]),
         ]
         results = site.client.attempt_many(calls)
         failed = [result for result in results if isinstance(result, BideError)]
         assert not failed, (odd, value, failed)
         site.raw.hdel(KEYS["meta"], odd)
         assert_legal(site.raw, "fuzz")
-        counts = site.client.run(inspect.counts(KEYS))
+        counts = site.client.run(job_commands.counts(KEYS))
         assert sum(counts[1:7]) in (6, 7), (odd, value, counts)
 
 

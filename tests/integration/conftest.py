@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from bide import Queue
-from bide.keys import keys_of
+from bide.protocol.keys import keys_of
 from tests.faults.legal import assert_legal
 from tests.integration import jobs
 from tests.integration.console import TASKS

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
 
-from bide import config
 from bide.cli.main import run
+from bide.client import config
 
 TASKS = """
 import sys

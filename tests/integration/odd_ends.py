@@ -9,7 +9,7 @@ from typing import Any
 
 import bide
 from bide import Fail, JobCancelled, RetryLater, current_job
-from bide.current import CurrentJob
+from bide.model.context import CurrentJob
 from tests.integration.jobs import gate, note
 
 queue = bide.Queue("registers-only", url="redis://127.0.0.1:1")

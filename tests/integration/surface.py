@@ -12,8 +12,8 @@ from typing import Any
 
 import bide
 from bide import Fail, Retry, RetryLater, Snooze, current_job
-from bide.current import CurrentJob
-from bide.resource import Resource
+from bide.model.context import CurrentJob
+from bide.tasks.resources import Resource
 from tests.faults.eventually import PATIENCE
 from tests.integration.jobs import gate, note
 

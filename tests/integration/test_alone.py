@@ -10,14 +10,14 @@ import pytest
 from benchmarks import alone, limits
 from benchmarks.filling import fill
 from benchmarks.lab import Lab
-from bide import aio, sync
+from bide.client import aio, blocking
 from bide.embedded import Server
 
 
 @pytest.fixture(autouse=True)
 def _clients_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """All their methods, whichever a benchmark replaces: later tests of this process use them."""
-    for client in (aio.Client, sync.Client):
+    for client in (aio.Client, blocking.Client):
         for name, method in [*vars(client).items()]:
             if inspect.isfunction(method):
                 monkeypatch.setattr(client, name, method)

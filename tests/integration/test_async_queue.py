@@ -11,8 +11,8 @@ import pytest
 import redis
 
 from bide import AsyncQueue, JobCancelled, ServerFull, ServerUnavailable
-from bide.connection import hide_password
-from bide.ops import adding
+from bide.client.url import hide_password
+from bide.protocol.commands import enqueue as enqueue_commands
 from tests.faults.proxy import Proxy
 from tests.integration import jobs
 from tests.integration.workers import Later
@@ -120,8 +120,8 @@ async def test_one_that_fails_midway_ends_there_and_ends_no_other(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A round trip of several; in its first, the server has no room for one caller's jobs."""
-    monkeypatch.setattr(adding, "CHUNK", 2)
-    monkeypatch.setattr(adding, "TRIP", 2)
+    monkeypatch.setattr(enqueue_commands, "CHUNK", 2)
+    monkeypatch.setattr(enqueue_commands, "TRIP", 2)
     queue = AsyncQueue("work", url=url)
     attempt, sent = queue._client.attempt_many, list[int]()
 

@@ -16,9 +16,9 @@ import pytest
 import redis
 
 from bide import AccessDenied, BideError, DelayQueue, Queue, Retention, State, Worker
-from bide.cli.acl import quoted
-from bide.keys import keys_of
-from bide.rights import rules
+from bide.cli.server import quoted
+from bide.client.acl import rules
+from bide.protocol.keys import keys_of
 from tests.integration import jobs
 from tests.integration.console import bide, error_of, said
 from tests.integration.workers import eventually, listeners

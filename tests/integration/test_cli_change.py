@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bide import Queue, sync
-from bide.keys import keys_of
-from bide.ops.consume import claim
+from bide import Queue
+from bide.client import blocking
+from bide.protocol.commands.worker import claim
+from bide.protocol.keys import keys_of
 from tests.integration.console import at_terminal, bide, error_of, said
 
 
@@ -42,7 +43,7 @@ def fail(home: Path, queue: Queue, *texts: str) -> list[str]:
 def take(queue: Queue, id: str) -> None:
     """Be a worker that runs the job."""
     queue.fetch(id).promote()
-    client = sync.Client(queue.url)
+    client = blocking.Client(queue.url)
     client.run(claim(keys_of(queue.name), "w", 1, 1, 60_000_000, 0))
     client.close()
     assert queue.fetch(id).status == "active"

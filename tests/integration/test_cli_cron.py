@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from bide import Queue
-from bide.keys import keys_of
+from bide.protocol.keys import keys_of
 from tests.integration.console import bide, error_of, said
 
 GREET = "shop:greet"

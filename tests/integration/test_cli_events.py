@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bide import Queue
-from bide.states import State
+from bide.model.job import State
 from tests.integration import jobs
 from tests.integration.console import CTRL_C, at_terminal, error_of, said
 from tests.integration.console import bide as run_bide

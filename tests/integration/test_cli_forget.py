@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from bide import Queue
-from bide.cli import forget
-from bide.cli.site import Site
+from bide.cli import queues
 from bide.errors import BideError
+from bide.views.site import Site
 from tests.integration.console import bide, error_of, said
 from tests.integration.workers import at_work, eventually
 
@@ -81,6 +81,6 @@ def test_a_job_that_comes_in_between_keeps_it_on_the_list(
 
     monkeypatch.setattr(site.client, "run", running)
     with pytest.raises(BideError, match="odrers holds 1 delayed"):
-        forget._forget(site, "odrers")
+        queues._forget(site, "odrers")
     assert site.queues() == ["odrers"]
     assert odrers.counts().waiting == 1

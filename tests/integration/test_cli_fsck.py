@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from bide import Queue
-from bide.keys import keys_of
+from bide.protocol.keys import keys_of
 from tests.integration.console import bide
 
 KEYS = keys_of("mail")

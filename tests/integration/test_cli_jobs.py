@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import redis
 
-from bide import DelayQueue, Queue, Unique, config
+from bide import DelayQueue, Queue, Unique
+from bide.client import config
 from tests.integration.console import at_terminal, bide, error_of, said
 
 HOSTILE = "\x1b[2Jgone\r\nforged [bold]x[/bold] \u202egnp \x07"

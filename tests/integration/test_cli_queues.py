@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import redis
 
-from bide import Queue, sync
+from bide import Queue
+from bide.client import blocking
 from bide.embedded import Server
-from bide.keys import keys_of
-from bide.ops.consume import claim
-from bide.ops.registry import About, heartbeat
+from bide.protocol.commands.queues import About, heartbeat
+from bide.protocol.commands.worker import claim
+from bide.protocol.keys import keys_of
 from tests.integration import surface
 from tests.integration.console import at_terminal, bide, error_of, said
 from tests.integration.workers import at_work, burst, eventually
@@ -33,7 +34,7 @@ def mail(one_url: str) -> Queue:
 
 def say(url: str, name: str, **about: object) -> None:
     """Have a worker say something of itself."""
-    client = sync.Client(url)
+    client = blocking.Client(url)
     client.run(heartbeat(keys_of(None), name, About(**about)))  # type: ignore[arg-type]
     client.close()
 

@@ -10,9 +10,9 @@ from contextlib import closing
 import pytest
 import redis
 
-import bide.connections
-from bide import sync
-from bide.connections import SHORT, SLEPT, Connections
+import bide.client.pool
+from bide.client import blocking
+from bide.client.pool import SHORT, SLEPT, Connections
 
 QUICK = ("PING",)
 SLOW = ("BLPOP", "nothing", 0.01)
@@ -20,7 +20,7 @@ SLOW = ("BLPOP", "nothing", 0.01)
 
 @pytest.fixture
 def connections(one_url: str) -> Iterator[Connections]:
-    with closing(sync.Client(one_url)) as client:
+    with closing(blocking.Client(one_url)) as client:
         opened = client._to(client.url)
         opened.round_trip([QUICK])
         opened._to_sleep = 0  # however long the first took

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from bide import DelayQueue, Queue, State, UsageError
-from bide.keys import keys_of
+from bide.protocol.keys import keys_of
 from tests.faults.eventually import eventually
 from tests.faults.witness import Witness
 from tests.integration import jobs

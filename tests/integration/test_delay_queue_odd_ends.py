@@ -9,11 +9,10 @@ import pytest
 import redis
 
 from bide import DelayQueue, PayloadError, Queue, State, UsageError, Worker
-from bide.keys import keys_of
-from bide.ops.produce import Prepared, prepare
-from bide.payload.codec import Body
-from bide.payload.items import MARK, MAX_DATA, encode_item
-from bide.script import load
+from bide.model.payload.body import ITEM_MARK, MAX_DATA, Body, encode_item
+from bide.protocol.commands.enqueue import Prepared, prepare
+from bide.protocol.keys import keys_of
+from bide.protocol.scripts import load
 from bide.testing import eager
 from tests.integration import jobs
 from tests.integration.workers import burst
@@ -217,9 +216,9 @@ def test_what_only_looks_like_an_item_fails_and_blocks_nobody(
     """Another program wrote it, with one EVAL."""
     enqueue = load("enqueue")
     raw.eval(enqueue.text, len(KEYS.of(enqueue.keys)), *KEYS.of(enqueue.keys), "odd", "+0", 5,
-             MARK + b"{not JSON")  # fmt: skip
+             ITEM_MARK + b"{not JSON")  # fmt: skip
     raw.eval(enqueue.text, len(KEYS.of(enqueue.keys)), *KEYS.of(enqueue.keys), "good", "+0", 5,
-             MARK + b'{"user":1}')  # fmt: skip
+             ITEM_MARK + b'{"user":1}')  # fmt: skip
     if how == "pop":
         assert pile.pop(num=5) == [{"user": 1}]
         assert pile.pop(num=5) == []
@@ -228,7 +227,7 @@ def test_what_only_looks_like_an_item_fails_and_blocks_nobody(
             assert [item.data for item in items] == [{"user": 1}]
             items.ack()
     (failed,) = (item for item in _bodies(raw, "failed"))
-    assert failed == MARK + b"{not JSON", "it stays as it is"
+    assert failed == ITEM_MARK + b"{not JSON", "it stays as it is"
     (seen,) = pile.queue.jobs("failed")
     assert "not JSON" in seen.error.message
     for name in ("failed", "completed"):  # it is not legal, and the fixture would say so

@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 from bide import Queue
-from bide.cli.site import Site
-from bide.dev.part import Part
+from bide.cli.dev.run import Part
+from bide.views.site import Site
 from tests.integration.console import bide, environment, error_of
 from tests.web.serving import Page
 
@@ -259,7 +259,7 @@ def test_nothing_outlives_it_even_when_it_is_killed(tmp_path: Path, start: Start
 def test_what_does_not_want_to_end_is_killed_where_dev_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.dev.part.SPARE", 0.5)
+    monkeypatch.setattr("bide.cli.dev.run.SPARE", 0.5)
     stubborn = (
         "import os, signal\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"

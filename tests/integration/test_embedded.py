@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import redis
 
+from bide import embedded as server_module
 from bide.embedded import Server, ServerError, ServerNotFound, wheel_server
-from bide.embedded import server as server_module
 from bide.errors import BideError
 
 StartServer = Callable[..., Server]

@@ -32,7 +32,7 @@ def test_a_function_is_called_with_what_it_wants_and_raises_in_vain(
     assert kinds([got.get(timeout=10), got.get(timeout=10)]) == ["completed"] * 2
     listening.stop()
     listening.stop()
-    assert [r.getMessage()[:30] for r in caplog.records if r.name == "bide.events"] == [
+    assert [r.getMessage()[:30] for r in caplog.records if r.name == "bide.model.events"] == [
         "the callback for completed of "
     ] * 2
     assert not listens(queue)
@@ -90,7 +90,7 @@ def test_a_gap_before_what_a_callback_wants_is_logged(
     queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     got: queues.Queue[Event] = queues.Queue()
-    with caplog.at_level(logging.WARNING, "bide.events"):
+    with caplog.at_level(logging.WARNING, "bide.model.events"):
         queue.on("added", got.put, after="1-1")
         queue.enqueue(jobs.add, 1, 1, delay=60)
         assert got.get(timeout=10).kind == "added"

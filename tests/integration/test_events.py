@@ -12,7 +12,7 @@ import redis
 
 import bide.testing
 from bide import AsyncQueue, Event, Queue, ServerUnavailable, UsageError
-from bide.queue import following
+from bide.queue import event_reader
 from tests.integration import jobs
 from tests.integration.hearing import kinds, listens
 from tests.integration.workers import Later, burst
@@ -49,7 +49,7 @@ def test_what_a_running_job_says_and_asks_of_itself(queue: Queue) -> None:
 
 
 def test_an_event_wakes_who_waits_for_it(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "WAIT", 3600)  # what comes is a wake-up, or too late
+    monkeypatch.setattr(event_reader, "WAIT", 3600)  # what comes is a wake-up, or too late
     begun = threading.Event()
 
     def first() -> Event:
@@ -278,7 +278,9 @@ def test_awaited_iteration_and_callbacks(queue: Queue) -> None:
 def test_who_cancels_a_wait_loses_nothing_and_harms_nobody(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "RECONNECT_PAUSE", 60)  # it is not taken for a broken connection
+    monkeypatch.setattr(
+        event_reader, "RECONNECT_PAUSE", 60
+    )  # it is not taken for a broken connection
 
     async def main() -> None:
         mail = AsyncQueue("work", url=queue.url)

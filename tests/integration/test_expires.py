@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from bide import AsyncQueue, JobCancelled, Queue, Worker, testing
-from bide.states import State
+from bide.model.job import State
 from tests.integration import jobs as tasks
 
 TASK = f"{tasks.__name__}:add"

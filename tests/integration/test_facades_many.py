@@ -11,32 +11,23 @@ from typing import Any
 import pytest
 import redis
 
-from bide import (
-    AsyncQueue,
-    Middleware,
-    NotUnique,
-    Queue,
-    ServerRefused,
-    Unique,
-    UsageError,
-    sync,
-    use,
-)
-from bide.connections import Connections
-from bide.keys import keys_of
-from bide.ops import inspect
-from bide.ops.produce import Prepared
-from bide.queue import batches
-from bide.queue.batches import BATCH
-from bide.testing.registry import isolated_registry
+from bide import AsyncQueue, Middleware, NotUnique, Queue, ServerRefused, Unique, UsageError, use
+from bide.client import blocking
+from bide.client.pool import Connections
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.keys import keys_of
+from bide.queue import pipeline
+from bide.queue.pipeline import BATCH
+from bide.testing.bed import isolated_registry
 from tests.integration import jobs
 
 
 @pytest.fixture(autouse=True)
 def _time_is_no_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine is, no iterator here is slow but where a test says so."""
-    monkeypatch.setattr(batches, "QUICK", 3600)
-    monkeypatch.setattr(batches, "LONGEST_WAIT", 3600)
+    monkeypatch.setattr(pipeline, "QUICK", 3600)
+    monkeypatch.setattr(pipeline, "LONGEST_WAIT", 3600)
 
 
 @pytest.fixture(params=["blocking", "awaited"])
@@ -160,17 +151,17 @@ def test_an_iterator_may_use_the_queue_itself(url: str, queue: Queue) -> None:
 
 
 def test_what_was_begun_is_under_way_before_its_end_is_asked_for(url: str) -> None:
-    with closing(sync.Client(url)) as client, redis.Redis.from_url(url) as other:
+    with closing(blocking.Client(url)) as client, redis.Redis.from_url(url) as other:
         keys = keys_of("work")
-        client.run(inspect.counts(keys))  # so that the server knows the script
-        begun = client.begin([inspect.counts(keys)])
+        client.run(job_commands.counts(keys))  # so that the server knows the script
+        begun = client.begin([job_commands.counts(keys)])
         assert begun
         other.ping()  # the server comes to what it is sent in turn
         other.zadd(keys["completed"], {"a": 1})
         (counts,) = begun.end()
         assert counts.completed == 0
         begun.drop()  # it has ended
-        assert client.run(inspect.counts(keys)).completed == 1
+        assert client.run(job_commands.counts(keys)).completed == 1
 
 
 @pytest.fixture
@@ -187,7 +178,7 @@ def trips(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Queue
             told.append("reads")
             return super().collect(posted)
 
-    monkeypatch.setattr(sync, "Connections", Told)
+    monkeypatch.setattr(blocking, "Connections", Told)
     with closing(Queue("work", url=queue.url)) as another:
         another.enqueue(jobs.add, 0)
         told.clear()

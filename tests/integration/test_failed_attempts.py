@@ -13,8 +13,8 @@ import redis
 
 from bide import Job, Queue, Retry, State
 from bide.embedded import Server
-from bide.ops.consume import claim
-from bide.states import FINISHED
+from bide.model.job import FINISHED
+from bide.protocol.commands.worker import claim
 from tests.conftest import BINARIES
 from tests.integration.console import bide
 from tests.integration.missing import age

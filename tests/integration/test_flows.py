@@ -21,8 +21,11 @@ from bide import (
     gather,
     throttle,
 )
-from bide.folding import Folding
-from bide.ops import consume, edges, manage, produce
+from bide.model.dedup import Folding
+from bide.protocol.commands import dependencies as dependency_commands
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import worker as worker_commands
 from tests.integration import jobs
 from tests.integration.workers import at_work, burst
 
@@ -155,8 +158,12 @@ def test_who_hears_nothing_of_another_queue_asks(queue: Queue, other: Queue) -> 
     first = other.enqueue(jobs.add, 1)
     second = queue.enqueue(jobs.add, 2, depends_on=first)
     run = queue._client.run
-    claim = run(consume.claim(other.keys, "w", 1, 1, 10_000_000, 0))
-    run(consume.settle(other.keys, [consume.Settle(first.id, claim.jobs[0].token, "complete")]))
+    claim = run(worker_commands.claim(other.keys, "w", 1, 1, 10_000_000, 0))
+    run(
+        worker_commands.settle(
+            other.keys, [worker_commands.Settle(first.id, claim.jobs[0].token, "complete")]
+        )
+    )
     burst(queue)
     assert second.refresh().status == "blocked"
     queue._client._redis.zadd(queue.keys["expiring"], {second.id: 1})  # a minute has passed
@@ -181,9 +188,11 @@ def test_what_was_told_twice_changes_nothing(queue: Queue, other: Queue) -> None
     second = queue.enqueue(jobs.add, 2, depends_on=first, job_id="second")
     news = [("second", f"{{other}}{first.id}", "C")]
     for _ in range(2):
-        queue._client.run(edges.hear(queue.keys, news))
+        queue._client.run(dependency_commands.hear(queue.keys, news))
     assert burst(queue) == 1
-    queue._client.run(edges.hear(queue.keys, [("second", f"{{other}}{first.id}", "F")]))
+    queue._client.run(
+        dependency_commands.hear(queue.keys, [("second", f"{{other}}{first.id}", "F")])
+    )
     assert second.refresh().status == "completed"
 
 
@@ -280,7 +289,7 @@ def test_an_empty_list_is_nothing_to_wait_for(queue: Queue) -> None:
 def test_a_parent_that_is_no_more_is_named(queue: Queue) -> None:
     first = queue.enqueue(jobs.add, 1)
     second = queue.enqueue(jobs.add, 1, depends_on=first, on_parent_cancel="run")
-    queue._client.run(manage.delete(queue.keys, [first.id]))
+    queue._client.run(job_commands.delete(queue.keys, [first.id]))
     with pytest.raises(
         JobNotFound, match=f"Job '{first.id}', that this one waited for, is no more"
     ):
@@ -288,8 +297,8 @@ def test_a_parent_that_is_no_more_is_named(queue: Queue) -> None:
 
 
 def test_one_that_waits_for_many_is_one_job(queue: Queue) -> None:
-    parents = [queue.prepare(jobs.add, (n,)) for n in range(3 * produce.CHUNK)]
+    parents = [queue.prepare(jobs.add, (n,)) for n in range(3 * enqueue_commands.CHUNK)]
     *_, last = queue.enqueue_many(fan_in(parents, completed=queue.prepare(jobs.add, (-1,))))
-    assert burst(queue) == 3 * produce.CHUNK + 1
+    assert burst(queue) == 3 * enqueue_commands.CHUNK + 1
     assert last.refresh().status == "completed"
     assert jobs.seen[-1] == ("add", -1, 0)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bide import AsyncQueue, GroupCounts, Queue, UsageError, Worker, testing
-from bide.states import State
+from bide.model.job import State
 from tests.integration import jobs as tasks
 from tests.integration.console import bide, said
 

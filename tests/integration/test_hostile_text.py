@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import redis
 
-from bide import BideError, DelayQueue, Queue, Worker, config, logs
-from bide.keys import keys_of
+from bide import BideError, DelayQueue, Queue, Worker, logs
+from bide.client import config
 from bide.logs import Log
-from bide.payload.codec import Body, encode_body
-from bide.payload.items import MARK
+from bide.model.payload.body import ITEM_MARK, Body, encode_body
+from bide.protocol.keys import keys_of
 from tests.integration import jobs
 from tests.integration.console import at_terminal, bide
 
@@ -94,11 +94,11 @@ def test_nor_those_of_who_takes_data(one_url: str, written: io.StringIO) -> None
     pile = DelayQueue("orders", url=one_url)
     pile.push(1)
     with redis.Redis.from_url(one_url) as raw:
-        plant(raw, f"a{ESCAPES}", MARK + b"no", "orders")
+        plant(raw, f"a{ESCAPES}", ITEM_MARK + b"no", "orders")
         plant(raw, f"b{ESCAPES}", b"no", "orders")
     assert pile.pop(num=9) == [1]
     with redis.Redis.from_url(one_url) as raw:
-        plant(raw, f"c{ESCAPES}", MARK + b"no", "orders")
+        plant(raw, f"c{ESCAPES}", ITEM_MARK + b"no", "orders")
     with pile.take(num=9) as items:
         assert not items
     records = written.getvalue()
@@ -141,7 +141,7 @@ def test_logs_and_errors_show_as_much_of_an_id_as_an_id_may_have(
     with redis.Redis.from_url(one_url) as raw:
         plant(raw, LONG, BODIES["argument"])
         plant(raw, f"{LONG}2", ESCAPES.encode())
-        plant(raw, LONG, MARK + b"no", "orders")
+        plant(raw, LONG, ITEM_MARK + b"no", "orders")
     Worker(queue, modules=["tests.integration.jobs"]).work(burst=True)
     assert pile.pop(num=9) == [1]
     assert queue.counts().failed == 2

@@ -8,15 +8,16 @@ import time
 import pytest
 import redis
 
-from bide import sync
-from bide.keys import keys_of
+from bide.client import blocking
 from bide.logs import JOB_FIELDS
-from bide.ops import consume, produce
-from bide.payload.codec import Body
-from bide.script import SERVER_CLOCK
-from bide.worker.leases import GRACE, Held, Leases
-from bide.worker.run import Run
-from bide.worker.station import Station
+from bide.model.payload.body import Body
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.keys import keys_of
+from bide.protocol.scripts import SERVER_CLOCK
+from bide.worker.heartbeat import GRACE, Held, Leases
+from bide.worker.queue_state import Station
+from bide.worker.run.running_job import Run
 
 KEYS = keys_of("mail")
 LEASE = 60.0
@@ -26,9 +27,11 @@ LEASE_US = 60_000_000
 @pytest.fixture
 def job(one_url: str) -> Run:
     """A job under a lease, claimed a lease ago."""
-    client = sync.Client(one_url)
-    client.run(produce.enqueue(KEYS, [produce.prepare(Body("app:task"), job_id="a")]))
-    (claimed,) = client.run(consume.claim(KEYS, "w1", 1, 1, LEASE_US, 0)).jobs
+    client = blocking.Client(one_url)
+    client.run(
+        enqueue_commands.enqueue(KEYS, [enqueue_commands.prepare(Body("app:task"), job_id="a")])
+    )
+    (claimed,) = client.run(worker_commands.claim(KEYS, "w1", 1, 1, LEASE_US, 0)).jobs
     client.close()
     return Run(Station(KEYS, "w1", LEASE_US), claimed, time.monotonic() - LEASE, lambda: None)
 

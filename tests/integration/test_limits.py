@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from bide import AsyncQueue, Fail, Job, Queue, RetryLater, State, UsageError
-from bide.limits import Limits
+from bide.model.limits import Limits
 from tests.faults.witness import Witness
 from tests.integration import jobs, surface
 from tests.integration.workers import at_work, burst, claims, eventually

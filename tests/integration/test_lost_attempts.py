@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from bide import Queue, State
-from bide.command import Command
+from bide.client.blocking import Client
 from bide.embedded import Server
-from bide.keys import keys_of
-from bide.ops import consume
-from bide.sync import Client
+from bide.protocol.command import Command
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.keys import keys_of
 from tests.conftest import BINARIES
 from tests.integration.console import bide
 from tests.integration.test_failed_attempts import SHOP
@@ -44,8 +44,8 @@ def die(client: Client, queue: str, times: int) -> None:
     """Have workers claim a job, and never be heard of again."""
     keys = keys_of(queue)
 
-    def claim(worker: str) -> Command[consume.Claim]:
-        return consume.claim(keys, worker, 1, 1, 1, 0)
+    def claim(worker: str) -> Command[worker_commands.Claim]:
+        return worker_commands.claim(keys, worker, 1, 1, 1, 0)
 
     for n in range(times):
         # A lease of a microsecond has ended by the next claim.

@@ -21,10 +21,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bide import Queue, Worker
 from bide.cli.metrics import answering
-from bide.cli.site import Site
 from bide.embedded import Server
-from bide.exposition import CONTENT_TYPE
-from bide.supervisor.probes import serve
+from bide.model.latency import CONTENT_TYPE
+from bide.views.site import Site
+from bide.worker.supervisor import serve
 from tests.integration.console import bide, environment, error_of, said
 from tests.integration.supervisor.unit import Unit, started
 from tests.integration.workers import eventually
@@ -169,7 +169,7 @@ def test_whoever_gives_up_has_the_server_asked_no_second_time(
 def test_who_asks_a_server_that_does_not_answer_is_told_so_and_keeps_nobody(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("bide.supervisor.probes._FIGURES", 0.01)
+    monkeypatch.setattr("bide.worker.supervisor._FIGURES", 0.01)
 
     async def main() -> bytes:
         never, asked = asyncio.Event(), asyncio.Event()
@@ -185,7 +185,7 @@ def test_who_asks_a_server_that_does_not_answer_is_told_so_and_keeps_nobody(
         writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
         answer = await reader.read()
         writer.close()
-        monkeypatch.setattr("bide.supervisor.probes._FIGURES", 60)
+        monkeypatch.setattr("bide.worker.supervisor._FIGURES", 60)
         asked.clear()
         waits.connect(address)
         waits.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
@@ -203,7 +203,7 @@ def test_who_asks_a_server_that_does_not_answer_is_told_so_and_keeps_nobody(
 def test_half_requests_are_given_up_and_the_newest_of_them_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bide.supervisor.probes._MOST_WAITING", 2)
+    monkeypatch.setattr("bide.worker.supervisor._MOST_WAITING", 2)
 
     async def main() -> None:
         server = await serve("127.0.0.1", 0, {"/livez": str})
@@ -214,12 +214,12 @@ def test_half_requests_are_given_up_and_the_newest_of_them_kept(
             writer.write(b"GET /livez HT")
             return reader, writer
 
-        monkeypatch.setattr("bide.supervisor.probes._PATIENCE", 60)
+        monkeypatch.setattr("bide.worker.supervisor._PATIENCE", 60)
         first, second, third = [await half() for _ in range(3)]
         assert not await first[0].read(), "it is closed for the newest"
         third[1].write(b"TP/1.1\r\n\r\n")
         assert (await third[0].read()).startswith(b"HTTP/1.1 200 ")
-        monkeypatch.setattr("bide.supervisor.probes._PATIENCE", 0.1)
+        monkeypatch.setattr("bide.worker.supervisor._PATIENCE", 0.1)
         slow = await half()
         assert not await slow[0].read(), "it has had its time"
         second[1].write(b"TP/1.1\r\n\r\n")

@@ -11,7 +11,8 @@ import pytest
 import redis
 
 from bide import Queue, Retry, State
-from bide.worker import heartbeat, judging
+from bide.worker import heartbeat
+from bide.worker.run import outcome
 from tests.integration import jobs, surface
 from tests.integration.missing import age, unserved
 from tests.integration.workers import at_work, burst, eventually, worker
@@ -50,7 +51,7 @@ def test_its_error_says_at_once_how_to_allow_it_and_until_when_it_waits(queue: Q
     (attempt,) = job.attempts
     assert attempt.error is not None
     assert "bide worker antigravity" in attempt.error.message
-    until = attempt.ended.timestamp() + judging.PATIENCE
+    until = attempt.ended.timestamp() + outcome.PATIENCE
     said = attempt.error.message.partition("It waits for a worker that has it until ")[2]
     assert said.endswith(" UTC.")
     at = datetime.strptime(said, "%Y-%m-%d %H:%M:%S UTC.").replace(tzinfo=UTC)
@@ -87,7 +88,7 @@ def test_what_nobody_serves_in_all_that_time_has_failed(
 ) -> None:
     job = queue.enqueue("os:mkdir", str(tmp_path / "made"), on_failure=surface.told)
     burst(queue)
-    age(raw, queue, job.id, judging.PATIENCE - 60)
+    age(raw, queue, job.id, outcome.PATIENCE - 60)
     job.promote()
     burst(queue)
     assert job.refresh().status is State.DELAYED
@@ -107,7 +108,7 @@ def test_that_is_an_error_of_the_attempt_and_the_next_waits_as_well(
 ) -> None:
     job = queue.enqueue(jobs.add, 1, retry=Retry(1, "fixed", base=3600))
     burst(queue, modules=OTHER)
-    age(raw, queue, job.id, judging.PATIENCE + 1)
+    age(raw, queue, job.id, outcome.PATIENCE + 1)
     job.promote()
     burst(queue, modules=OTHER)
     assert (job.refresh().status, job.attempt) == (State.DELAYED, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bide import Queue, State
-from bide.ops.produce import Prepared
+from bide.protocol.commands.enqueue import Prepared
 from tests.integration import jobs
 from tests.integration.workers import burst
 

@@ -23,11 +23,11 @@ from bide import (
     gather,
     testing,
 )
-from bide.clock import from_us
-from bide.keys import keys_of
-from bide.ops import schedules as ops
-from bide.payload.signing import Keyring, Seal
-from bide.worker.schedules import Refills
+from bide.model.durations import from_us
+from bide.model.payload.signing import Keyring, Seal
+from bide.protocol.commands import schedules as ops
+from bide.protocol.keys import keys_of
+from bide.worker.heartbeat import Refills
 from tests.integration import jobs, scheduled
 from tests.integration.workers import at_work, burst, eventually
 

@@ -8,8 +8,8 @@ import pytest
 import redis
 
 from bide import AccessDenied, Queue
-from bide.rights import SCRIPTS, rules
-from bide.script import load
+from bide.client.acl import SCRIPTS, rules
+from bide.protocol.scripts import load
 from bide.worker import heartbeat
 from tests.integration.workers import at_work, eventually
 

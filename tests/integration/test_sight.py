@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bide import Queue
+from bide.client.url import same_servers
 from bide.embedded import Server
-from bide.servers import same_servers
 from tests.integration.console import bide
 from tests.integration.workers import at_work, eventually
 

@@ -10,9 +10,9 @@ import pytest
 import redis
 
 from bide import BadSignature, DelayQueue, Queue, State, UsageError, Worker
-from bide.keys import keys_of
-from bide.payload.signing import Keyring, Seal, is_signed
-from bide.script import load
+from bide.model.payload.signing import Keyring, Seal, is_signed
+from bide.protocol.keys import keys_of
+from bide.protocol.scripts import load
 from tests.integration import jobs
 from tests.integration.processes import tasks
 
@@ -198,8 +198,6 @@ def test_data_that_are_not_signed_fail_and_stay_as_they_are(
 
 
 def test_a_refusal_that_is_repeated_changes_nothing(pile: DelayQueue, direct: redis.Redis) -> None:
-    from bide import sync
-    from bide.ops import consume
 
     pile.push({"user": 1}, id="a")
     assert pile.pop() == [{"user": 1}]
@@ -243,7 +241,7 @@ def _go_off() -> int:
 
 def test_no_pickle_is_read_that_was_not_signed(work: Queue, direct: redis.Redis) -> None:
     """Neither arguments nor results, in no process, not during a change-over either."""
-    from bide.payload.codec import Body, encode_body, encode_result
+    from bide.model.payload.body import Body, encode_body, encode_result
 
     pickling = Queue("work", url=work.url, serializer="pickle")
     put(
@@ -272,7 +270,7 @@ def test_no_pickle_is_read_that_was_not_signed(work: Queue, direct: redis.Redis)
 def test_a_change_over_reads_no_unsigned_pickle(
     work: Queue, direct: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bide.payload.codec import Body, encode_body
+    from bide.model.payload.body import Body, encode_body
 
     monkeypatch.setenv("BIDE_SIGNING_KEYS", f"{ONE},unsigned")
     put(

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from bide import Middleware, Queue, UsageError
-from bide.clock import to_us
-from bide.current import CurrentJob
-from bide.worker.frames import begin_in_application
+from bide.model.context import CurrentJob
+from bide.model.durations import to_us
+from bide.worker.run.outcome import begin_in_application
 from tests.integration import jobs, surface
 from tests.integration.workers import burst
 
@@ -39,7 +39,7 @@ def stored(queue: Queue, task: Callable[..., Any]) -> str:
 def using(monkeypatch: pytest.MonkeyPatch) -> list[Middleware]:
     """The middlewares in use."""
     used: list[Middleware] = []
-    monkeypatch.setattr(importlib.import_module("bide.middleware"), "_used", used)
+    monkeypatch.setattr(importlib.import_module("bide.tasks.middleware"), "_used", used)
     return used
 
 

@@ -18,9 +18,9 @@ import pytest
 import redis
 
 from bide import Queue, State
-from bide.keys import keys_of
-from bide.payload.codec import MAX_BODY
-from bide.script import load
+from bide.model.payload.body import MAX_BODY
+from bide.protocol.keys import keys_of
+from bide.protocol.scripts import load
 from tests.docs.compare import differs
 from tests.integration.console import bide, error_of, said
 
@@ -100,7 +100,7 @@ def test_what_cannot_be_meant_is_refused(home: Path, args: list[str], text: str)
 
 
 def test_the_page_says_every_field_of_a_body() -> None:
-    from bide.payload.codec import Body
+    from bide.model.payload.body import Body
 
     table = PAGE.partition("## The body")[2].partition("## ")[0]
     told = {
@@ -317,7 +317,7 @@ def _mailer() -> Iterator[str]:
     """The page's module, for workers in this process."""
     import types
 
-    from bide.testing.registry import isolated_registry
+    from bide.testing.bed import isolated_registry
 
     module = types.ModuleType("mailer_of_page")
     with isolated_registry():

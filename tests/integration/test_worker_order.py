@@ -14,9 +14,9 @@ import pytest
 import redis
 
 from bide import Queue, Retry, UsageError, Worker
-from bide.keys import DUE_SETS
-from bide.worker import running
-from bide.worker.station import Station
+from bide.protocol.keys import DUE_SETS
+from bide.worker.executors import local
+from bide.worker.queue_state import Station
 from tests.faults.witness import Witness
 from tests.integration import jobs, ordered
 from tests.integration.workers import at_work, burst, claims, eventually
@@ -51,7 +51,7 @@ def low(queue_of: Callable[[str], Queue]) -> Queue:
 @pytest.fixture
 def nothing_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs are claimed for slots that are free, and no more though they are quick."""
-    monkeypatch.setattr(running, "ENOUGH", 0)
+    monkeypatch.setattr(local, "ENOUGH", 0)
 
 
 def fill(queue: Queue, count: int, task: Callable[[], Any] = ordered.mark) -> None:

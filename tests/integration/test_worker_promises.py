@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from bide import Queue, State, UsageError, Worker
-from bide.keys import DUE_SETS, keys_of
-from bide.ops import consume, registry
-from bide.sync import Client
+from bide.client.blocking import Client
+from bide.protocol.commands import queues as queue_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.keys import DUE_SETS, keys_of
 from tests.faults.witness import Witness
 from tests.integration import jobs
 
@@ -198,9 +199,9 @@ def test_a_worker_of_another_version_is_still_listed(one_url: str) -> None:
     client = Client(one_url)
     queue = Queue("x", url=one_url)
     everywhere = keys_of(None)
-    now_us = client.run(registry.register(everywhere, ["x"])) or queue.counts().now_us
+    now_us = client.run(queue_commands.register(everywhere, ["x"])) or queue.counts().now_us
     queue._client._redis.hset("bide:workers", "odd", f'{now_us} {{"colour": "red"}}')
-    (seen,) = client.run(registry.workers(everywhere))
+    (seen,) = client.run(queue_commands.workers(everywhere))
     assert (seen.name, seen.about.host) == ("odd", "?")
     client.close()
     queue.close()
@@ -214,11 +215,11 @@ def test_one_suspect_does_not_stop_a_busy_worker_for_long(queue: Queue) -> None:
     now_us = queue.counts().now_us
     raw.zrem(queue.keys.names["due"][4], job.id)
     raw.zadd(queue.keys.names["due"][DUE_SETS.index("alone")], {job.id: now_us - 11_000_000})
-    first = client.run(consume.claim(queue.keys, "w1", 1, 5, 10_000_000, busy=1))
-    second = client.run(consume.claim(queue.keys, "w2", 1, 5, 10_000_000, busy=1))
+    first = client.run(worker_commands.claim(queue.keys, "w1", 1, 5, 10_000_000, busy=1))
+    second = client.run(worker_commands.claim(queue.keys, "w2", 1, 5, 10_000_000, busy=1))
     assert (first.drain, second.drain) == (True, False)
     raw.zadd(queue.keys.names["due"][DUE_SETS.index("alone")], {job.id: now_us - 61_000_000})
-    third = client.run(consume.claim(queue.keys, "w3", 1, 5, 10_000_000, busy=1))
+    third = client.run(worker_commands.claim(queue.keys, "w3", 1, 5, 10_000_000, busy=1))
     assert [taken.id for taken in third.jobs] == [job.id], "at last it runs beside others"
     assert not third.alone
     client.close()
@@ -287,7 +288,7 @@ def test_a_job_that_times_out_before_its_first_step_ends(queue: Queue, start: St
 def test_a_record_with_an_impossible_due_time_is_taken_as_unknown(queue: Queue) -> None:
     client = Client(queue.url)
     job = queue.enqueue(jobs.add, 1)
-    client.run(consume.claim(queue.keys, "dead", 1, 1, 10_000_000, 0))
+    client.run(worker_commands.claim(queue.keys, "dead", 1, 1, 10_000_000, 0))
     raw = client._redis
     line = raw.hget(queue.keys["run"], job.id)
     assert isinstance(line, bytes)

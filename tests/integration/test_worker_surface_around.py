@@ -13,10 +13,10 @@ import pytest
 
 import bide
 from bide import AsyncQueue, Middleware, PayloadError, Queue, Retry, State, UsageError
-from bide.current import CurrentJob
-from bide.ops.produce import Prepared
-from bide.payload.codec import Body
-from bide.resource import Resource
+from bide.model.context import CurrentJob
+from bide.model.payload.body import Body
+from bide.protocol.commands.enqueue import Prepared
+from bide.tasks.resources import Resource
 from tests.integration import jobs, surface
 from tests.integration.workers import at_work, burst, eventually, worker
 
@@ -27,8 +27,8 @@ KINDS = [jobs.add, jobs.add_async]
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No resource is registered, and no middleware in use."""
-    monkeypatch.setattr(importlib.import_module("bide.resource"), "_resources", [])
-    monkeypatch.setattr(importlib.import_module("bide.middleware"), "_used", [])
+    monkeypatch.setattr(importlib.import_module("bide.tasks.resources"), "_resources", [])
+    monkeypatch.setattr(importlib.import_module("bide.tasks.middleware"), "_used", [])
     jobs.seen.clear()
     jobs.gate.clear()
     yield
@@ -36,7 +36,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def register(*resources: Resource[Any]) -> None:
-    importlib.import_module("bide.resource")._resources.extend(resources)
+    importlib.import_module("bide.tasks.resources")._resources.extend(resources)
 
 
 # -- resources

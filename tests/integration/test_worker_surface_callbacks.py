@@ -119,7 +119,7 @@ def test_a_callback_that_takes_too_long_is_ended_and_the_outcome_stands(queue: Q
 
 
 def test_also_one_that_is_told_of_a_time_out(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bide.worker.running.GRACE", 0.2)
+    monkeypatch.setattr("bide.worker.executors.local.GRACE", 0.2)
     job = queue.enqueue(jobs.hang, timeout=0.5, on_failure=surface.told_forever)
     burst(queue)
     assert jobs.seen == ["begun", "told"]

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import redis
 
-from bide import Queue, Retry, State, sync
-from bide.ops import consume
+from bide import Queue, Retry, State
+from bide.client import blocking
+from bide.protocol.commands import worker as worker_commands
 from tests.integration import jobs, surface
 from tests.integration.workers import at_work, burst, eventually, worker
 
@@ -205,8 +206,8 @@ def test_also_for_how_long_it_is_kept(
 
 def die(queue: Queue, count: int = 1) -> None:
     """A worker takes jobs and is never heard of again."""
-    client = sync.Client(queue.url)
-    taken = client.run(consume.claim(queue.keys, "dead", 1, count, 1, 0)).jobs
+    client = blocking.Client(queue.url)
+    taken = client.run(worker_commands.claim(queue.keys, "dead", 1, count, 1, 0)).jobs
     assert len(taken) == count
     client.close()
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bide import Queue, Retry, State, Worker
-from bide.worker import running
+from bide.worker.executors import local
 from tests.integration import jobs, odd_ends
 from tests.integration.workers import at_work, burst, eventually, worker
 
@@ -142,7 +142,7 @@ def test_nor_does_it_keep_others_from_timing_out(queue: Queue) -> None:
 def test_a_coroutine_that_is_deaf_to_its_time_out_ends_all_the_same(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "GRACE", 0.1)
+    monkeypatch.setattr(local, "GRACE", 0.1)
     job = queue.enqueue(odd_ends.deaf, timeout=0.1)
     with at_work(queue, modules=MODULES):
         eventually(lambda: job.refresh().status is State.FAILED)

@@ -9,8 +9,8 @@ import pytest
 import redis
 
 from bide import Queue, State
-from bide.notes import LONGEST_LOG
-from bide.script import load
+from bide.model.history import LONGEST_LOG
+from bide.protocol.scripts import load
 from tests.integration import jobs, surface
 from tests.integration.workers import at_work, burst, eventually
 

@@ -21,7 +21,8 @@ from bide import (
     Queue,
     State,
 )
-from bide.queue import awaited_job, blocking_job
+from bide.queue._async import job as awaited_job
+from bide.queue._sync import job as blocking_job
 from tests.faults.witness import Witness
 from tests.integration import jobs, surface
 from tests.integration.workers import Later, at_work, burst, eventually, listeners

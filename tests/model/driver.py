@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bide.clock import from_us
-from bide.command import Command
-from bide.events import Event, read_event
-from bide.ops import consume, inspect, listen, manage, produce
-from bide.ops.consume import Said, Settle
-from bide.ops.produce import Prepared
-from bide.payload.codec import Body, encode_body
-from bide.payload.items import encode_item
-from bide.retention import Retention
-from bide.states import State
+from bide.model.durations import from_us
+from bide.model.events import Event, read_event
+from bide.model.job import State
+from bide.model.limits import Retention
+from bide.model.payload.body import Body, encode_body, encode_item
+from bide.protocol.command import Command
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.commands.worker import Said, Settle
 from tests.faults.legal import assert_legal
 from tests.model.events import Fold
 from tests.model.reference import Queue
@@ -40,7 +41,7 @@ class Driver:
         server.ear.heard()  # of an example that ended in the middle
         self.server = server
         self.model = Queue()
-        self._began: int = server.reply(inspect.counts(KEYS))[1]
+        self._began: int = server.reply(job_commands.counts(KEYS))[1]
         self._bodies = 0
         self._seq: dict[str, int] = {}
         self._latest: dict[str, str] = {}
@@ -52,7 +53,7 @@ class Driver:
         self._retried: Command[Any] | None = None
         # For longer than any example takes.
         self._heard = 0
-        self.told = Fold(server.run(listen.listen(KEYS, "model", "-", 10**12)).after)
+        self.told = Fold(server.run(job_commands.listen(KEYS, "model", "-", 10**12)).after)
 
     def when(self, text: str) -> str:
         return text if text[0] == "+" else f"={self._began + int(text[1:]) * SECOND}"
@@ -81,7 +82,7 @@ class Driver:
         self.enqueue_again()
 
     def enqueue_again(self) -> None:
-        reply = self.server.reply(produce.enqueue(KEYS, self._enqueued))
+        reply = self.server.reply(enqueue_commands.enqueue(KEYS, self._enqueued))
         now = reply[1]
         jobs = [(j.id, self.at(j.when, now), j.priority, j.body) for j in self._enqueued]
         terms = self._enqueued[0].terms if self._enqueued else ""
@@ -118,21 +119,23 @@ class Driver:
         self._pop(consumer, self._seq[consumer], count, previous)
 
     def _pop(self, consumer: str, seq: int, count: int, previous: int) -> None:
-        reply = self.server.reply(consume.pop(KEYS, consumer, seq, count, previous * SECOND))
+        reply = self.server.reply(
+            worker_commands.pop(KEYS, consumer, seq, count, previous * SECOND)
+        )
         now = int(self.server.stored()["meta"]["clock"]) if reply == [b"stale"] else reply[1]
         assert reply == self.model.pop(now, consumer, seq, count, previous * SECOND)
 
     def _claim(
         self, worker: str, seq: int, count: int, lease: int, busy: int, arm: int = 2
     ) -> None:
-        reply = self.server.reply(consume.claim(KEYS, worker, seq, count, lease, busy, arm))
+        reply = self.server.reply(worker_commands.claim(KEYS, worker, seq, count, lease, busy, arm))
         stale = reply == [b"stale"]
         # A stale claim names no time; but it marked the clock, if it was time to.
         now = int(self.server.stored()["meta"]["clock"]) if stale else reply[1]
         assert reply == self.model.claim(now, worker, seq, count, lease, busy, arm)
         if stale:
             return
-        for job in consume.claim(KEYS, worker, seq, count, lease, busy).parse(reply).jobs:
+        for job in worker_commands.claim(KEYS, worker, seq, count, lease, busy).parse(reply).jobs:
             assert job.attempt >= 1
             claimed = (job.id, job.token)
             assert claimed in self._held or job.due_us <= now, "started before it was due"
@@ -165,7 +168,7 @@ class Driver:
     def settle_again(self) -> None:
         if not self._settled:
             return
-        reply = self.server.reply(consume.settle(KEYS, self._settled))
+        reply = self.server.reply(worker_commands.settle(KEYS, self._settled))
         now = reply[1]
         assert reply == self.model.settle(
             now, [(s.id, s.token, s.outcome, self._at(s, now), s.data) for s in self._settled]
@@ -188,16 +191,16 @@ class Driver:
             line = LONG_TEXT if is_long else b'"a line"'
             text = line if kind == "L" else b'[0.5,"half"]'
             said.append((id, token + difference, kind, text))
-        reply = self.server.reply(consume.note(KEYS, [Said(*one) for one in said]))
+        reply = self.server.reply(worker_commands.note(KEYS, [Said(*one) for one in said]))
         assert reply == self.model.note(reply[1], said)
 
     def extend(self, picks: list[int], lease: int) -> None:
         held = [self.held(pick) for pick in picks]
-        reply = self.server.reply(consume.extend(KEYS, lease, held))
+        reply = self.server.reply(worker_commands.extend(KEYS, lease, held))
         assert reply == self.model.extend(reply[1], lease, held)
 
     def leave(self, worker: str) -> None:
-        assert self.server.reply(consume.leave(KEYS, worker)) == self.model.leave(worker)
+        assert self.server.reply(worker_commands.leave(KEYS, worker)) == self.model.leave(worker)
         self._seq.pop(worker, None)
         self._latest.pop(worker, None)
 
@@ -210,20 +213,20 @@ class Driver:
     # -- managing
 
     def cancel(self, ids: list[str], running: bool = True) -> None:
-        reply = self.server.reply(manage.cancel(KEYS, ids, running))
+        reply = self.server.reply(job_commands.cancel(KEYS, ids, running))
         assert reply == self.model.cancel(reply[1], ids, running)
 
     def reschedule(self, ids: list[str], when: str) -> None:
         when = self.when(when)
-        reply = self.server.reply(manage.reschedule(KEYS, ids, when))
+        reply = self.server.reply(job_commands.reschedule(KEYS, ids, when))
         assert reply == self.model.reschedule(reply[1], ids, self.at(when, reply[1]))
 
     def promote(self, ids: list[str]) -> None:
-        reply = self.server.reply(manage.promote(KEYS, ids))
+        reply = self.server.reply(job_commands.promote(KEYS, ids))
         assert reply == self.model.promote(reply[1], ids)
 
     def retry(self, ids: list[str], when: str) -> None:
-        self._retried = manage.retry(KEYS, ids, self.when(when))
+        self._retried = job_commands.retry(KEYS, ids, self.when(when))
         self.retry_again()
 
     def retry_again(self) -> None:
@@ -234,35 +237,35 @@ class Driver:
         assert reply == self.model.retry(reply[1], ids, self.at(when, reply[1]), name)
 
     def watch(self, id: str, seconds: int) -> None:
-        reply = self.server.reply(inspect.watch(KEYS, id, seconds * SECOND))
+        reply = self.server.reply(job_commands.watch(KEYS, id, seconds * SECOND))
         assert reply == self.model.watch(reply[1], id, seconds * SECOND)
 
     def configure(self, keep: Retention) -> None:
-        command = manage.configure(KEYS, keep)
+        command = job_commands.configure(KEYS, keep)
         assert self.server.reply(command) == self.model.configure(keep.stored())
 
     def limit(self, rate: str, max_active: str) -> None:
-        reply = self.server.reply(manage.limit(KEYS, rate, max_active))
+        reply = self.server.reply(job_commands.limit(KEYS, rate, max_active))
         assert reply == self.model.limit(reply[1], rate, max_active)
 
     def delete(self, ids: list[str]) -> None:
-        assert self.server.reply(manage.delete(KEYS, ids)) == self.model.delete(ids)
+        assert self.server.reply(job_commands.delete(KEYS, ids)) == self.model.delete(ids)
 
     def pause(self) -> None:
-        assert self.server.reply(manage.pause(KEYS)) == self.model.pause()
+        assert self.server.reply(job_commands.pause(KEYS)) == self.model.pause()
 
     def resume(self) -> None:
-        assert self.server.reply(manage.resume(KEYS)) == self.model.resume()
+        assert self.server.reply(job_commands.resume(KEYS)) == self.model.resume()
 
     def empty(self, begin: str | None, limit: int) -> None:
-        command = manage.empty(KEYS, begin)
+        command = job_commands.empty(KEYS, begin)
         command = command._replace(args=(command.args[0], limit))
         assert self.server.reply(command) == self.model.empty(begin or "-", limit)
 
     # -- reading
 
     def fetch(self, ids: list[str]) -> None:
-        reply = self.server.reply(inspect.fetch(KEYS, ids))
+        reply = self.server.reply(job_commands.fetch(KEYS, ids))
         for id, (state, *rest) in zip(ids, reply[2:], strict=True):
             job = self.model.jobs.get(id)
             assert state.decode() == self.model.state(id, reply[1])
@@ -277,7 +280,7 @@ class Driver:
                 assert [*rest[:6], rest[6] and int(rest[6]), rest[7]] == [*told, asked, terms]
 
     def counts(self) -> None:
-        counts = inspect.counts(KEYS).parse(self.server.reply(inspect.counts(KEYS)))
+        counts = job_commands.counts(KEYS).parse(self.server.reply(job_commands.counts(KEYS)))
         states = [self.model.state(id, counts.now_us) for id in self.model.jobs]
         assert [getattr(counts, s) for s in State] == [states.count(s) for s in State]
         next_due = min((job.score for job in self.model.due_jobs()), default=0)
@@ -287,7 +290,7 @@ class Driver:
         assert counts.paused == ("paused" in self.model.meta)
 
     def upcoming(self, within: int, count: int) -> None:
-        command = inspect.upcoming(KEYS, within * SECOND, count)
+        command = job_commands.upcoming(KEYS, within * SECOND, count)
         reply = self.server.reply(command)
         now = reply[1]
         last = now + within * SECOND if within else None
@@ -296,7 +299,7 @@ class Driver:
         assert command.parse(reply) == [(id, at) for at, id in expected]
 
     def listing(self, state: State, start: int, count: int) -> None:
-        _ok, now, *ids = self.server.reply(inspect.listing(KEYS, state, start, count))
+        _ok, now, *ids = self.server.reply(job_commands.listing(KEYS, state, start, count))
         places = [f"due:{level}" for level in DUE] if state in ("delayed", "waiting") else [state]
         jobs: Sequence[Job] = [job for place in places for job in self.model.at(place)]
         listed = [job.id.encode() for job in jobs if self.model.state(job.id, now) == state]
@@ -315,7 +318,7 @@ class Driver:
         unused = ("schedules", "schedule", "scheduled", "order", "held", "groups", "turns")
         for key in ("listeners", *unused):
             assert not stored.pop(key) or key == "listeners"
-        now = self.server.reply(inspect.counts(KEYS))[1]
+        now = self.server.reply(job_commands.counts(KEYS))[1]
         self.model.agree_on_keys(now, stored.pop("unique"), stored.pop("folded"))
         assert stored == expected(self.model)
         said, self.model.said = self.model.said, []

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 import redis
 
-from bide import sync
-from bide.command import Command
-from bide.keys import LAYOUT, keys_of
-from bide.script import TEST_CLOCK
+from bide.client import blocking
+from bide.protocol.command import Command
+from bide.protocol.keys import LAYOUT, keys_of
+from bide.protocol.scripts import TEST_CLOCK
 from tests.faults.ear import Ear
 from tests.model.store import DUE, FINISHED, Store, by_score
 
@@ -26,7 +26,7 @@ class Server:
 
     def __init__(self, url: str) -> None:
         self.raw = redis.Redis.from_url(url)
-        self._client = sync.Client(url, clock=TEST_CLOCK)
+        self._client = blocking.Client(url, clock=TEST_CLOCK)
         self.ear = Ear(self.raw, KEYS)
 
     def close(self) -> None:

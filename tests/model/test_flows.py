@@ -15,14 +15,16 @@ import redis
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from bide import sync
-from bide.job import Claimed
-from bide.keys import keys_of
-from bide.ops import adding, consume, inspect, manage
-from bide.ops.consume import Outcome, Settle
-from bide.ops.produce import Prepared
-from bide.payload.codec import Body, encode_body
-from bide.terms import Terms
+from bide.client import blocking
+from bide.model.constraints import Terms
+from bide.model.job import Claimed
+from bide.model.payload.body import Body, encode_body
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.commands.worker import Outcome, Settle
+from bide.protocol.keys import keys_of
 from tests.faults.legal import assert_legal
 
 KEYS = keys_of("mail")
@@ -120,7 +122,7 @@ class Model:
 class Play:
     """The server, and the model beside it."""
 
-    def __init__(self, client: sync.Client) -> None:
+    def __init__(self, client: blocking.Client) -> None:
         self.client = client
         self.model = Model()
         self.seq = 0
@@ -135,7 +137,7 @@ class Play:
             terms = " ".join([f"g={group}"] * bool(group) + [f"d={flags}"] * bool(alive))
             names = tuple(f"j{p}" for p in alive)
             jobs.append(Prepared(f"j{i}", "+0", 5, BODY, terms=terms, parents=names))
-        for trip in adding.enqueue_many(KEYS, jobs):
+        for trip in enqueue_commands.enqueue_many(KEYS, jobs):
             self.client.run_many(trip)
 
     def _exists(self, i: int) -> bool:
@@ -144,7 +146,7 @@ class Play:
     def claim(self) -> None:
         while True:
             self.seq += 1
-            claim = self.client.run(consume.claim(KEYS, "w", self.seq, 100, LEASE_US, 0))
+            claim = self.client.run(worker_commands.claim(KEYS, "w", self.seq, 100, LEASE_US, 0))
             for job in claim.jobs:
                 i = int(job.id[1:])
                 assert self.model.nodes[i].state == "due", f"{job.id} ran, and was not to"
@@ -164,17 +166,19 @@ class Play:
             return
         if what in ENDS and i in self.held:
             job = self.held.pop(i)
-            self.client.run(consume.settle(KEYS, [Settle(job.id, job.token, ENDS[what])]))
+            self.client.run(worker_commands.settle(KEYS, [Settle(job.id, job.token, ENDS[what])]))
             self.model.end(i, {"C": "completed", "F": "failed", "X": "cancelled"}[what])
         elif what == "R" and i in self.held:
             job = self.held.pop(i)
-            self.client.run(consume.settle(KEYS, [Settle(job.id, job.token, "retry", "+0")]))
+            self.client.run(
+                worker_commands.settle(KEYS, [Settle(job.id, job.token, "retry", "+0")])
+            )
             node.state = "due"
         elif what == "x" and node.state in ("due", "blocked"):
-            self.client.run(manage.cancel(KEYS, [f"j{i}"]))
+            self.client.run(job_commands.cancel(KEYS, [f"j{i}"]))
             self.model.end(i, "cancelled")
         elif what == "d" and node.state not in ("active", "gone"):
-            self.client.run(manage.delete(KEYS, [f"j{i}"]))
+            self.client.run(job_commands.delete(KEYS, [f"j{i}"]))
             had_ended = node.state in ("completed", "failed", "cancelled")
             if not had_ended:
                 self.model.end(i, "gone")
@@ -184,15 +188,15 @@ class Play:
         """What is on the server is what the model says."""
         seen = {}
         for i in self.model.nodes:
-            (snapshot,) = self.client.run(inspect.fetch(KEYS, [f"j{i}"]))
+            (snapshot,) = self.client.run(job_commands.fetch(KEYS, [f"j{i}"]))
             state = str(snapshot.state) if snapshot else "gone"
             seen[i] = "due" if state == "waiting" else state
         assert seen == {i: node.state for i, node in self.model.nodes.items()}
 
 
 @pytest.fixture
-def client(one_url: str) -> Iterator[sync.Client]:
-    client = sync.Client(one_url)
+def client(one_url: str) -> Iterator[blocking.Client]:
+    client = blocking.Client(one_url)
     yield client
     client.close()
 
@@ -205,7 +209,7 @@ def client(one_url: str) -> Iterator[sync.Client]:
 @given(graph=graphs())
 @example(graph=Graph([([], "-", ""), ([0], "-", ""), ([0, 1], "-a", "")], 1, [(0, "F")]))
 def test_a_job_runs_once_its_condition_holds(
-    graph: Graph, client: sync.Client, direct: redis.Redis
+    graph: Graph, client: blocking.Client, direct: redis.Redis
 ) -> None:
     direct.flushall()
     play = Play(client)

@@ -13,13 +13,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bide.job import Claimed
-from bide.ops import consume, inspect, manage, produce
-from bide.ops.consume import Settle
-from bide.ops.produce import Prepared
-from bide.ops.reply import pieces
-from bide.payload.codec import Body, decode_body, encode_body
-from bide.payload.gathered import is_gathered
+from bide.model.job import Claimed
+from bide.model.payload.batched import is_gathered
+from bide.model.payload.body import Body, decode_body, encode_body
+from bide.protocol.command import pieces
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.commands.worker import Settle
 from tests.faults.legal import assert_legal
 from tests.model.folding import SECOND, Came, Folds
 from tests.model.server import KEYS, QUEUE, Server
@@ -92,7 +94,7 @@ class Play:
         self._latest = now, jobs, steps, came
 
     def _send(self, jobs: list[Prepared]) -> tuple[int, list[Came]]:
-        reply = self.server.reply(produce.enqueue(KEYS, jobs))
+        reply = self.server.reply(enqueue_commands.enqueue(KEYS, jobs))
         self.model.now = reply[1]
         came = pieces(reply, 2, 3)
         return reply[1], [(word.decode(), due, id.decode()) for word, due, id in came]
@@ -107,7 +109,7 @@ class Play:
         if self._latest is None:
             return
         then, jobs, steps, before = self._latest
-        if self.server.run(inspect.counts(KEYS)).now_us > then + 14 * SECOND:
+        if self.server.run(job_commands.counts(KEYS)).now_us > then + 14 * SECOND:
             return
         now, came = self._send(jobs)
         for job, (_, (way, key), delay), first, there in zip(
@@ -123,7 +125,7 @@ class Play:
 
     def _claim(self, count: int, _: None) -> None:
         self._seq += 1
-        claim = self.server.run(consume.claim(KEYS, "w", self._seq, count, FOREVER, 0))
+        claim = self.server.run(worker_commands.claim(KEYS, "w", self._seq, count, FOREVER, 0))
         for job in claim.jobs:
             known = self.model.jobs[job.id]
             known.state = "active"
@@ -135,7 +137,7 @@ class Play:
         job = self._held.pop(pick % len(self._held))
         when = f"+{SECOND}" if outcome in ("retry", "snooze") else ""
         reply = self.server.reply(
-            consume.settle(KEYS, [Settle(job.id, job.token, outcome, when, b"")])
+            worker_commands.settle(KEYS, [Settle(job.id, job.token, outcome, when, b"")])
         )
         known = self.model.jobs[job.id]
         known.state = {"complete": "done", "fail": "done", "cancel": "cancelled"}.get(
@@ -149,7 +151,7 @@ class Play:
         due = sorted(job.id for job in self.model.jobs.values() if job.state == "due")
         if due:
             id = due[pick % len(due)]
-            assert self.server.run(manage.cancel(KEYS, [id])) == ["ok"]
+            assert self.server.run(job_commands.cancel(KEYS, [id])) == ["ok"]
             self.model.jobs[id].state = "cancelled"
 
     def _wait(self, seconds: int, _: None) -> None:

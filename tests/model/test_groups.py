@@ -15,13 +15,16 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bide import sync
-from bide.job import Claimed
-from bide.keys import keys_of
-from bide.ops import adding, consume, groups, manage
-from bide.ops.consume import Settle
-from bide.ops.produce import Prepared
-from bide.script import SHARED_CLOCK
+from bide.client import blocking
+from bide.model.job import Claimed
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import queues as queue_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.commands.worker import Settle
+from bide.protocol.keys import keys_of
+from bide.protocol.scripts import SHARED_CLOCK
 from tests.conformance.probe import BODY, SECOND
 from tests.model.turns import BEGIN, Job, Model
 
@@ -34,7 +37,7 @@ _prefixes = itertools.count()
 class Real:
     """The same queue on a server."""
 
-    def __init__(self, client: sync.Client, direct: Any) -> None:
+    def __init__(self, client: blocking.Client, direct: Any) -> None:
         prefix = f"m{next(_prefixes)}"
         self.client = client
         self.direct = direct
@@ -50,14 +53,16 @@ class Real:
         self.client.run_many(
             [
                 command
-                for trip in adding.enqueue_many(self.keys, [_prepared(job, now) for job in jobs])
+                for trip in enqueue_commands.enqueue_many(
+                    self.keys, [_prepared(job, now) for job in jobs]
+                )
                 for command in trip
             ]
         )
 
     def claim(self, count: int) -> list[str]:
         self.seq += 1
-        claim = self.client.run(consume.claim(self.keys, "w", self.seq, count, LEASE, 1))
+        claim = self.client.run(worker_commands.claim(self.keys, "w", self.seq, count, LEASE, 1))
         self.held |= {job.id: job for job in claim.jobs}
         return [job.id for job in claim.jobs]
 
@@ -66,7 +71,9 @@ class Real:
         if outcome == "release begun":
             outcome, when = "release", "+0"
         job = self.held.pop(id)
-        assert self.client.run(consume.settle(self.keys, [Settle(id, job.token, outcome, when)]))
+        assert self.client.run(
+            worker_commands.settle(self.keys, [Settle(id, job.token, outcome, when)])
+        )
 
     def known(self) -> dict[str, tuple[int, ...]]:
         """What the server knows of each group."""
@@ -141,21 +148,21 @@ def play(real: Real, model: Model, steps: list[tuple[str, Any]]) -> None:
 
 def _change(real: Real, id: str, how: str, seconds: int) -> None:
     if how == "cancel":
-        real.client.run(manage.cancel(real.keys, [id], False))
+        real.client.run(job_commands.cancel(real.keys, [id], False))
     elif how == "promote":
-        real.client.run(manage.promote(real.keys, [id]))
+        real.client.run(job_commands.promote(real.keys, [id]))
     else:
-        real.client.run(manage.reschedule(real.keys, [id], f"+{seconds * SECOND}"))
+        real.client.run(job_commands.reschedule(real.keys, [id], f"+{seconds * SECOND}"))
 
 
 def _arrange(real: Real, name: str, verb: str, value: Any) -> None:
     if verb == "pause":
-        command = groups.configure(real.keys, name, paused=value)
+        command = queue_commands.configure(real.keys, name, paused=value)
     elif verb == "concurrency":
-        command = groups.configure(real.keys, name, concurrency=value)
+        command = queue_commands.configure(real.keys, name, concurrency=value)
     else:
         rate = "none" if value is None else " ".join(map(str, value))
-        command = groups.configure(real.keys, name, rate=rate)
+        command = queue_commands.configure(real.keys, name, rate=rate)
     real.client.run(command)
 
 
@@ -206,7 +213,7 @@ STEP = st.one_of(
 def test_each_claim_takes_whose_turn_it_is(
     one_url: str, direct: redis.Redis, steps: list[tuple[str, Any]]
 ) -> None:
-    client = sync.Client(one_url, clock=SHARED_CLOCK)
+    client = blocking.Client(one_url, clock=SHARED_CLOCK)
     try:
         real, model = Real(client, direct), Model()
         real.set_clock(BEGIN)

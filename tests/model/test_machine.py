@@ -26,8 +26,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from bide.retention import Retention
-from bide.states import State
+from bide.model.job import State
+from bide.model.limits import Retention
 from tests.model.driver import LEASE, Driver
 from tests.model.server import Server
 

@@ -15,13 +15,14 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bide import sync
-from bide.keys import keys_of
-from bide.ops import consume, schedules
-from bide.ops.schedules import Draft
-from bide.payload.recast import of_schedule
-from bide.schedule import Missed, Schedule, Timing
-from bide.script import SHARED_CLOCK
+from bide.client import blocking
+from bide.model.payload.body import of_schedule
+from bide.model.schedule import Missed, Schedule, Timing
+from bide.protocol.commands import schedules as schedule_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.schedules import Draft
+from bide.protocol.keys import keys_of
+from bide.protocol.scripts import SHARED_CLOCK
 from tests.conformance.probe import BODY, SECOND
 
 BEGIN = 1_761_436_800_000_000
@@ -105,7 +106,9 @@ class Model:
 class Real:
     """The same schedule on a server."""
 
-    def __init__(self, client: sync.Client, direct: Any, timing: Timing, missed: Missed) -> None:
+    def __init__(
+        self, client: blocking.Client, direct: Any, timing: Timing, missed: Missed
+    ) -> None:
         prefix = f"m{next(_prefixes)}"
         self.client = client
         self.direct = direct
@@ -125,12 +128,12 @@ class Real:
     def set(self, timing: Timing) -> None:
         body = of_schedule(BODY, "tick")
         draft = Draft("tick", timing, self.missed, 0, 5, "app.tasks:send", body)
-        self.client.run(schedules.set_schedule(self.keys, draft))
+        self.client.run(schedule_commands.set_schedule(self.keys, draft))
 
     def claim(self, *, again: bool = False) -> bool:
         """A claim; whether the schedule wants more times."""
         self.seq += not again
-        claim = self.client.run(consume.claim(self.keys, "w", self.seq, 0, 10 * SECOND, 0))
+        claim = self.client.run(worker_commands.claim(self.keys, "w", self.seq, 0, 10 * SECOND, 0))
         jobs = self.direct.hkeys(self.keys["jobs"])
         self.fired += sorted(int(id[len("tick@") :]) for id in jobs)
         # What is fired twice is to be seen: so the server is to have forgotten the first.
@@ -138,11 +141,13 @@ class Real:
         return bool(claim.thin)
 
     def refill(self) -> None:
-        page = self.client.run(schedules.read_schedules(self.keys, ["tick"]))
-        self.client.run_many(schedules.refills(self.keys, page))
+        page = self.client.run(schedule_commands.read_schedules(self.keys, ["tick"]))
+        self.client.run_many(schedule_commands.refills(self.keys, page))
 
     def read(self) -> Schedule:
-        (schedule,) = self.client.run(schedules.read_schedules(self.keys, ["tick"])).schedules
+        (schedule,) = self.client.run(
+            schedule_commands.read_schedules(self.keys, ["tick"])
+        ).schedules
         return schedule
 
 
@@ -155,10 +160,10 @@ def play(real: Real, model: Model, steps: list[tuple[str, Any]], other: Timing) 
         elif verb == "refill":
             real.refill()
         elif verb == "pause":
-            real.client.run(schedules.pause_schedule(real.keys, "tick", True))
+            real.client.run(schedule_commands.pause_schedule(real.keys, "tick", True))
             model.paused = True
         elif verb == "resume":
-            real.client.run(schedules.pause_schedule(real.keys, "tick", False))
+            real.client.run(schedule_commands.pause_schedule(real.keys, "tick", False))
             model.resume(real.now)
         elif verb == "set":
             real.set(model.timing)
@@ -207,11 +212,11 @@ STEPS = st.lists(
 def test_no_firing_is_lost_or_doubled(
     one_url: str, direct: redis.Redis, timing: Timing, other: Timing, missed: Missed, steps: Any
 ) -> None:
-    client = sync.Client(one_url, clock=SHARED_CLOCK)
+    client = blocking.Client(one_url, clock=SHARED_CLOCK)
     try:
         real, model = Real(client, direct, timing, missed), Model(timing, missed, BEGIN)
         play(real, model, steps, other)
-        real.client.run(schedules.pause_schedule(real.keys, "tick", False))
+        real.client.run(schedule_commands.pause_schedule(real.keys, "tick", False))
         model.resume(real.now)
         for _ in range(4):
             real.move(33 * MINUTE)
@@ -226,7 +231,7 @@ def test_no_firing_is_lost_or_doubled(
 def test_a_claim_whose_reply_is_lost_has_fired_and_fires_no_more(
     one_url: str, direct: redis.Redis, missed: Missed
 ) -> None:
-    client = sync.Client(one_url, clock=SHARED_CLOCK)
+    client = blocking.Client(one_url, clock=SHARED_CLOCK)
     timing = Timing(every_us=SECOND)
     real, model = Real(client, direct, timing, missed), Model(timing, missed, BEGIN)
     steps: list[tuple[str, Any]] = [("move", SECOND), ("claim", True), ("again", None)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from bide import script
+from bide.protocol import scripts
 from tests.faults.eventually import eventually
 from tests.mutation.mutant import ROOT, SOURCE, Mutant, Unapplied, read_mutants
 from tests.mutation.page import page
@@ -44,11 +44,11 @@ def test_it_applies_and_can_be_read(
         compiler.script_load(mutated if mutant.file.endswith("common.lua") else common + mutated)
         return
     path = mutant.file.removeprefix("lua/")
-    read = script._read
-    monkeypatch.setattr(script, "_read", lambda name: mutated if name == path else read(name))
+    read = scripts._read
+    monkeypatch.setattr(scripts, "_read", lambda name: mutated if name == path else read(name))
     users = [path] if "/" not in path else _users_of(path)
     for name in users:
-        made = script.load.__wrapped__(name.removesuffix(".lua"))
+        made = scripts.load.__wrapped__(name.removesuffix(".lua"))
         assert compiler.script_load(made.text) == made.sha
 
 
@@ -58,8 +58,8 @@ def _users_of(include: str) -> list[str]:
     return [
         next(
             name
-            for name in script.names()
-            for tag, text in script.load(name).header
+            for name in scripts.names()
+            for tag, text in scripts.load(name).header
             for word in text.split()
             if tag in ("include", "later") and word == stem
         )

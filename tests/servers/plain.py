@@ -9,7 +9,7 @@ import redis
 from redis.cluster import ClusterNode
 from redis.sentinel import Sentinel
 
-from bide.servers import read_servers
+from bide.client.url import read_servers
 
 
 class Everywhere(redis.RedisCluster):

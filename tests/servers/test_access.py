@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from bide import AccessDenied, AsyncQueue, Queue, ServerUnavailable, Worker
-from bide.rights import rules
-from bide.servers import read_servers
+from bide.client.acl import rules
+from bide.client.url import read_servers
 from tests.integration.console import bide
 from tests.servers.cluster import Cluster, cluster
 from tests.servers.conftest import Servers

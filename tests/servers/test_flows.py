@@ -7,7 +7,7 @@ import threading
 from functools import partial
 
 from bide import Queue, Unique, Worker, chain, fan_in
-from bide.keys import keys_of
+from bide.protocol.keys import keys_of
 from tests.faults.legal import assert_legal
 from tests.integration import jobs
 from tests.integration.workers import eventually

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from bide import AsyncDelayQueue, AsyncQueue, DelayQueue, Queue, Worker, aio, sync
-from bide.keys import keys_of
+from bide import AsyncDelayQueue, AsyncQueue, DelayQueue, Queue, Worker
+from bide.client import aio, blocking
+from bide.protocol.keys import keys_of
 from tests.faults.eventually import eventually
 from tests.servers.cluster import Cluster
 from tests.servers.conftest import Servers
@@ -190,7 +191,7 @@ def test_who_does_nothing_but_listen_finds_the_new_master(
     channel, over = QUEUE["waiters"], threading.Event()
 
     def listen() -> None:
-        client = sync.Client(servers.url)
+        client = blocking.Client(servers.url)
         with client.waiting_for(channel, "x") as waiter:
             while not over.is_set():
                 waiter.hear(time.monotonic() + 0.5)
@@ -216,9 +217,9 @@ def test_who_does_nothing_but_listen_finds_the_new_master(
 
 def test_hints_leave_a_server_that_hangs(trio: Sentinels, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its connections stay open: that the call has no answer, though long over, is all there is."""
-    monkeypatch.setattr("bide.hearing.HINT_WAIT", 1)
-    monkeypatch.setattr("bide.hearing.REPLY_TIMEOUT", 1)
-    client = sync.Client(trio.url)
+    monkeypatch.setattr("bide.client.pubsub.HINT_WAIT", 1)
+    monkeypatch.setattr("bide.client.pubsub.REPLY_TIMEOUT", 1)
+    client = blocking.Client(trio.url)
     hints = client.hints(PILE["wake"])
     master = trio.master
     assert hints.hear(time.monotonic()) is None

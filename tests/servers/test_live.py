@@ -13,10 +13,10 @@ from collections.abc import Callable, Set
 
 import pytest
 
-from bide.dialogue import PATIENCE as OF_CLIENTS
-from bide.keys import keys_of
-from bide.ops import manage
-from bide.sync import Client
+from bide.client.blocking import Client
+from bide.client.execute import PATIENCE as OF_CLIENTS
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.keys import keys_of
 from tests.faults.crew import Crew
 from tests.faults.eventually import PATIENCE, eventually
 from tests.faults.legal import assert_legal
@@ -142,10 +142,14 @@ def test_a_node_that_hangs_delays_no_call_to_another(nodes: Cluster) -> None:
     hangs = master_of(nodes, "mail")
     other = next(q for q in map(str, range(100)) if master_of(nodes, q) is not hangs)
     keys = [keys_of("mail"), keys_of(other)]
-    client.run_many([verb(each) for verb in (manage.pause, manage.resume) for each in keys])
+    client.run_many(
+        [verb(each) for verb in (job_commands.pause, job_commands.resume) for each in keys]
+    )
     watch = master_of(nodes, other).client
     hangs.freeze()
-    calls = threading.Thread(target=client.attempt_many, args=([manage.pause(k) for k in keys],))
+    calls = threading.Thread(
+        target=client.attempt_many, args=([job_commands.pause(k) for k in keys],)
+    )
     calls.start()
     try:
         eventually(lambda: watch.hget(keys[1]["meta"], "paused"))

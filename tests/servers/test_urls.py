@@ -11,9 +11,10 @@ import pytest
 import redis
 
 from bide import Queue, ServerUnavailable, UsageError
-from bide.keys import keys_of
-from bide.ops import inspect, produce
-from bide.payload.codec import Body
+from bide.model.payload.body import Body
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.keys import keys_of
 from tests.conformance.probe import open_executor
 from tests.faults.crew import ROOT, Crew
 from tests.faults.eventually import PATIENCE
@@ -39,10 +40,10 @@ def test_commands_for_several_nodes_come_back_in_their_order(nodes: Cluster, kin
     assert len({nodes.owner(keys["meta"]) for keys in queues}) == 3
     executor = open_executor(kind, nodes.url)
     some = [
-        produce.enqueue(keys, [produce.prepare(Body(JOB)) for _ in range(i)])
+        enqueue_commands.enqueue(keys, [enqueue_commands.prepare(Body(JOB)) for _ in range(i)])
         for i, keys in enumerate(queues)
     ]
-    receipts = executor.run_many([*some, *map(inspect.counts, queues)])
+    receipts = executor.run_many([*some, *map(job_commands.counts, queues)])
     assert [len(found) for found in receipts[:12]] == [*range(12)]
     assert [found.waiting for found in receipts[12:]] == [*range(12)]
     executor.end()
@@ -51,7 +52,7 @@ def test_commands_for_several_nodes_come_back_in_their_order(nodes: Cluster, kin
 @pytest.mark.parametrize("kind", ["sync", "aio"])
 def test_scripts_are_loaded_on_each_node_that_lacks_them(servers: Servers, kind: str) -> None:
     executor = open_executor(kind, servers.url)
-    commands = [inspect.counts(keys_of(f"q{i}")) for i in range(6)]
+    commands = [job_commands.counts(keys_of(f"q{i}")) for i in range(6)]
     executor.run_many(commands)
     for node in servers.nodes:
         node.client.script_flush()
@@ -158,7 +159,7 @@ def test_a_replica_is_not_taken_for_the_master(trio: Sentinels, kind: str) -> No
     replica.client.config_resetstat()
     executor = open_executor(kind, trio.url)
     executor.client._routes._master = replica.server.url.removesuffix("/0") + "/0"
-    assert executor.run(inspect.counts(keys_of("mail"))).waiting == 0
+    assert executor.run(job_commands.counts(keys_of("mail"))).waiting == 0
     executor.end()
     calls = replica.client.info("commandstats")
     assert "cmdstat_evalsha" not in calls

@@ -9,15 +9,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from bide import task
-from bide.job import Claimed
-from bide.keys import keys_of
-from bide.naming import task_name
-from bide.payload.codec import Body, encode_body
-from bide.task import Served, register
-from bide.worker.pace import AHEAD, STALE, Pace
-from bide.worker.running import ENOUGH, Running
-from bide.worker.station import Station
+from bide.model.job import Claimed
+from bide.model.payload.body import Body, encode_body
+from bide.protocol.keys import keys_of
+from bide.tasks import task
+from bide.tasks.registry import task_name
+from bide.tasks.task import Served, register
+from bide.worker.executors.local import ENOUGH, Running
+from bide.worker.queue_state import AHEAD, STALE, Pace, Station
 
 MAIL = keys_of("mail")
 ran: list[int] = []

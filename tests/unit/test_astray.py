@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bide.worker.processes.astray import ASTRAY, Astray
+from bide.worker.processes.job_table import ASTRAY, Astray
 
 NOBODY: frozenset[int] = frozenset()
 LATER = ASTRAY + 0.1

@@ -8,16 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bide.demo.books import (
-    EARLY,
-    LOST,
-    MISCOUNTED,
-    PAID_YET_CANCELLED,
-    TWICE,
-    Books,
-    balance,
-)
-from bide.demo.journal import (
+from bide.cli.demo.books import EARLY, LOST, MISCOUNTED, PAID_YET_CANCELLED, TWICE, Books, balance
+from bide.cli.demo.journal import (
     CANCEL,
     NOTIFY,
     Begun,
@@ -324,11 +316,11 @@ class TestJournal:
 
 
 class TestAlone:
-    """`python -m bide.demo.books`."""
+    """`python -m bide.cli.demo.books`."""
 
     def run(self, *args: Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "bide.demo.books", *args], capture_output=True, text=True
+            [sys.executable, "-m", "bide.cli.demo.books", *args], capture_output=True, text=True
         )
 
     def test_books_that_balance(self, story: Story) -> None:

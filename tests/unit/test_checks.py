@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from bide.cli.checks import Finding, diagnose
-from bide.cli.probe import Readings
+from bide.cli.doctor import Finding, diagnose
+from bide.cli.server import Readings
 
 GOOD: dict[str, Any] = {
     "redis_version": "7.2.4",

@@ -9,7 +9,6 @@ from pathlib import Path
 import click
 import pytest
 
-from bide import config
 from bide.cli.enqueue import enqueue
 from bide.cli.main import (
     FAILED,
@@ -21,7 +20,8 @@ from bide.cli.main import (
     group,
 )
 from bide.cli.options import read_address
-from bide.options import TaskOptions
+from bide.client import config
+from bide.model.options import TaskOptions
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "cli.md").read_text("utf-8")

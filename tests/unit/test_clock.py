@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bide.clock import LONGEST_US, at_to_us, delay_to_us, describe, from_us, to_us
 from bide.errors import UsageError
+from bide.model.durations import LONGEST_US, at_to_us, delay_to_us, describe, from_us, to_us
 
 UNITS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bide.errors import PayloadError, UsageError
-from bide.payload.codec import (
+from bide.model.payload.body import (
     MAX_BODY,
     Body,
     decode_body,
@@ -26,8 +26,8 @@ from bide.payload.codec import (
     encode_error,
     encode_result,
 )
-from bide.payload.serializers import CODECS, Codec
-from bide.retry import Retry
+from bide.model.payload.serializers import CODECS, Codec
+from bide.model.retry import Retry
 
 WHOLE = st.integers(-(2**63), 2**64 - 1)
 PLAIN = st.recursive(

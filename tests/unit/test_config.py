@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bide import config
-from bide.config import WorkerSettings, override, settings
-from bide.connection import DEFAULT_URL, resolve_prefix, resolve_url
+from bide.client import config
+from bide.client.config import WorkerSettings, override, settings
+from bide.client.url import DEFAULT_URL, resolve_prefix, resolve_url
 from bide.errors import UsageError
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from redis import exceptions as lib
 from redis.retry import Retry
 
-from bide.connection import DEFAULT_URL, hide_password, options, resolve_url
+from bide.client.url import DEFAULT_URL, hide_password, options, resolve_url
 from bide.errors import UsageError
 
 SECRET = "s3cr3t"

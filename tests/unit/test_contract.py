@@ -16,31 +16,24 @@ from typing import Any
 import pytest
 import redis
 
-from bide import sync
-from bide.command import Command
+from bide.client import blocking
 from bide.errors import ScriptBug
-from bide.keys import GLOBAL, LAYOUT, META, Keys, keys_of
-from bide.ops import (
-    ahead,
-    consume,
-    edges,
-    fsck,
-    groups,
-    holders,
-    inspect,
-    listen,
-    manage,
-    produce,
-    registry,
-    schedules,
-)
-from bide.ops.consume import Said, Settle
-from bide.ops.produce import Prepared
-from bide.ops.registry import About
-from bide.ops.schedules import Draft
-from bide.retention import Retention
-from bide.schedule import Schedule, Timing
-from bide.script import SERVER_CLOCK, SHARED_CLOCK, TEST_CLOCK, Script, load, names
+from bide.model.limits import Retention
+from bide.model.schedule import Schedule, Timing
+from bide.protocol.command import Command
+from bide.protocol.commands import dependencies as dependency_commands
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import fsck as fsck_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import queues as queue_commands
+from bide.protocol.commands import schedules as schedule_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.commands.queues import About
+from bide.protocol.commands.schedules import Draft
+from bide.protocol.commands.worker import Said, Settle
+from bide.protocol.keys import GLOBAL, LAYOUT, META, Keys, keys_of
+from bide.protocol.scripts import SERVER_CLOCK, SHARED_CLOCK, TEST_CLOCK, Script, load, names
 from tests.unit.luasource import calls, declared, tokens, undeclared
 from tests.unit.luasource import names as names_in
 
@@ -276,90 +269,96 @@ assert SCHEDULE
 
 OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "produce.enqueue": [
-        *((n, produce.enqueue(MAIL, [JOB] * n)) for n in (1, 3)),
-        *((n, produce.enqueue(MAIL, [JOB._replace(terms="x=+1")] * n)) for n in (1, 3)),
-        (1, produce.enqueue(MAIL, [JOB], ("replica", "fsync"))),
-        (0, produce.enqueue(MAIL, [], ("fsync",))),
+        *((n, enqueue_commands.enqueue(MAIL, [JOB] * n)) for n in (1, 3)),
+        *((n, enqueue_commands.enqueue(MAIL, [JOB._replace(terms="x=+1")] * n)) for n in (1, 3)),
+        (1, enqueue_commands.enqueue(MAIL, [JOB], ("replica", "fsync"))),
+        (0, enqueue_commands.enqueue(MAIL, [], ("fsync",))),
     ],
-    "edges.link": [(n, edges.link(MAIL, "a", [("b", "-")] * n, True, list)) for n in (0, 3)],
-    "edges.children": [(0, edges.children(MAIL, "a", 20))],
-    "edges.attend": [(n, edges.attend(MAIL, [("{other}a", "b")] * n)) for n in (1, 3)],
-    "edges.post": [(n, edges.post(MAIL, "-", ["@{other}a b C"] * n)) for n in (0, 3)],
-    "edges.hear": [(n, edges.hear(MAIL, [("a", "{other}b", "C")] * n)) for n in (1, 3)],
-    "consume.claim": [(0, consume.claim(MAIL, "w1", 1, 10, 1_000_000, 0))],
-    "consume.pop": [(0, consume.pop(MAIL, "c1", 1, 10, 0))],
-    "consume.refuse": [(n, consume.refuse(MAIL, [("a", b"{}")] * n)) for n in (1, 3)],
-    "consume.settle": [(n, consume.settle(MAIL, [SETTLE] * n)) for n in (1, 3)],
-    "consume.extend": [(n, consume.extend(MAIL, 1, [("a", 1)] * n)) for n in (1, 3)],
-    "consume.note": [(n, consume.note(MAIL, [SAID] * n)) for n in (1, 3)],
-    "consume.leave": [(0, consume.leave(MAIL, "w1"))],
-    "manage.cancel": [(n, manage.cancel(MAIL, ["a"] * n)) for n in (1, 3)],
-    "manage.reschedule": [(n, manage.reschedule(MAIL, ["a"] * n, "+0")) for n in (1, 3)],
-    "manage.promote": [(n, manage.promote(MAIL, ["a"] * n)) for n in (1, 3)],
-    "manage.retry": [(n, manage.retry(MAIL, ["a"] * n, "+0")) for n in (1, 3)],
-    "manage.delete": [(n, manage.delete(MAIL, ["a"] * n)) for n in (1, 3)],
-    "manage.pause": [(0, manage.pause(MAIL))],
-    "manage.resume": [(0, manage.resume(MAIL))],
-    "manage.configure": [(0, manage.configure(MAIL, Retention()))],
-    "manage.limit": [(0, manage.limit(MAIL, "1 1 1", "none"))],
-    "manage.mark_data": [(0, manage.mark_data(MAIL, Retention(), True))],
-    "manage.upgrade": [(0, manage.upgrade(MAIL, 1, "0"))],
-    "manage.empty": [(0, manage.empty(MAIL, "this")), (0, manage.empty(MAIL, None))],
-    "manage.forget": [(0, manage.forget(MAIL))],
-    "listen.listen": [(0, listen.listen(MAIL, "audit", "1-1"))],
-    "inspect.fetch": [(n, inspect.fetch(MAIL, ["a"] * n)) for n in (1, 3)],
-    "groups.configure": [(0, groups.configure(MAIL, "g", 2, True, "1 1 1"))],
-    "groups.counts": [(0, groups.counts(MAIL, "g"))],
-    "groups.page": [(0, groups.page(MAIL, "0"))],
-    "holders.holders": [(0, holders.holders(MAIL, 10))],
-    "inspect.counts": [(0, inspect.counts(MAIL))],
-    "inspect.upcoming": [(0, inspect.upcoming(MAIL, 0, 10))],
-    "inspect.minutes": [(0, inspect.minutes(MAIL, 59, 60))],
-    "inspect.ahead": [(n, inspect.ahead(MAIL, [60] * n)) for n in (1, 3)],
-    "inspect.watch": [(0, inspect.watch(MAIL, "a", 1_000_000))],
-    "inspect.listing": [(0, inspect.listing(MAIL, "waiting", 0, 10))],
+    "edges.link": [
+        (n, dependency_commands.link(MAIL, "a", [("b", "-")] * n, True, list)) for n in (0, 3)
+    ],
+    "edges.children": [(0, dependency_commands.children(MAIL, "a", 20))],
+    "edges.attend": [
+        (n, dependency_commands.attend(MAIL, [("{other}a", "b")] * n)) for n in (1, 3)
+    ],
+    "edges.post": [(n, dependency_commands.post(MAIL, "-", ["@{other}a b C"] * n)) for n in (0, 3)],
+    "edges.hear": [
+        (n, dependency_commands.hear(MAIL, [("a", "{other}b", "C")] * n)) for n in (1, 3)
+    ],
+    "consume.claim": [(0, worker_commands.claim(MAIL, "w1", 1, 10, 1_000_000, 0))],
+    "consume.pop": [(0, worker_commands.pop(MAIL, "c1", 1, 10, 0))],
+    "consume.refuse": [(n, worker_commands.refuse(MAIL, [("a", b"{}")] * n)) for n in (1, 3)],
+    "consume.settle": [(n, worker_commands.settle(MAIL, [SETTLE] * n)) for n in (1, 3)],
+    "consume.extend": [(n, worker_commands.extend(MAIL, 1, [("a", 1)] * n)) for n in (1, 3)],
+    "consume.note": [(n, worker_commands.note(MAIL, [SAID] * n)) for n in (1, 3)],
+    "consume.leave": [(0, worker_commands.leave(MAIL, "w1"))],
+    "manage.cancel": [(n, job_commands.cancel(MAIL, ["a"] * n)) for n in (1, 3)],
+    "manage.reschedule": [(n, job_commands.reschedule(MAIL, ["a"] * n, "+0")) for n in (1, 3)],
+    "manage.promote": [(n, job_commands.promote(MAIL, ["a"] * n)) for n in (1, 3)],
+    "manage.retry": [(n, job_commands.retry(MAIL, ["a"] * n, "+0")) for n in (1, 3)],
+    "manage.delete": [(n, job_commands.delete(MAIL, ["a"] * n)) for n in (1, 3)],
+    "manage.pause": [(0, job_commands.pause(MAIL))],
+    "manage.resume": [(0, job_commands.resume(MAIL))],
+    "manage.configure": [(0, job_commands.configure(MAIL, Retention()))],
+    "manage.limit": [(0, job_commands.limit(MAIL, "1 1 1", "none"))],
+    "manage.mark_data": [(0, job_commands.mark_data(MAIL, Retention(), True))],
+    "manage.upgrade": [(0, job_commands.upgrade(MAIL, 1, "0"))],
+    "manage.empty": [(0, job_commands.empty(MAIL, "this")), (0, job_commands.empty(MAIL, None))],
+    "manage.forget": [(0, job_commands.forget(MAIL))],
+    "listen.listen": [(0, job_commands.listen(MAIL, "audit", "1-1"))],
+    "inspect.fetch": [(n, job_commands.fetch(MAIL, ["a"] * n)) for n in (1, 3)],
+    "groups.configure": [(0, queue_commands.configure(MAIL, "g", 2, True, "1 1 1"))],
+    "groups.counts": [(0, queue_commands.counts(MAIL, "g"))],
+    "groups.page": [(0, queue_commands.page(MAIL, "0"))],
+    "holders.holders": [(0, queue_commands.holders(MAIL, 10))],
+    "inspect.counts": [(0, job_commands.counts(MAIL))],
+    "inspect.upcoming": [(0, job_commands.upcoming(MAIL, 0, 10))],
+    "inspect.minutes": [(0, job_commands.minutes(MAIL, 59, 60))],
+    "inspect.ahead": [(n, job_commands.ahead(MAIL, [60] * n)) for n in (1, 3)],
+    "inspect.watch": [(0, job_commands.watch(MAIL, "a", 1_000_000))],
+    "inspect.listing": [(0, job_commands.listing(MAIL, "waiting", 0, 10))],
     "ahead.timeline": [
-        (0, ahead.timeline(MAIL, 1_000_000, 60, offset_us=-1)),
-        (0, ahead.timeline(MAIL, 1_000_000, 60, at_us=5)),
+        (0, job_commands.timeline(MAIL, 1_000_000, 60, offset_us=-1)),
+        (0, job_commands.timeline(MAIL, 1_000_000, 60, at_us=5)),
     ],
-    "ahead.between": [(0, ahead.between(MAIL, 1, 2))],
-    "registry.register": [(n, registry.register(GLOBALS, ["mail"] * n)) for n in (1, 3)],
-    "registry.unregister": [(n, registry.unregister(GLOBALS, ["mail"] * n)) for n in (1, 3)],
-    "registry.begin": [(0, registry.begin(MAIL))],
+    "ahead.between": [(0, job_commands.between(MAIL, 1, 2))],
+    "registry.register": [(n, queue_commands.register(GLOBALS, ["mail"] * n)) for n in (1, 3)],
+    "registry.unregister": [(n, queue_commands.unregister(GLOBALS, ["mail"] * n)) for n in (1, 3)],
+    "registry.begin": [(0, queue_commands.begin(MAIL))],
     "registry.heartbeat": [
-        (0, registry.heartbeat(GLOBALS, "w1", ABOUT)),
-        (0, registry.heartbeat(GLOBALS, "w1", None)),
+        (0, queue_commands.heartbeat(GLOBALS, "w1", ABOUT)),
+        (0, queue_commands.heartbeat(GLOBALS, "w1", None)),
     ],
-    "registry.stop": [(n, registry.stop(GLOBALS, ["w1"] * n)) for n in (1, 3)],
-    "registry.workers": [(0, registry.workers(GLOBALS))],
-    "registry.queues": [(0, registry.queues(GLOBALS))],
+    "registry.stop": [(n, queue_commands.stop(GLOBALS, ["w1"] * n)) for n in (1, 3)],
+    "registry.workers": [(0, queue_commands.workers(GLOBALS))],
+    "registry.queues": [(0, queue_commands.queues(GLOBALS))],
     "schedules.set_schedule": [
-        (0, schedules.set_schedule(MAIL, DRAFT)),
-        (0, schedules.set_schedule(MAIL, DRAFT, ([1, 2], False))),
+        (0, schedule_commands.set_schedule(MAIL, DRAFT)),
+        (0, schedule_commands.set_schedule(MAIL, DRAFT, ([1, 2], False))),
     ],
     "schedules.edit_schedule": [
-        (0, schedules.edit_schedule(MAIL, SCHEDULE, SCHEDULE.timing, "once", 0)),
+        (0, schedule_commands.edit_schedule(MAIL, SCHEDULE, SCHEDULE.timing, "once", 0)),
     ],
-    "schedules.read_page": [(0, schedules.read_page(MAIL, "0"))],
+    "schedules.read_page": [(0, schedule_commands.read_page(MAIL, "0"))],
     "schedules.read_schedules": [
-        (n, schedules.read_schedules(MAIL, ["nightly"] * n)) for n in (1, 3)
+        (n, schedule_commands.read_schedules(MAIL, ["nightly"] * n)) for n in (1, 3)
     ],
-    "schedules.refill": [(0, schedules.refill(MAIL, SCHEDULE, [1, 2], False))],
-    "schedules.pause_schedule": [(0, schedules.pause_schedule(MAIL, "nightly", True))],
+    "schedules.refill": [(0, schedule_commands.refill(MAIL, SCHEDULE, [1, 2], False))],
+    "schedules.pause_schedule": [(0, schedule_commands.pause_schedule(MAIL, "nightly", True))],
     "schedules.remove_schedules": [
-        (n, schedules.remove_schedules(MAIL, ["nightly"] * n)) for n in (1, 3)
+        (n, schedule_commands.remove_schedules(MAIL, ["nightly"] * n)) for n in (1, 3)
     ],
-    "schedules.run_schedule": [(0, schedules.run_schedule(MAIL, "nightly", "nightly@1"))],
-    "fsck.look_at_jobs": [(0, fsck.look_at_jobs(MAIL, "due", 1, "0", True))],
-    "fsck.look_at_groups": [(0, fsck.look_at_groups(MAIL, "order", "0", True))],
+    "schedules.run_schedule": [(0, schedule_commands.run_schedule(MAIL, "nightly", "nightly@1"))],
+    "fsck.look_at_jobs": [(0, fsck_commands.look_at_jobs(MAIL, "due", 1, "0", True))],
+    "fsck.look_at_groups": [(0, fsck_commands.look_at_groups(MAIL, "order", "0", True))],
     "fsck.look_beside": [
-        (len(META), fsck.look_beside(MAIL, "meta", "0", True)),
-        (0, fsck.look_beside(MAIL, "keys", "0", True)),
+        (len(META), fsck_commands.look_beside(MAIL, "meta", "0", True)),
+        (0, fsck_commands.look_beside(MAIL, "keys", "0", True)),
     ],
-    "fsck.look_at_edges": [(0, fsck.look_at_edges(MAIL, "0", True))],
-    "fsck.look_at_schedules": [(0, fsck.look_at_schedules(MAIL, "schedule", "0", True))],
-    "fsck.look_at_queues": [(0, fsck.look_at_queues(GLOBALS, "0", True))],
-    "fsck.look_at_workers": [(0, fsck.look_at_workers(GLOBALS, "0", True))],
+    "fsck.look_at_edges": [(0, fsck_commands.look_at_edges(MAIL, "0", True))],
+    "fsck.look_at_schedules": [(0, fsck_commands.look_at_schedules(MAIL, "schedule", "0", True))],
+    "fsck.look_at_queues": [(0, fsck_commands.look_at_queues(GLOBALS, "0", True))],
+    "fsck.look_at_workers": [(0, fsck_commands.look_at_workers(GLOBALS, "0", True))],
 }
 """Operation -> calls of it: how often its arguments repeat, and the command."""
 
@@ -373,18 +372,18 @@ COMMANDS = [
 def test_every_operation_is_in_the_table_and_every_script_is_called_by_one() -> None:
     modules: list[ModuleType] = [
         *(
-            ahead,
-            consume,
-            edges,
-            fsck,
-            groups,
-            holders,
-            inspect,
-            listen,
-            manage,
-            produce,
-            registry,
-            schedules,
+            job_commands,
+            worker_commands,
+            dependency_commands,
+            fsck_commands,
+            queue_commands,
+            queue_commands,
+            job_commands,
+            job_commands,
+            job_commands,
+            enqueue_commands,
+            queue_commands,
+            schedule_commands,
         ),
     ]
     operations = {
@@ -421,7 +420,7 @@ def test_an_argument_of_the_wrong_kind_is_refused_before_anything_is_written(
     repeats: int, command: Command[Any], one_url: str, direct: redis.Redis
 ) -> None:
     script = load(command.script)
-    client = sync.Client(one_url)
+    client = blocking.Client(one_url)
     wrong: list[list[Any]] = [
         [*command.args[:i], "x", *command.args[i + 1 :]]
         for i, text in enumerate(tagged(script, "arg"))

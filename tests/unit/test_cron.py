@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bide.cron import LONGEST, Cron, cron_of, zone_of
 from bide.errors import UsageError
+from bide.model.schedule import LONGEST, Cron, cron_of, zone_of
 
 ZONES = ("Europe/Paris", "America/New_York", "Australia/Lord_Howe", "UTC")
 MINUTE = timedelta(minutes=1)

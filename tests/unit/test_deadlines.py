@@ -18,9 +18,8 @@ from typing import Any
 
 import pytest
 
-from bide.worker.alarm import Alarm, make_alarm
 from bide.worker.deadlines import Deadlines
-from bide.worker.threads import Threads
+from bide.worker.threads import Alarm, Threads, make_alarm
 
 pytestmark = pytest.mark.anyio
 

@@ -7,17 +7,16 @@ from typing import Any
 
 import pytest
 
-from bide.command import Command
-from bide.delay_queue import core
-from bide.delay_queue.asked import Wanted
-from bide.delay_queue.core import Core
-from bide.delay_queue.seats import Seat, Seats
-from bide.delay_queue.steps import Ask, Hear, Hush
 from bide.errors import ServerUnavailable
-from bide.job import Claimed
-from bide.keys import keys_of
-from bide.ops.consume import Claim, Popped
-from bide.payload.items import encode_item
+from bide.model.job import Claimed
+from bide.model.payload.body import encode_item
+from bide.protocol.command import Command
+from bide.protocol.commands.worker import Claim, Popped
+from bide.protocol.keys import keys_of
+from bide.queue.delay import core
+from bide.queue.delay.core import Core
+from bide.queue.delay.items import Ask, Hear, Hush, Wanted
+from bide.queue.delay.sessions import Seat, Seats
 
 KEYS = keys_of("orders")
 NOW = 1_795_214_038_547_684

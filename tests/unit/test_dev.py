@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bide.dev.program import find_program
-from bide.dev.sources import Sources
+from bide.cli.dev.run import Sources, find_program
 from bide.errors import UsageError
 
 

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from redis import exceptions as lib
 
-from bide.calls import At, Late, NoScript
-from bide.command import Command
-from bide.dialogue import (
+from bide.client.execute import (
     PATIENCE,
+    At,
     Dialogue,
+    Late,
+    NoScript,
     Send,
     Situation,
     Sleep,
@@ -27,9 +28,10 @@ from bide.errors import (
     ServerUnavailable,
     UsageError,
 )
-from bide.keys import keys_of
-from bide.ops import inspect, manage
-from bide.script import SERVER_CLOCK, TEST_CLOCK, load
+from bide.protocol.command import Command
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.keys import keys_of
+from bide.protocol.scripts import SERVER_CLOCK, TEST_CLOCK, load
 
 WHERE = "redis://host:6379/0"
 GONE = lib.ConnectionError("Connection closed by server.")
@@ -40,9 +42,9 @@ KEYS = keys_of("mail")
 def command(name: str = "pause", result: Any = "done") -> Command[Any]:
     """A command of a script without arguments, whatever the reply."""
     made: dict[str, Command[Any]] = {
-        "pause": manage.pause(KEYS),
-        "resume": manage.resume(KEYS),
-        "counts": inspect.counts(KEYS),
+        "pause": job_commands.pause(KEYS),
+        "resume": job_commands.resume(KEYS),
+        "counts": job_commands.counts(KEYS),
     }
     return made[name]._replace(parse=lambda reply: (result, reply))
 

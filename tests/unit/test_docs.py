@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bide.keys import META
-from bide.script import load, names
+from bide.protocol.keys import META
+from bide.protocol.scripts import load, names
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")]

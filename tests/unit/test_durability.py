@@ -8,15 +8,15 @@ import pytest
 from redis import exceptions as lib
 from redis.crc import key_slot
 
-from bide.calls import Behind
-from bide.dialogue import Dialogue, Send, Situation, Sleep, dialogue
-from bide.durability import CONFIRM_MS, Kinds, check_durability
+from bide.client.execute import Behind, Dialogue, Send, Situation, Sleep, dialogue
+from bide.client.topology import routes_for
 from bide.errors import CannotConfirm, ServerFull, ServerUnavailable, Unconfirmed, UsageError
-from bide.keys import keys_of
-from bide.ops import inspect, produce
-from bide.ops.produce import Prepared, Receipt
-from bide.routes import routes_for
-from bide.script import SERVER_CLOCK
+from bide.model.options import CONFIRM_MS, Kinds, check_durability
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands.enqueue import Prepared, Receipt
+from bide.protocol.keys import keys_of
+from bide.protocol.scripts import SERVER_CLOCK
 
 KEYS = keys_of("mail")
 NEW = [b"ok", 7, 9]
@@ -28,7 +28,9 @@ GONE = lib.ConnectionError("Connection closed by server.")
 def talk(*kinds: Kinds, patience: float = 10.0) -> Dialogue:
     """One enqueue for each, with what it waits for."""
     jobs = [Prepared(f"j{i}", "+0", 5, b"{}", k[-1] if k else "local") for i, k in enumerate(kinds)]
-    commands = [produce.enqueue(KEYS, [job], each) for job, each in zip(jobs, kinds, strict=True)]
+    commands = [
+        enqueue_commands.enqueue(KEYS, [job], each) for job, each in zip(jobs, kinds, strict=True)
+    ]
     return dialogue(commands, Situation("redis://host", SERVER_CLOCK, patience, True))
 
 
@@ -190,8 +192,8 @@ def test_no_answer_at_all_is_a_server_that_cannot_be_reached() -> None:
 
 
 def test_the_question_alone_waits_for_nothing() -> None:
-    asked = produce.enqueue(KEYS, [], ("fsync",))
-    steps = dialogue([asked, inspect.counts(KEYS)], Situation("", SERVER_CLOCK, 0, True))
+    asked = enqueue_commands.enqueue(KEYS, [], ("fsync",))
+    steps = dialogue([asked, job_commands.counts(KEYS)], Situation("", SERVER_CLOCK, 0, True))
     assert names(next(steps)) == ["EVALSHA", "EVALSHA"]
 
 

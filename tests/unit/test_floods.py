@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from bide.worker.judging import MOST_LOGGED, Floods
+from bide.worker.run.outcome import MOST_LOGGED, Floods
 
 
 def test_so_many_are_logged_in_a_second_and_that_there_are_more(

@@ -11,12 +11,12 @@ import pytest
 
 from bide import Debounce, Gather, Throttle, Unique, UsageError, debounce, gather, throttle
 from bide.errors import PayloadError
-from bide.folding import Folding, describe_folding, write_folding
-from bide.payload.codec import Body, decode_body, decode_envelope, encode_body
-from bide.payload.gathered import calls_in, framed
-from bide.payload.serializers import pack
-from bide.payload.signing import is_signed, unsigned
-from bide.terms import Terms, folds, write_terms
+from bide.model.constraints import Terms, folds, write_terms
+from bide.model.dedup import Folding, describe_folding, write_folding
+from bide.model.payload.batched import calls_in, framed
+from bide.model.payload.body import Body, decode_body, decode_envelope, encode_body
+from bide.model.payload.serializers import pack
+from bide.model.payload.signing import is_signed, unsigned
 
 
 def terms(policy: Folding | None, *args: Any, names: tuple[str, ...] = (), **kwargs: Any) -> Terms:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bide import ids
 from bide.errors import UsageError
-from bide.ids import ID_LENGTH, LONGEST, check_name, new_id
+from bide.model import ids
+from bide.model.ids import ID_LENGTH, LONGEST, check_name, new_id
 
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bide.errors import PayloadError
-from bide.job import RunRecord, Snapshot
-from bide.notes import Notes
-from bide.payload.codec import Body, encode_body
-from bide.states import FINISHED, State
+from bide.model.history import Notes
+from bide.model.job import FINISHED, RunRecord, Snapshot, State
+from bide.model.payload.body import Body, encode_body
 
 LINE = b"1795214038547684-1795214030000000R 7 2 1 2 1 1795214038547684 host.42.ab 1795214038000000"
 

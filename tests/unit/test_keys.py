@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bide.errors import UsageError
-from bide.keys import DUE_SETS, GLOBAL, LAYOUT, PRIORITIES, Keys, check_priority, keys_of
+from bide.protocol.keys import DUE_SETS, GLOBAL, LAYOUT, PRIORITIES, Keys, check_priority, keys_of
 
 
 def test_a_queues_keys_hang_on_its_hash_tag() -> None:

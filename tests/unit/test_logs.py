@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bide import logs
-from bide.current import CurrentJob, enter
 from bide.errors import UsageError
-from bide.job import Claimed
 from bide.logs import JobFilter, JsonFormatter, KeyValueFormatter, TextFormatter, printable
+from bide.model.context import CurrentJob, enter
+from bide.model.job import Claimed
 
 FORGED = "paid\r\n2026-01-01 00:00:00 ERROR forged\x1b[2J\x9b1m\u202egnp.exe\u2028x\x00\ud800"
 KINDS = [TextFormatter(), TextFormatter(colour=True), KeyValueFormatter(), JsonFormatter()]

@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 
 from bide.errors import ServerUnavailable
-from bide.job import Claimed
-from bide.keys import keys_of
 from bide.logs import JOB_FIELDS
-from bide.ops.consume import Claim, Lost, Settle
-from bide.payload.codec import Body, encode_body
+from bide.model.job import Claimed
+from bide.model.payload.body import Body, encode_body
+from bide.protocol.commands.worker import Claim, Lost, Settle
+from bide.protocol.keys import keys_of
 from bide.worker.loop import Loop, _Part
-from bide.worker.order import Strict
-from bide.worker.run import Run
-from bide.worker.station import Station
+from bide.worker.queue_state import Station, Strict
+from bide.worker.run.running_job import Run
 
 pytestmark = pytest.mark.anyio
 

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from bide import Queue, ServerUnavailable
+from bide.queue.binding import KNOWN_FOR, REST
 from bide.queue.core import Trip
-from bide.queue.place import KNOWN_FOR, REST
 
 
 @pytest.fixture

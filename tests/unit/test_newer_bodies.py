@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bide.errors import PayloadError, PayloadTooNew
-from bide.payload.codec import Body, decode_body, decode_envelope, encode_body
+from bide.model.payload.body import Body, decode_body, decode_envelope, encode_body
 
 
 def test_what_this_release_writes_says_nothing_of_it() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bide.errors import UsageError
-from bide.worker.order import HEAVIEST, Order, Strict, Weighted, make_order, read_order
+from bide.worker.queue_state import HEAVIEST, Order, Strict, Weighted, make_order, read_order
 
 QUEUES = ["high", "low"]
 

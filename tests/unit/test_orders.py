@@ -6,14 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bide.demo.orders import (
-    Order,
-    OrdersError,
-    read_orders,
-    sample,
-    scale,
-    write_orders,
-)
+from bide.cli.demo.journal import Order, OrdersError, read_orders, sample, scale, write_orders
 from bide.errors import BideError
 
 HEADER = "order,placed,deadline,paid_after\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bide.worker.processes.wire import Reader, pair, send
+from bide.worker.processes.ipc import Reader, pair, send
 
 
 def test_a_writer_that_has_gone_without_reading_is_the_end_like_any_other() -> None:

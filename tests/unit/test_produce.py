@@ -7,9 +7,16 @@ from typing import Any
 import pytest
 
 from bide.errors import UsageError
-from bide.keys import keys_of
-from bide.ops.adding import enqueue_many
-from bide.ops.produce import CHUNK, TERMS_CHUNK, Prepared, check_when, enqueue, jobs_in
+from bide.protocol.commands.enqueue import (
+    CHUNK,
+    TERMS_CHUNK,
+    Prepared,
+    check_when,
+    enqueue,
+    enqueue_many,
+    jobs_in,
+)
+from bide.protocol.keys import keys_of
 
 
 @pytest.mark.parametrize("text", ["+0", "+1000000", "=1700000000000000"])

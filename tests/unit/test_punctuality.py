@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from bide.punctuality import FINEST, LAST, LONGEST, Histogram, Minute
+from bide.model.latency import FINEST, LAST, LONGEST, Histogram, Minute
 
 
 def test_a_line_is_read_and_what_is_none_left_out() -> None:

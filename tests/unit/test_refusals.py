@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 from redis import exceptions as lib
 
+from bide.client.errors import is_transient, may_pass, translate, unavailable, unwrapped
 from bide.errors import (
     AccessDenied,
     BideError,
@@ -16,9 +17,8 @@ from bide.errors import (
     ServerRefused,
     UsageError,
 )
-from bide.keys import keys_of
-from bide.ops import manage
-from bide.refusals import is_transient, may_pass, translate, unavailable, unwrapped
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.keys import keys_of
 
 WHERE = "redis://host:6379/0"
 GONE = lib.ConnectionError("Connection closed by server.")
@@ -50,7 +50,7 @@ GONE = lib.ConnectionError("Connection closed by server.")
 def test_each_refusal_has_an_error_that_says_what_to_do(
     error: Exception, kind: type[BideError], says: str
 ) -> None:
-    translated = translate(error, WHERE, manage.pause(keys_of("q")))
+    translated = translate(error, WHERE, job_commands.pause(keys_of("q")))
     assert type(translated) is kind
     assert says in str(translated)
 

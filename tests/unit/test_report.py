@@ -6,8 +6,8 @@ import io
 
 from rich.console import Console
 
-from bide.demo.books import EARLY, LOST, Books, Problem
-from bide.demo.report import Bucket, buckets, histogram, percentile, report
+from bide.cli.demo.books import EARLY, LOST, Books, Problem
+from bide.cli.demo.play import Bucket, buckets, histogram, percentile, report
 
 
 def printed(books: Books, width: int = 80, encoding: str = "utf-8") -> str:

@@ -19,9 +19,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bide.clock import Duration
 from bide.errors import JobTimeout, UsageError
-from bide.retry import NO_RETRY, Retry, as_retry
+from bide.model.durations import Duration
+from bide.model.retry import NO_RETRY, Retry, as_retry
 
 ERROR = ValueError("no")
 
@@ -136,7 +136,7 @@ def test_a_function_of_no_use_is_logged_and_delays_grow_as_usual(
     backoff: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     resolve = HERE.__getitem__ if backoff == "app.tasks:missing" else None
-    with caplog.at_level(logging.ERROR, "bide.retry"):
+    with caplog.at_level(logging.ERROR, "bide.model.retry"):
         found = delays(Retry(2, backoff, base=8, cap=10), 3, resolve)
     assert found[0] is not None
     assert found[1] is not None

@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 
-from bide import script
-from bide.command import Command
-from bide.keys import Keys, keys_of
-from bide.ops import fsck, manage, produce, registry
-from bide.ops.produce import Prepared
-from bide.payload.codec import Body, encode_body
-from bide.rights import ROLES, SCRIPTS, missing, rules
-from bide.script import SERVER_CLOCK, TEST_CLOCK
+from bide.client.acl import ROLES, SCRIPTS, missing, rules
+from bide.model.payload.body import Body, encode_body
+from bide.protocol import scripts
+from bide.protocol.command import Command
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import fsck as fsck_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import queues as queue_commands
+from bide.protocol.commands.enqueue import Prepared
+from bide.protocol.keys import Keys, keys_of
+from bide.protocol.scripts import SERVER_CLOCK, TEST_CLOCK
 
 MAIL = keys_of("mail")
 NEWER = "ACL failure in script: User v has no permissions to run the 'zrem' command script: on"
@@ -23,17 +26,17 @@ OLDEST = "Error running script (call to f_72b8): @user_script:{0}: @user_script:
 
 
 def cancel(keys: Keys = MAIL) -> Command[Any]:
-    return manage.cancel(keys, ["a"])
+    return job_commands.cancel(keys, ["a"])
 
 
 def line_of(name: str, text: str, clock: str = SERVER_CLOCK) -> int:
     """The first line of a script, as it is sent, that has this text."""
-    lines = script.load(name, clock).text.split("\n")
+    lines = scripts.load(name, clock).text.split("\n")
     return next(i for i, line in enumerate(lines, 1) if text in line)
 
 
 def test_each_script_is_of_a_role() -> None:
-    assert {name for role in ROLES for name in SCRIPTS[role]} == {*script.names()}
+    assert {name for role in ROLES for name in SCRIPTS[role]} == {*scripts.names()}
 
 
 def test_who_works_can_do_all_that_who_produces_can() -> None:
@@ -87,12 +90,16 @@ def test_a_command_of_a_script_is_named_whatever_the_servers_age(said: str, cloc
             "operator producer worker -q 'später;x' --prefix shop:eu",
         ),
         (
-            produce.enqueue(MAIL, [Prepared("a", "+0", 5, encode_body(Body("a:b")))]),
+            enqueue_commands.enqueue(MAIL, [Prepared("a", "+0", 5, encode_body(Body("a:b")))]),
             "rights ~bide:{mail} and ~bide:{mail}:*",
             "producer worker -q mail",
         ),
-        (registry.queues(keys_of(None)), "right ~bide:queues", ""),
-        (fsck.look_at_workers(keys_of(None), "0", False), "right ~bide:workers", "operator"),
+        (queue_commands.queues(keys_of(None)), "right ~bide:queues", ""),
+        (
+            fsck_commands.look_at_workers(keys_of(None), "0", False),
+            "right ~bide:workers",
+            "operator",
+        ),
     ],
 )
 @pytest.mark.parametrize(

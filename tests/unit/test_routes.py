@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from redis import exceptions as lib
 
-from bide.calls import At, Behind, Call, NoScript, Route
+from bide.client.errors import unwrapped
+from bide.client.execute import At, Behind, Call, NoScript, Route
+from bide.client.topology import HOPS, Routes, Trip, routes_for
 from bide.errors import UsageError
-from bide.refusals import unwrapped
-from bide.routes import Routes, Trip, routes_for
-from bide.routes.cluster import HOPS
 
 URL = "redis+cluster://a:1,b:2"
 A, B, C = "redis://a:1", "redis://b:2", "redis://c:3"

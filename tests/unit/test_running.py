@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from bide import task
-from bide.job import Claimed
-from bide.keys import keys_of
-from bide.naming import task_name
-from bide.payload.codec import Body, encode_body
-from bide.task import Served, register
-from bide.worker.running import Running
-from bide.worker.station import Station
+from bide.model.job import Claimed
+from bide.model.payload.body import Body, encode_body
+from bide.protocol.keys import keys_of
+from bide.tasks import task
+from bide.tasks.registry import task_name
+from bide.tasks.task import Served, register
+from bide.worker.executors.local import Running
+from bide.worker.queue_state import Station
 
 MAIL, POST = keys_of("mail"), keys_of("post")
 ran: list[str] = []

@@ -6,9 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from bide.payload.codec import Body, decode_body, encode_body
-from bide.payload.recast import of_schedule
-from bide.schedule import Schedule, Timing, id_of, time_of
+from bide.model.payload.body import Body, decode_body, encode_body, of_schedule
+from bide.model.schedule import Schedule, Timing, id_of, time_of
 
 AT = 1_795_215_600_000_000
 LINE = b'1 every 5 60000000 0 once 0 0 0 0 1 0: 2\n{"every_us":60000000}\na:b'

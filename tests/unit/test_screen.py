@@ -10,18 +10,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from bide.cli import screen
-from bide.cli.screen import (
-    Cell,
-    Column,
-    about,
-    count,
-    echo,
-    facts,
-    hanging,
-    moment_json,
-    relative,
-    table,
-)
+from bide.cli.screen import Cell, Column, count, echo, facts, hanging, table
+from bide.views.times import about, moment_json, relative
 
 COLUMNS = [
     Column("id"),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bide.connection import hide_password, resolve_url
+from bide.client.url import hide_password, read_servers, resolve_url
 from bide.errors import UsageError
-from bide.servers import read_servers
 
 SECRET = "s3cr3t"
 

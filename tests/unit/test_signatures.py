@@ -26,14 +26,14 @@ from bide import (
     Queue,
     Schedules,
     Task,
-    aio,
-    sync,
 )
-from bide.options import Options
-from bide.queue.awaited_events import AsyncEvents, AsyncListening
-from bide.queue.blocking_events import Events, Listening
-from bide.queue.given import ENQUEUE_OPTIONS, options_only
-from bide.queue.tasks import AwaitedCall, BlockingCall
+from bide.client import aio
+from bide.client import blocking as sync
+from bide.model.options import Options
+from bide.queue._async.events import AsyncEvents, AsyncListening
+from bide.queue._sync.events import Events, Listening
+from bide.queue.core import ENQUEUE_OPTIONS, options_only
+from bide.queue.task import AwaitedCall, BlockingCall
 
 PAIRS = [
     (Queue, AsyncQueue),

@@ -7,13 +7,21 @@ import hmac
 
 import pytest
 
-from bide import config
+from bide.client import config
 from bide.errors import BadSignature, UsageError
-from bide.keys import keys_of
-from bide.payload.codec import Body, decode_body, decode_result, encode_body, encode_result
-from bide.payload.gathered import framed
-from bide.payload.items import decode_item, encode_item, is_item
-from bide.payload.signing import Keyring, Seal, is_signed, unsigned
+from bide.model.payload.batched import framed
+from bide.model.payload.body import (
+    Body,
+    decode_body,
+    decode_item,
+    decode_result,
+    encode_body,
+    encode_item,
+    encode_result,
+    is_item,
+)
+from bide.model.payload.signing import Keyring, Seal, is_signed, unsigned
+from bide.protocol.keys import keys_of
 
 ONE, TWO = "1" * 32, "2" * 40
 MAIL = keys_of("mail")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bide.keys import keys_of
-from bide.notes import MAX_LINES
-from bide.ops.consume import MAX_ERRORS, MAX_NOTED, MAX_SETTLES, Claim, Said, Settle
-from bide.worker.saying import MAX_BYTES as MAX_SAID_BYTES
-from bide.worker.station import Station
+from bide.model.history import MAX_LINES
+from bide.protocol.commands.worker import MAX_ERRORS, MAX_NOTED, MAX_SETTLES, Claim, Said, Settle
+from bide.protocol.keys import keys_of
+from bide.worker.notes import MAX_BYTES as MAX_SAID_BYTES
+from bide.worker.queue_state import Station
 
 NOW = 1_795_214_038_547_684
 EMPTY = Claim(NOW, NOW + 2_000_000, 0, False, False, False, [])

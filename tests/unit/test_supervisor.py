@@ -10,9 +10,7 @@ from threading import Thread
 
 import pytest
 
-from bide.supervisor.notify import Notifier
-from bide.supervisor.plan import Vitals
-from bide.supervisor.supervisor import LIVE, READY, Member
+from bide.worker.supervisor import LIVE, READY, Member, Notifier, Vitals
 
 
 @pytest.fixture

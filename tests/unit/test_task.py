@@ -16,12 +16,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from bide import AsyncQueue, Middleware, Queue, Retry, middleware, task
+from bide import AsyncQueue, Middleware, Queue, Retry
 from bide.errors import TaskNotFound, UsageError
-from bide.naming import task_name
-from bide.ops.produce import Prepared
-from bide.payload.codec import Body, decode_body
-from bide.task import Served, import_task, known, register, with_owner
+from bide.model.payload.body import Body, decode_body
+from bide.protocol.commands.enqueue import Prepared
+from bide.tasks import middleware, task
+from bide.tasks.registry import task_name
+from bide.tasks.task import Served, import_task, known, register, with_owner
 
 MODULE = """
 import subprocess

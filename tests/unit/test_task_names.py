@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from bide import AsyncQueue, Queue, task
+from bide import AsyncQueue, Queue
 from bide.errors import TaskNotFound, UsageError
-from bide.naming import task_name
-from bide.payload.codec import decode_body
-from bide.task import Served, import_task, register
+from bide.model.payload.body import decode_body
+from bide.tasks import task
+from bide.tasks.registry import task_name
+from bide.tasks.task import Served, import_task, register
 
 KINDS = [Queue, AsyncQueue]
 Kind = type[Queue] | type[AsyncQueue]

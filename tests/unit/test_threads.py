@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 
-from bide.worker.leases import Leases
+from bide.worker.heartbeat import Leases
 
 
 def test_the_renewing_thread_hides_nothing_of_a_thread() -> None:

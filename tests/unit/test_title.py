@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bide.worker.title import title
+from bide.worker.metrics import title
 
 
 def test_an_idle_worker_says_what_it_serves() -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from bide import tracebacks
-from bide.tracebacks import format_error
+from bide.model import tracebacks
+from bide.model.tracebacks import format_error
 
 
 class Broken(Exception):

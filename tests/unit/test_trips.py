@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from redis import exceptions as lib
 
-from bide import aio, calls, dialogue, sync
-from bide.calls import Call, Late, Route
+from bide.client import aio, blocking, execute
+from bide.client.execute import Call, Late, Route
+from bide.client.topology import Delivery, Trip
 from bide.errors import ServerUnavailable
-from bide.keys import keys_of
-from bide.ops import manage
-from bide.routes import Delivery, Trip
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.keys import keys_of
 
 NOBODY = "redis://127.0.0.1:1"
 """Refuses connections."""
-COMMAND = manage.pause(keys_of("mail"))
+COMMAND = job_commands.pause(keys_of("mail"))
 
 
 class Slow:
@@ -48,13 +48,13 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The clock of the parts under test; what is put into it is the time."""
     now = [100.0]
     clock = SimpleNamespace(monotonic=lambda: now[-1], sleep=time.sleep)
-    for module in (aio, calls, dialogue, sync):
+    for module in (aio, execute, execute, blocking):
         monkeypatch.setattr(module, "time", clock)
     return now
 
 
 def test_a_repeat_that_is_late_is_not_sent_by_the_blocking_one(now: list[float]) -> None:
-    client: Any = sync.Client(NOBODY)
+    client: Any = blocking.Client(NOBODY)
     client._reached = True
     client._routes = Slow(now, 8, 1, 2)
     with pytest.raises(ServerUnavailable, match="refused"):
@@ -94,7 +94,7 @@ async def test_nor_what_has_waited_for_its_turn(now: list[float]) -> None:
 
 @pytest.mark.parametrize("is_question", [True, False])
 def test_that_jobs_are_not_served_a_question_does_not_show(is_question: bool) -> None:
-    client: Any = sync.Client(NOBODY)
+    client: Any = blocking.Client(NOBODY)
     client._talk(Trip(NOBODY, [("PING",)], is_question), None)
     assert client.answers is is_question
 

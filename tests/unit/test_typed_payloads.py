@@ -39,9 +39,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bide.errors import PayloadError, UsageError
-from bide.payload.codec import Body, decode_body, encode_body
-from bide.payload.serializers import CODECS, Codec
-from bide.payload.signature import Signature
+from bide.model.payload.body import Body, decode_body, encode_body
+from bide.model.payload.serializers import CODECS, Codec
+from bide.model.payload.signature import Signature
 
 if TYPE_CHECKING:
     from nowhere import Unheard  # type: ignore[import-not-found]
@@ -835,8 +835,8 @@ def test_models_work_and_bide_never_imports_pydantic() -> None:
     code = """
 import sys
 import bide
-from bide.payload.codec import Body, decode_body, encode_body
-from bide.payload.signature import Signature
+from bide.model.payload.body import Body, decode_body, encode_body
+from bide.model.payload.signature import Signature
 
 def send(when: "bide.Retry", n: int) -> None: ...
 Signature.of(send).bind([1, 2], {}, "a:b")

@@ -8,12 +8,12 @@ from itertools import pairwise
 
 import pytest
 
-from bide.job import Claimed
-from bide.keys import keys_of
-from bide.ops.consume import Claim
-from bide.worker.run import Run
-from bide.worker.station import Station
-from bide.worker.unserved import CLAIMS, FURTHEST_US, GAP_US, Unserved
+from bide.model.job import Claimed
+from bide.protocol.commands.worker import Claim
+from bide.protocol.keys import keys_of
+from bide.worker.queue_state import Station
+from bide.worker.run.running_job import Run
+from bide.worker.unknown_tasks import CLAIMS, FURTHEST_US, GAP_US, Unserved
 
 NOW = 1_795_214_038_547_684
 STATION = Station(keys_of("mail"), "w1", 10_000_000)

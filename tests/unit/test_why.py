@@ -6,15 +6,13 @@ from typing import Any
 
 import pytest
 
-from bide.clock import from_us
-from bide.job import Snapshot
-from bide.limits import Limits
-from bide.ops.inspect import Counts
-from bide.ops.registry import About, WorkerSeen
-from bide.payload.codec import Body, encode_body
-from bide.retention import Retention
-from bide.states import State
-from bide.why import Read, why
+from bide.model.durations import from_us
+from bide.model.job import Snapshot, State
+from bide.model.limits import Limits, Retention
+from bide.model.payload.body import Body, encode_body
+from bide.protocol.commands.jobs import Counts
+from bide.protocol.commands.queues import About, WorkerSeen
+from bide.queue.explain import Read, why
 
 NOW = 1_795_000_000_000_000
 NO_LIMITS = Limits()

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from bide.web import serving
+from bide.web import application
 from tests.faults.eventually import PATIENCE
 
 OWN = {"sec-fetch-site": "same-origin"}
@@ -61,7 +61,7 @@ class Page:
 def serve(app: Any, root: str = "", host: str = "127.0.0.1") -> Iterator[Page]:
     """Serve an application for as long as the context lasts."""
     listener = socket.create_server((host, 0))
-    server = serving.server(
+    server = application.server(
         app, log_config=None, timeout_graceful_shutdown=1, lifespan="auto", loop="asyncio"
     )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

@@ -12,14 +12,15 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Mount
 
-from bide import Queue, sync
+from bide import Queue
+from bide.client import blocking
+from bide.client.acl import SCRIPTS, rules
 from bide.errors import UsageError
-from bide.keys import keys_of
-from bide.ops import registry
-from bide.ops.consume import claim
-from bide.ops.registry import About, Doing
-from bide.rights import SCRIPTS, rules
-from bide.script import load
+from bide.protocol.commands import queues as queue_commands
+from bide.protocol.commands.queues import About, Doing
+from bide.protocol.commands.worker import claim
+from bide.protocol.keys import keys_of
+from bide.protocol.scripts import load
 from bide.web import app
 from bide.web.access import HEADERS
 from tests.web.serving import Page, serve
@@ -292,8 +293,8 @@ def test_only_the_queues_that_were_named_are_there(one_url: str, mail: Queue) ->
     job = hidden.enqueue("shop:remind", "psst", delay=60)
     hidden.enqueue("shop:psst", job_id="psst-2")
     about = About("host", 1, ["mail", "backroom"], doing=[Doing("backroom", job.id, "psst", 1)])
-    client = sync.Client(one_url)
-    client.run(registry.heartbeat(keys_of(None), "w1", about))
+    client = blocking.Client(one_url)
+    client.run(queue_commands.heartbeat(keys_of(None), "w1", about))
     assert len(client.run(claim(hidden.keys, "w1", 1, 1, 100_000_000, 0)).jobs) == 1
     client.close()
     mail.enqueue("shop:remind", delay=60)

@@ -16,9 +16,10 @@ import pytest
 import redis
 
 from bide import Queue, Worker
-from bide.ops import ahead, consume
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import worker as worker_commands
 from bide.web import app
-from bide.web.changes import spread
+from bide.web.actions import spread
 from tests.web.serving import Page, Reply, serve
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
@@ -147,7 +148,7 @@ def test_those_that_fit_a_filter_are_retried(desk: Page, mail: Queue) -> None:
 def test_a_range_of_too_many_is_changed_in_parts(
     desk: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.web.chosen.MOST", 10)
+    monkeypatch.setattr("bide.web.selection.MOST", 10)
     due_in_the_range(mail, 25)
     asked = desk.post(verb="cancel", **RANGE)
     assert "There are 25" in asked.text
@@ -171,8 +172,8 @@ def test_a_range_of_too_many_is_changed_in_parts(
 def test_parts_that_could_not_be_told_apart_are_refused(
     form: dict[str, str], desk: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.web.chosen.MOST", 10)
-    monkeypatch.setattr("bide.web.changes.MOST", 10)
+    monkeypatch.setattr("bide.web.selection.MOST", 10)
+    monkeypatch.setattr("bide.web.actions.MOST", 10)
     due_in_the_range(mail, 11)
     refused = desk.post(**{**RANGE, **form})
     assert refused.status == 400
@@ -183,7 +184,7 @@ def test_parts_that_could_not_be_told_apart_are_refused(
 def test_a_filter_goes_on_where_it_has_stopped(
     desk: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.web.chosen.LOOK", 10)
+    monkeypatch.setattr("bide.web.selection.LOOK", 10)
     ids = due_in_the_range(mail, 35)
     wanted = [*ids[:7], *ids[11:13], *ids[33:]]
     for id in wanted:
@@ -215,7 +216,7 @@ def test_a_filter_goes_on_where_it_has_stopped(
 def test_all_that_have_ended_are_deleted_part_by_part(
     desk: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.web.chosen.LOOK", 10)
+    monkeypatch.setattr("bide.web.selection.LOOK", 10)
     for id in due_in_the_range(mail, 25):
         mail.fetch(id).cancel()
     page = desk.post(verb="delete", state="cancelled")
@@ -253,7 +254,7 @@ def test_what_has_failed_since_is_not_meant_and_none_twice(desk: Page, mail: Que
 def test_what_begins_meanwhile_is_not_asked_to_end(one_url: str, mail: Queue) -> None:
     def take(task: str, kind: str, value: Any) -> Any:
         """A worker takes the job while it is looked at."""
-        mail._client.run(consume.claim(mail.keys, "w1", 1, 1, 60_000_000, 0))
+        mail._client.run(worker_commands.claim(mail.keys, "w1", 1, 1, 60_000_000, 0))
         return value
 
     job = mail.enqueue("shop:remind", "ada")
@@ -268,9 +269,9 @@ def test_what_begins_meanwhile_is_not_asked_to_end(one_url: str, mail: Queue) ->
 def test_no_job_is_passed_over_while_others_leave_the_list(
     leave: int, one_url: str, mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.web.reads.scan._READ", 5)
-    monkeypatch.setattr("bide.web.reads.walk.OVERLAP", 2)
-    monkeypatch.setattr("bide.web.reads.walk.BACK", 5)
+    monkeypatch.setattr("bide.views.find._READ", 5)
+    monkeypatch.setattr("bide.views.find.OVERLAP", 2)
+    monkeypatch.setattr("bide.views.find.BACK", 5)
     jobs = mail.enqueue_many([mail.prepare("shop:remind", (i,), delay=60 + i) for i in range(24)])
     met: Counter[int] = Counter()
 
@@ -292,11 +293,11 @@ def test_no_job_is_passed_over_while_others_leave_the_list(
 def test_none_of_a_range_is_passed_over_while_others_leave_it(
     leave: int, desk: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.web.chosen._PAGE", 10)
-    monkeypatch.setattr("bide.web.reads.walk.OVERLAP", 2)
-    monkeypatch.setattr("bide.web.reads.walk.BACK", 5)
+    monkeypatch.setattr("bide.web.selection._PAGE", 10)
+    monkeypatch.setattr("bide.views.find.OVERLAP", 2)
+    monkeypatch.setattr("bide.views.find.BACK", 5)
     ids = due_in_the_range(mail, 40)
-    between, calls = ahead.between, itertools.count(1)
+    between, calls = job_commands.between, itertools.count(1)
 
     def read(*args: Any) -> Any:
         if next(calls) == 2:
@@ -304,17 +305,17 @@ def test_none_of_a_range_is_passed_over_while_others_leave_it(
                 mail.fetch(id).cancel()
         return between(*args)
 
-    monkeypatch.setattr("bide.web.chosen.ahead.between", read)
+    monkeypatch.setattr("bide.web.selection.ahead.between", read)
     asked = desk.post(verb="promote", **RANGE)
     assert "Run now 40 jobs" in asked.text
-    monkeypatch.setattr("bide.web.chosen.ahead.between", between)
+    monkeypatch.setattr("bide.web.selection.ahead.between", between)
     assert f"{40 - leave} jobs made due now" in desk.post(**sure(asked)).text
 
 
 def test_who_looks_on_later_passes_nothing_over(
     page: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.web.reads.jobs.LOOK", 10)
+    monkeypatch.setattr("bide.views.jobs.LOOK", 10)
     jobs = mail.enqueue_many([mail.prepare("shop:remind", ("x",), delay=60 + i) for i in range(30)])
     first = page.get("/api/jobs", state="delayed", text="x").json
     for job in jobs[:7]:

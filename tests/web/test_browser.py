@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 import pytest
 
 from bide import Queue, Worker, current_job
-from bide.ops import produce
-from bide.payload.codec import Body
+from bide.model.payload.body import Body
+from bide.protocol.commands import enqueue as enqueue_commands
 from tests.faults.eventually import PATIENCE
 from tests.web.browser import Tab, needs_browser
 from tests.web.serving import Page
@@ -118,7 +118,9 @@ def test_nothing_that_a_job_says_is_run(tab: Callable[..., Tab], desk: Page, mai
     for payload in PAYLOADS:
         mail.enqueue_call(shows, (payload,), description=payload, meta={payload: payload})
         mail.enqueue_call(nasty, (payload,), retry=0)
-        strange = produce.prepare(Body(f"app:{payload}", [payload]), 60)  # another program's
+        strange = enqueue_commands.prepare(
+            Body(f"app:{payload}", [payload]), 60
+        )  # another program's
         mail.enqueue_many([strange])
     odd = "<img/src=x/onerror=window.hit=1>"  # names have no spaces
     mail.schedules.upsert(odd, "shop:tick", [odd], every="1h")

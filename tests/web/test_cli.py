@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from bide import Queue
-from bide.cli.top import _bars
+from bide.cli.overview import _bars
 from tests.faults.eventually import PATIENCE
 from tests.web.serving import Page
 

@@ -10,10 +10,10 @@ import pytest
 import redis
 
 from bide import Queue, Worker
-from bide.job import Snapshot
-from bide.payload.codec import ErrorInfo
-from bide.web.reads.alike import kind_of
-from bide.web.site import Site
+from bide.model.job import Snapshot
+from bide.model.payload.body import ErrorInfo
+from bide.views.find import kind_of
+from bide.views.site import AsyncSite
 from tests.web.serving import Page
 
 
@@ -63,7 +63,7 @@ def test_numbers_and_what_is_quoted_may_differ_within_a_kind(
 def test_one_bound_is_shared_by_all_queues(
     page: Page, one_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.web.reads.failures.LOOK", 10)
+    monkeypatch.setattr("bide.views.failures.LOOK", 10)
     fail(one_url, {"few": 2, "many": 9, "more": 12})
     found = page.get("/api/failures").json
     assert (found["looked"], found["total"], found["left_out"]) == (10, 23, [])
@@ -76,7 +76,7 @@ def test_one_bound_is_shared_by_all_queues(
 def test_queues_that_are_not_looked_at_are_told(
     page: Page, one_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.web.reads.failures.MOST_QUEUES", 1)
+    monkeypatch.setattr("bide.views.failures.MOST_QUEUES", 1)
     fail(one_url, {"few": 1, "many": 3})
     found = page.get("/api/failures").json
     assert (found["looked"], found["total"], found["left_out"]) == (3, 4, ["few"])
@@ -87,15 +87,15 @@ def test_a_group_keeps_counts_and_no_jobs(
     page: Page, one_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail(one_url, {"mail": 20})
-    monkeypatch.setattr("bide.web.reads.scan._READ", 2)
+    monkeypatch.setattr("bide.views.find._READ", 2)
     held: list[int] = []
-    fetch = Site.fetch
+    fetch = AsyncSite.fetch
 
-    async def watched(site: Site, queue: str, ids: Sequence[str]) -> list[Snapshot]:
+    async def watched(site: AsyncSite, queue: str, ids: Sequence[str]) -> list[Snapshot]:
         held.append(sum(type(each) is Snapshot for each in gc.get_objects()))
         return await fetch(site, queue, ids)
 
-    monkeypatch.setattr(Site, "fetch", watched)
+    monkeypatch.setattr(AsyncSite, "fetch", watched)
     (group,) = page.get("/api/failures").json["groups"]
     assert group["count"] == 20
     assert group["first"] <= group["last"]

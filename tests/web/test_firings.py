@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from bide import Queue
-from bide.web.masking import mask_secrets
-from bide.web.reads import firings
-from bide.web.site import Site
+from bide.views import schedules
+from bide.views.site import AsyncSite, mask_secrets
 from tests.web.serving import Page
 
 
@@ -48,7 +47,7 @@ def test_an_interval_ends_with_its_end(page: Page, mail: Queue) -> None:
 def test_what_is_not_drawn_is_told(
     page: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(firings, "TIMES", 25)
+    monkeypatch.setattr(schedules, "TIMES", 25)
     mail.schedules.upsert("one", "shop:tick", cron="* * * * *")
     mail.schedules.upsert("two", "shop:tick", cron="*/2 * * * *", tz="Europe/Berlin")
     number, found = drawn(page, "hour")
@@ -61,7 +60,7 @@ def test_what_is_not_drawn_is_told(
 def test_schedules_that_are_not_read_are_told(
     page: Page, mail: Queue, one_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(firings, "MOST", 2)
+    monkeypatch.setattr(schedules, "MOST", 2)
     with closing(Queue("orders", url=one_url)) as orders:
         for queue in (mail, orders):
             for name in ("one", "two"):
@@ -80,7 +79,7 @@ def test_whoever_else_is_served_does_not_wait_for_it(
         found.append({threading.current_thread().name})
         return merge(*iterators)
 
-    monkeypatch.setattr(firings, "merge", watched)
+    monkeypatch.setattr(schedules, "merge", watched)
     drawn(page, "hour")
     assert found
     assert all("asyncio" in name for (name,) in found), "a thread of its own"
@@ -92,13 +91,13 @@ def test_a_second_look_does_not_reckon_again(
     mail.schedules.upsert("one", "shop:tick", cron="0 0 * * *")
 
     async def look_twice() -> None:
-        site = Site(one_url, None, None, mask_secrets)
+        site = AsyncSite(one_url, None, None, mask_secrets)
         span = (4_000_000_000_000_000, 4_000_864_000_000_000, 864_000_000_000)
         try:
-            first = await firings.firings(site, {"mail": 1}, *span)
+            first = await schedules.firings(site, {"mail": 1}, *span)
             assert first.counts["mail"].total() == 10
-            monkeypatch.setattr(firings, "merge", None)
-            assert await firings.firings(site, {"mail": 1}, *span) == first
+            monkeypatch.setattr(schedules, "merge", None)
+            assert await schedules.firings(site, {"mail": 1}, *span) == first
         finally:
             await site.client.close()
 

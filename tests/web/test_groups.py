@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bide import Queue
+from bide.views.queues import GROUPS
 from bide.web import app
-from bide.web.reads.queues import GROUPS
 from tests.web.serving import Page, serve
 
 ODD = "<img/src=x/onerror=window.hit=1>"

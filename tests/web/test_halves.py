@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager, suppress
 import pytest
 
 from bide import Queue
-from bide.web import serving
+from bide.web import application
 from tests.faults.eventually import PATIENCE
 from tests.web.serving import Page
 
@@ -44,7 +44,7 @@ def told(line: socket.socket) -> bytes:
 def test_a_half_request_is_given_up(
     half: bytes, page: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.web.serving.PATIENCE", 0.2)
+    monkeypatch.setattr("bide.web.application.PATIENCE", 0.2)
     with connected(page, half) as line:
         said = told(line)
     is_answered = half.startswith(b"GET /api/live")
@@ -54,7 +54,7 @@ def test_a_half_request_is_given_up(
 def test_nor_is_the_half_of_a_second_waited_for(
     page: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.web.serving.PATIENCE", 0.5)
+    monkeypatch.setattr("bide.web.application.PATIENCE", 0.5)
     with connected(page, WHOLE.replace(b"GET", b"HEAD")) as line:
         said = b""
         while b"\r\n\r\n" not in said:
@@ -67,7 +67,7 @@ def test_nor_is_the_half_of_a_second_waited_for(
 def test_what_is_whole_is_not_given_up(
     page: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.web.serving.PATIENCE", 0.5)
+    monkeypatch.setattr("bide.web.application.PATIENCE", 0.5)
     with (
         connected(page, WHOLE.replace(b"/queues", b"/api/live")) as line,
         line.makefile("rb") as lines,
@@ -84,16 +84,16 @@ def test_what_is_whole_is_not_given_up(
 def test_so_many_half_requests_are_kept_and_the_newest_of_them(
     page: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.web.serving.PATIENCE", 60)
-    monkeypatch.setattr("bide.web.serving.MOST_WAITING", 2)
+    monkeypatch.setattr("bide.web.application.PATIENCE", 60)
+    monkeypatch.setattr("bide.web.application.MOST_WAITING", 2)
     half = HALVES["headers"]
     with (
         connected(page, half) as first,
         connected(page, half) as second,
         connected(page, half) as third,
     ):
-        assert told(first) in (b"", serving._TIMEOUT)
+        assert told(first) in (b"", application._TIMEOUT)
         assert page.get("/queues").status == 200, "which is whole, and took the second's place"
-        assert told(second) in (b"", serving._TIMEOUT)
+        assert told(second) in (b"", application._TIMEOUT)
         third.sendall(b"y\r\nConnection: close\r\n\r\n")
         assert told(third).startswith(b"HTTP/1.1 200")

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from bide import Queue
-from bide.keys import keys_of
+from bide.protocol.keys import keys_of
 from tests.web.serving import Page
 
 LONG = "x" * 900

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from bide import Queue, task
+from bide import Queue
+from bide.tasks import task
 from bide.web import mask_secrets
 
 queue = Queue("mail")

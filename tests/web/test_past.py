@@ -8,8 +8,8 @@ import pytest
 import redis
 
 from bide import Queue, Retention, Worker
-from bide.keys import keys_of
-from bide.punctuality import LONGEST, MINUTE_US
+from bide.model.latency import LONGEST, MINUTE_US
+from bide.protocol.keys import keys_of
 from tests.web.serving import Page
 
 

@@ -175,7 +175,7 @@ def test_a_search_is_bounded_and_says_how_far_it_looked(
 ) -> None:
     jobs = [mail.prepare("shop:remind", (f"n{i}",), delay=60 + i) for i in range(450)]
     mail.enqueue_many(jobs)
-    monkeypatch.setattr("bide.web.reads.jobs.LOOK", 300)
+    monkeypatch.setattr("bide.views.jobs.LOOK", 300)
     found = page.get("/api/jobs", text="n449").json
     assert (found["jobs"], found["looked"], found["total"]) == ([], 300, 450)
     more = page.get("/api/jobs", text="n449", after=found["next"]).json
@@ -186,7 +186,7 @@ def test_a_search_is_bounded_and_says_how_far_it_looked(
 def test_who_looks_on_passes_nothing_over_though_a_list_is_gone(
     page: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.web.reads.jobs.LOOK", 5)
+    monkeypatch.setattr("bide.views.jobs.LOOK", 5)
     early = mail.enqueue_many([mail.prepare("shop:remind", ("x",)) for _ in range(8)])
     late = mail.enqueue_many([mail.prepare("shop:remind", ("x",), delay=60 + i) for i in range(3)])
     found = page.get("/api/jobs", text="x").json
@@ -200,7 +200,7 @@ def test_who_looks_on_passes_nothing_over_though_a_list_is_gone(
 def test_who_is_called_by_its_id_is_found_however_many_others_there_are(
     page: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.web.reads.jobs.LOOK", 5)
+    monkeypatch.setattr("bide.views.jobs.LOOK", 5)
     jobs = mail.enqueue_many([mail.prepare("shop:remind", (i,), delay=60 + i) for i in range(20)])
     for job in (jobs[-1], jobs[0]):
         found = page.get("/api/jobs", text=job.id).json["jobs"]

@@ -9,16 +9,16 @@ from typing import Any, Literal
 
 import pytest
 
-from bide import Queue, Unique, sync
-from bide.clock import to_us
+from bide import Queue, Unique
+from bide.client import blocking
 from bide.errors import ScheduleNotFound
-from bide.keys import keys_of
-from bide.ops.schedules import Draft, set_schedule
-from bide.payload.codec import Body, encode_body
-from bide.payload.recast import of_schedule
-from bide.schedule import Timing
+from bide.model.durations import to_us
+from bide.model.payload.body import Body, encode_body, of_schedule
+from bide.model.schedule import Timing
+from bide.protocol.commands.schedules import Draft, set_schedule
+from bide.protocol.keys import keys_of
 from bide.web import app
-from bide.web.editing import exact
+from bide.web.selection import exact
 from tests.web.serving import Page, serve
 
 EDIT = {"kind": "cron", "cron": "30 6 * * 1-5", "tz": "Europe/Berlin", "missed": "once"}
@@ -241,7 +241,7 @@ def test_what_a_schedule_is_called_is_not_run(desk: Page, mail: Queue, one_url: 
     mail.enqueue("shop:remind", delay=600)
     body = of_schedule(encode_body(Body("shop:<b>", ["<script>window.hit=1</script>"])), NAME)
     strange = Draft(NAME, Timing(every_us=10**9), "once", 0, 5, "shop:<b>", body)
-    with closing(sync.Client(one_url)) as other:  # a program that checks nothing
+    with closing(blocking.Client(one_url)) as other:  # a program that checks nothing
         other.run(set_schedule(keys_of("mail"), strange))
     here = {"q": "mail", "name": NAME}
     odd = '"><script>window.hit=1</script>'

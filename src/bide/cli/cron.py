@@ -3,51 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
-from bide.cli.group import Group, did_you_mean
-from bide.cli.options import json_option, queues_option, server_options
-from bide.cli.screen import (
-    Cell,
-    Column,
-    aside,
-    count,
-    echo,
-    echo_json,
-    moment,
-    moment_json,
-    relative,
-    table,
-)
-from bide.cli.site import NotFound, Site
-from bide.clock import from_us
+from bide.cli.options import Group, json_option, queues_option, server_options
+from bide.cli.screen import Cell, Column, aside, count, echo, echo_json, table
 from bide.errors import UsageError
-from bide.ids import short_id
-from bide.ops.inspect import Counts
-from bide.ops.schedules import read_page
+from bide.model.durations import from_us
+from bide.model.ids import short_id
+from bide.protocol.commands.jobs import Counts
+from bide.protocol.commands.schedules import read_page
 from bide.queue.schedules import by_name
-from bide.schedule import Schedule
+from bide.views.schedules import Seen, _next_of, schedule_report
+from bide.views.site import NotFound, Site, did_you_mean
+from bide.views.times import moment, moment_json, relative
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MOST: Final = 1_000
-
-
-class Seen(NamedTuple):
-    """A schedule, and where it was found."""
-
-    queue: str
-    schedule: Schedule
-    now: datetime
-
-    @property
-    def next_in(self) -> float | None:
-        """Seconds until it fires next, by the server's clock; None where it does not."""
-        at = _next_of(self.schedule)
-        return (at - self.now).total_seconds() if at else None
 
 
 @click.group(cls=Group)
@@ -226,14 +200,6 @@ def _meant(site: Site, names: Sequence[str], queues: Sequence[str]) -> list[Seen
     return meant
 
 
-def _next_of(schedule: Schedule) -> datetime | None:
-    """When it fires next; None also where this machine cannot tell."""
-    try:
-        return schedule.next
-    except UsageError:
-        return None
-
-
 def _row(seen: Seen) -> list[str | Cell]:
     schedule, next_in = seen.schedule, seen.next_in
     if schedule.paused:
@@ -251,31 +217,6 @@ def _row(seen: Seen) -> list[str | Cell]:
         relative((schedule.last - seen.now).total_seconds()) if schedule.last else "",
         f"{schedule.fired:,}{f' of {schedule.limit:,}' if schedule.limit else ''}",
     ]
-
-
-def schedule_report(seen: Seen) -> dict[str, Any]:
-    """A schedule as JSON has it."""
-    schedule = seen.schedule
-    return {
-        "name": schedule.name,
-        "queue": seen.queue,
-        "task": schedule.task,
-        "cron": schedule.cron,
-        "tz": schedule.tz,
-        "every": schedule.every,
-        "at": [moment_json(at) for at in schedule.at],
-        "start": moment_json(schedule.start),
-        "end": moment_json(schedule.end),
-        "limit": schedule.limit,
-        "missed": schedule.missed,
-        "jitter": schedule.jitter,
-        "priority": schedule.priority,
-        "paused": schedule.paused,
-        "over": schedule.over,
-        "fired": schedule.fired,
-        "last": moment_json(schedule.last),
-        "next": moment_json(_next_of(schedule)),
-    }
 
 
 def print_summary(counts: dict[str, Counts]) -> None:

@@ -14,16 +14,17 @@ from bide.cli.options import (
     read_value,
     server_options,
 )
-from bide.cli.screen import count, echo, echo_json, moment_exactly, moment_json
-from bide.config import settings
-from bide.durability import Durability
+from bide.cli.screen import count, echo, echo_json
+from bide.client.config import settings
 from bide.errors import UsageError
-from bide.folding import Unique
-from bide.ids import short_id
-from bide.naming import task_name
+from bide.model.dedup import Unique
+from bide.model.ids import short_id
+from bide.model.job import State
+from bide.model.options import Durability
 from bide.queue import AsyncTask, Queue, Task
-from bide.states import State
-from bide.task import import_task, signature_of
+from bide.tasks.registry import task_name
+from bide.tasks.task import import_task, signature_of
+from bide.views.times import moment_exactly, moment_json
 
 
 @click.command()

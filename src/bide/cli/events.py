@@ -7,12 +7,13 @@ from typing import Any, Final
 import click
 
 from bide.cli.options import complete_queues, json_option, server_options
-from bide.cli.screen import Style, aside, echo, echo_json, moment_exactly, moment_json
-from bide.clock import describe
-from bide.events import Event
-from bide.ids import short_id
+from bide.cli.screen import Style, aside, echo, echo_json
+from bide.model.durations import describe
+from bide.model.events import Event
+from bide.model.ids import short_id
+from bide.model.job import EVENTS
 from bide.queue import Queue
-from bide.states import EVENTS
+from bide.views.times import moment_exactly, moment_json
 
 _STYLE: Final[dict[str, Style]] = {
     "active": "cyan",

@@ -10,37 +10,94 @@ from collections.abc import Sequence
 from typing import Final, NoReturn
 
 import click
+from click.shell_completion import get_completion_class
 
-from bide.cli.acl import acl
-from bide.cli.completion import completion
 from bide.cli.cron import cron
 from bide.cli.demo import demo
 from bide.cli.dev import dev
 from bide.cli.doctor import doctor
 from bide.cli.enqueue import enqueue
 from bide.cli.events import events
-from bide.cli.forget import forget
-from bide.cli.fsck import fsck
-from bide.cli.group import Group, PipeClosed
-from bide.cli.health import health
-from bide.cli.info import info
+from bide.cli.health import fsck, health
 from bide.cli.jobs import jobs
-from bide.cli.limits import limit
 from bide.cli.metrics import metrics
-from bide.cli.options import server_options
-from bide.cli.queues import queues
-from bide.cli.rq_timer import rq_timer
-from bide.cli.script import script
-from bide.cli.site import NotFound
-from bide.cli.top import top
-from bide.cli.upcoming import upcoming
-from bide.cli.upgrade import upgrade
-from bide.cli.web import web
-from bide.cli.worker import worker
+from bide.cli.options import Group, PipeClosed, complete_queues, json_option, server_options
+from bide.cli.overview import info, top, upcoming
+from bide.cli.queues import forget, limit, queues, upgrade
+from bide.cli.run import rq_timer, web, worker
+from bide.cli.screen import echo, echo_json
+from bide.cli.server import acl
 from bide.cli.workers import workers
+from bide.client.url import resolve_prefix
 from bide.errors import BideError, JobNotFound, ScheduleNotFound, UsageError
 from bide.logs import printable
+from bide.protocol.keys import keys_of
+from bide.protocol.scripts import load
 from bide.version import VERSION
+from bide.views.site import NotFound
+
+_HOW = {
+    "bash": 'eval "$(bide completion bash)"   in ~/.bashrc',
+    "zsh": 'eval "$(bide completion zsh)"   in ~/.zshrc',
+    "fish": "bide completion fish > ~/.config/fish/completions/bide.fish",
+}
+
+
+@click.command(
+    epilog="\b\n" + "\n".join(_HOW.values()),
+)
+@click.argument("shell", type=click.Choice(list(_HOW)))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print a script that lets your shell complete commands."""
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(ctx.find_root().command, {}, "bide", "_BIDE_COMPLETE").source())
+
+
+SCRIPTS = ("enqueue",)
+"""Those that other programs may call: docs/reference/wire.md says what of them stays as it is."""
+
+
+@click.command()
+@click.argument("name", type=click.Choice(SCRIPTS))
+@click.option("--keys", "only_keys", is_flag=True, help="Print the keys of QUEUE, one a line.")
+@click.option("--sha", "only_sha", is_flag=True, help="Print what EVALSHA calls it by.")
+@click.option("-q", "--queue", metavar="QUEUE", shell_complete=complete_queues, help="Whose keys.")
+@server_options
+@json_option
+def script(
+    name: str,
+    only_keys: bool,
+    only_sha: bool,
+    queue: str | None,
+    url: str | None,
+    prefix: str | None,
+    as_json: bool,
+) -> None:
+    """Print the Lua of a script, for other languages to call.
+
+    It is printed as bide sends it: EVAL and SCRIPT LOAD take it as it is. Asks no server.
+    """
+    if only_keys + only_sha + as_json > 1:
+        raise UsageError("Give one of --keys, --sha and --json.")
+    if (only_keys or as_json) and queue is None:
+        raise UsageError("Keys are those of a queue; name it with --queue.")
+    if queue is not None and not (only_keys or as_json):
+        raise UsageError("The text is the same for all queues; with --queue goes --keys or --json.")
+    found = load(name)
+    if only_sha:
+        echo(found.sha)
+    elif queue is None:
+        click.echo(found.text, nl=False)
+    else:
+        keys = keys_of(queue, resolve_prefix(prefix)).of(found.keys)
+        if as_json:
+            echo_json({"name": name, "sha": found.sha, "keys": list(keys), "text": found.text})
+        else:
+            for key in keys:
+                echo(key)
+
 
 OK: Final = 0
 FAILED: Final = 1

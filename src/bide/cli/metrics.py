@@ -10,14 +10,14 @@ from typing import Final
 import click
 
 from bide.cli.options import queues_option, server_options
-from bide.cli.site import Site
+from bide.client.coalesce import Recent
 from bide.errors import ServerRefused
-from bide.exposition import Family, Labels, expose
-from bide.keys import keys_of
-from bide.loops import Recent
-from bide.ops.inspect import ahead
-from bide.states import LISTABLE
-from bide.supervisor.probes import Metrics, serve
+from bide.model.job import LISTABLE
+from bide.model.latency import Family, Labels, expose
+from bide.protocol.commands.jobs import ahead
+from bide.protocol.keys import keys_of
+from bide.views.site import Site
+from bide.worker.supervisor import Metrics, serve
 
 WITHIN: Final = (1, 10, 60, 600, 3600, 86_400)
 """Seconds ahead for which is counted what is due."""

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from bide.config import LOG_FORMATS
+from bide.client.config import LOG_FORMATS
 from bide.errors import UsageError
+from bide.views.site import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -83,7 +84,7 @@ def complete_queues(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """The queues that begin so; none where the server does not answer at once."""
-    from bide.cli.probe import queue_names
+    from bide.cli.server import queue_names
 
     url, prefix = ctx.params.get("url"), ctx.params.get("prefix")
     return [CompletionItem(n) for n in queue_names(url, prefix) if n.startswith(incomplete)]
@@ -139,3 +140,51 @@ def read_address(text: str, option: str = "--health-port") -> tuple[str, int]:
     if not (port.isdecimal() and int(port) < 65_536) or (colon and not host):
         raise UsageError(f"{option} {text!r} is not a port; write it as 8080 or 127.0.0.1:8080.")
     return host or "0.0.0.0", int(port)
+
+
+class PipeClosed(Exception):
+    """Whoever read our output has gone: `bide jobs ls | head`."""
+
+
+class Group(click.Group):
+    """A group whose commands are listed in the order in which they were added."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order added: related commands stand together."""
+        return list(self.commands)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Show the help when nothing is said; that is no error."""
+        if not args and not ctx.resilient_parsing and not self.invoke_without_command:
+            click.echo(ctx.get_help())
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that is named.
+
+        Raises:
+            click.UsageError: there is none; the message has the nearest.
+        """
+        if args and self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
+            name = args[0]
+            if name.startswith("-"):
+                raise click.NoSuchOption(name, ctx=ctx)
+            ctx.fail(f"There is no command {name!r}{self._nearest(name)}")
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command.
+
+        Raises:
+            PipeClosed: so that the library does not take it for an error of ours.
+        """
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise PipeClosed from None
+
+    def _nearest(self, name: str) -> str:
+        return did_you_mean(name, self.commands) or f"; there are {', '.join(self.commands)}."

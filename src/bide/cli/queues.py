@@ -3,32 +3,76 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 import click
 
-from bide.cli.ask import confirmed
-from bide.cli.group import Group
-from bide.cli.groups import groups
-from bide.cli.options import complete_queues, json_option, queues_option, server_options
-from bide.cli.screen import (
-    STATE_STYLE,
-    Cell,
-    Column,
-    count,
-    echo,
-    echo_json,
-    moment_json,
-    relative,
-    table,
+from bide.cli.options import Group, complete_queues, json_option, queues_option, server_options
+from bide.cli.screen import STATE_STYLE, Cell, Column, confirmed, count, echo, echo_json, table
+from bide.errors import BideError, UsageError
+from bide.model.durations import describe
+from bide.model.limits import NONE, describe_limits
+from bide.model.options import GroupSettings, QueueSettings
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import queues as queue_commands
+from bide.protocol.commands.jobs import Counts
+from bide.protocol.commands.queues import GroupCounts
+from bide.protocol.keys import SCHEMA, Keys, keys_of
+from bide.views.queues import (
+    STATES,
+    group_line,
+    group_report,
+    limits_report,
+    next_due,
+    queues_report,
 )
-from bide.cli.site import Site
-from bide.clock import describe
-from bide.limits import describe_limits
-from bide.ops.inspect import Counts
+from bide.views.site import Site
+from bide.views.times import relative
 
-STATES = ("blocked", "delayed", "waiting", "active", "completed", "failed", "cancelled")
+_STATES = ("delayed", "waiting", "active")
+
+
+@click.command()
+@click.argument("name", metavar="QUEUE", shell_complete=complete_queues)
+@click.option("-n", "--count", default=50, show_default=True, help="How many at most.")
+@server_options
+@json_option
+def groups(name: str, count: int, url: str | None, prefix: str | None, as_json: bool) -> None:
+    """List a queue's groups, those with most jobs first."""
+    site = Site(url, prefix)
+    (known,) = site.known((name,))
+    found = site.queue(known).groups()
+    found.sort(key=lambda one: (-one.delayed - one.waiting - one.active, one.name))
+    if as_json:
+        shown = [one._asdict() for one in found[:count]]
+        echo_json({"queue": known, "groups": shown, "all": len(found)})
+    elif not found:
+        echo(f"{known} has no groups; jobs that are enqueued with group=... make some.")
+    else:
+        columns = [
+            Column("group", cut="end"),
+            *(Column(state, right=True) for state in _STATES),
+            Column("at once", right=True),
+            Column("priority", right=True),
+            Column(""),
+        ]
+        table(columns, [_group_row(one) for one in found[:count]])
+        if len(found) > count:
+            echo(f"{len(found) - count:,} more; -n {len(found)} shows all.", "dim")
+
+
+def _group_row(group: GroupCounts) -> list[str | Cell]:
+    numbers = [(state, getattr(group, state)) for state in _STATES]
+    return [
+        group.name,
+        *(Cell(f"{n:,}", STATE_STYLE.get(state, "") if n else "dim") for state, n in numbers),
+        str(group.concurrency),
+        str(group.priority),
+        Cell(group_line(group, with_count=False), "yellow" if group.paused else "dim"),
+    ]
+
+
 _ALWAYS = STATES[1:]
 """Shown also where no queue has any."""
 
@@ -130,16 +174,6 @@ def empty(
             echo(f"{name}: removed {count(site.queue(name).empty(), 'job')}.")
 
 
-def queues_report(counts: dict[str, Counts]) -> dict[str, Any]:
-    """Queues as JSON has them."""
-    return {
-        name: {state: getattr(each, state) for state in STATES}
-        | {"paused": each.paused, "next_due_in": next_due(each), "totals": each.totals}
-        | {"limits": limits_report(each), "schedules": each.schedules}
-        for name, each in counts.items()
-    }
-
-
 def print_queues(counts: dict[str, Counts]) -> None:
     """Queues as a table."""
     if not counts:
@@ -187,18 +221,242 @@ def limits_line(counts: Counts) -> str:
     return ", ".join(parts)
 
 
-def limits_report(counts: Counts) -> dict[str, Any]:
-    """The same as JSON has it."""
-    limits = counts.limits
-    return {
-        "rate": limits.rate,
-        "burst": limits.burst,
-        "max_active": limits.max_active,
-        "held_until": moment_json(limits.held_until),
-        "limited_until": moment_json(limits.limited_until),
-    }
+_HOLDS: Final[dict[str, tuple[Callable[[int], str], str]]] = {
+    "pending": (
+        lambda n: f"holds {count(n, 'delayed, waiting or blocked job')}",
+        "`bide queues empty {queue}` removes them",
+    ),
+    "active": (
+        lambda n: f"holds {count(n, 'running job')}",
+        "wait until they have finished",
+    ),
+    "ended": (
+        lambda n: f"holds {count(n, 'finished job')}",
+        "`bide jobs delete -q {queue}` removes them",
+    ),
+    "schedules": (
+        lambda n: f"has {count(n, 'schedule')}",
+        "`bide cron rm -q {queue} NAME` removes one",
+    ),
+    "groups": (
+        lambda n: f"has settings of {count(n, 'group')}",
+        "`bide queues groups {queue}` lists them",
+    ),
+    "edges": (
+        lambda n: f"has {count(n, 'message')} for jobs of other queues",
+        "a worker that serves {queue} delivers them",
+    ),
+    "paused": (lambda n: "is paused", "`bide queues resume {queue}` ends that"),
+    "limits": (
+        lambda n: "has limits",
+        "`bide queues limit {queue} --rate none --max-active none` removes them",
+    ),
+    "aside": (
+        lambda n: f"has {count(n, 'key')} that `bide fsck` has moved aside",
+        "look at them with redis-cli, and delete them",
+    ),
+    "served": (
+        lambda n: f"is served by {count(n, 'worker or reader', 'workers or readers')}",
+        "stop them; a killed worker or reader counts for another 10 s",
+    ),
+}
+"""What a queue may hold, in words; and what to do about it."""
 
 
-def next_due(counts: Counts) -> float | None:
-    """Seconds until the next job is due, negative if it is overdue; None where there is none."""
-    return (counts.next_due_us - counts.now_us) / 1e6 if counts.next_due_us else None
+@click.command()
+@queue_names
+@server_options
+def forget(names: tuple[str, ...], url: str | None, prefix: str | None) -> None:
+    """Take a queue off the list, if it holds nothing.
+
+    Use it for a queue whose name was misspelt. The command refuses a queue that has jobs (finished
+    jobs too), schedules, settings of groups, limits or a pause, and a queue that a worker serves.
+    It removes the queue's counts, its statistics and its retention. If the queue is used again, it
+    is listed again.
+    """
+    site = Site(url, prefix)
+    for name in site.known(names):
+        _forget(site, name)
+        echo(f"{name} is forgotten.")
+
+
+def _forget(site: Site, name: str) -> None:
+    """Remove what is left of a queue, and take it off the list.
+
+    The list may be on another node of a Cluster than the queue, so no script sees both. A job that
+    comes in between is found by the second look.
+    """
+    everywhere = keys_of(None, site.prefix)
+    _check_unserved(site, name)
+    _remove(site, name)
+    site.client.run(queue_commands.unregister(everywhere, [name]))
+    try:
+        _remove(site, name)
+    except BideError:
+        site.client.run(queue_commands.register(everywhere, [name]))
+        raise
+
+
+def _check_unserved(site: Site, name: str) -> None:
+    """Refuse a queue that a worker serves, busy ones with no slot left included."""
+    for worker in site.workers():
+        if name in worker.about.queues:
+            raise BideError(
+                f"{name} is served by the worker {worker.name}; stop it first, or start it without "
+                f"this queue (`bide workers stop {worker.name}`)."
+            )
+
+
+def _remove(site: Site, name: str) -> None:
+    """Remove what is left of a queue.
+
+    Raises:
+        BideError: it holds something, so nothing was removed.
+    """
+    holds = site.client.run(job_commands.forget(keys_of(name, site.prefix)))
+    if holds:
+        queue = shlex.quote(name)
+        what, cures = zip(*(_HOLDS[kind] for kind in holds), strict=True)
+        told = " and ".join(say(n) for say, n in zip(what, holds.values(), strict=True))
+        fix = "; ".join(cure.format(queue=queue) for cure in cures)
+        raise BideError(f"{name} {told}, so it is not forgotten; {fix}.")
+
+
+@click.command()
+@queue_names
+@group_option
+@click.option(
+    "--rate", metavar="RATE", help="How many may begin in which time: 100/s, 5/10m; none."
+)
+@click.option(
+    "--burst", metavar="N", type=int, help="How many of these at once after a quiet time."
+)
+@click.option("--max-active", metavar="N", help="How many may run at once, on all workers; none.")
+@server_options
+@json_option
+def limit(
+    names: tuple[str, ...],
+    group: str | None,
+    rate: str | None,
+    burst: int | None,
+    max_active: str | None,
+    url: str | None,
+    prefix: str | None,
+    as_json: bool,
+) -> None:
+    """Show the limits of a queue, or of a group, or set them.
+
+    Those that are not given stay as they are; `none` removes one.
+    """
+    settings: QueueSettings = {}
+    if rate is not None:
+        settings["rate"] = None if rate == NONE else rate
+    if burst is not None:
+        settings["burst"] = burst
+    if max_active is not None:
+        settings["max_active"] = _number(max_active)
+    site = Site(url, prefix)
+    known = site.known(names)
+    if group is None:
+        _of_queues(site, known, settings, as_json)
+    else:
+        _of_group(site, known, group, settings, as_json)
+
+
+def _of_queues(site: Site, known: list[str], settings: QueueSettings, as_json: bool) -> None:
+    if settings:
+        for name in known:
+            site.queue(name).configure(**settings)
+    counts = site.counts(known)
+    if as_json:
+        echo_json({"queues": {name: limits_report(each) for name, each in counts.items()}})
+        return
+    for name, each in counts.items():
+        echo(f"{name}: {limits_line(each) or 'no limits'}")
+
+
+def _of_group(
+    site: Site, known: list[str], group: str, settings: QueueSettings, as_json: bool
+) -> None:
+    wanted: GroupSettings = {}
+    if "rate" in settings:
+        wanted["rate"] = settings["rate"]
+    if "burst" in settings:
+        wanted["burst"] = settings["burst"]
+    if "max_active" in settings:
+        wanted["concurrency"] = settings["max_active"]
+    if wanted:
+        for name in known:
+            site.queue(name).group(group).configure(**wanted)
+    found = {name: site.queue(name).group(group).counts() for name in known}
+    if as_json:
+        echo_json({"queues": {name: group_report(each) for name, each in found.items()}})
+        return
+    for name, each in found.items():
+        echo(f"Group {group} of {name}: {group_line(each) or 'no limits but those of its jobs'}")
+
+
+def _number(text: str) -> int | None:
+    if text == NONE:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"--max-active {text!r} is no number; give one, or none.") from None
+
+
+@click.command()
+@queue_names
+@click.option("--to", "target", type=int, metavar="SCHEMA", help=f"[default: {SCHEMA}, the newest]")
+@click.option("--force", is_flag=True, help="Though workers are alive that do not know it.")
+@server_options
+def upgrade(
+    names: tuple[str, ...], target: int | None, force: bool, url: str | None, prefix: str | None
+) -> None:
+    """Bring what a queue stores to another schema.
+
+    That is the newest that this bide knows, or an older one, to go back. Older programs are
+    refused from the beginning of the way up to the end of the way back. Jobs run meanwhile. What
+    was interrupted is begun again.
+    """
+    site = Site(url, prefix)
+    to = job_commands.check_schema(SCHEMA if target is None else target)
+    known = site.known(names)
+    if not force:
+        _check_workers(site, known, to)
+    for name, counts in site.counts(known).items():
+        changed = sum(
+            _convert(site, site.queue(name).keys, step) for step in _steps(counts.schema, to)
+        )
+        echo(f"{name} is stored in schema {to}; {changed:,} values were changed.")
+
+
+def _steps(found: int, target: int) -> Iterator[int]:
+    """Each schema on the way; the one that is there, where it may not have been completed."""
+    if found == target:
+        yield target
+    while found != target:
+        found += 1 if target > found else -1
+        yield found
+
+
+def _convert(site: Site, keys: Keys, target: int) -> int:
+    """One step of the way, to its end; how many values were changed."""
+    changed, cursor = 0, "0"
+    while True:
+        done = site.client.run(job_commands.upgrade(keys, target, cursor))
+        if done.found:
+            raise BideError(f"{keys.queue} is in schema {done.found} by now; run this once more.")
+        changed, cursor = changed + done.changed, done.cursor
+        if cursor == "0":
+            return changed
+
+
+def _check_workers(site: Site, names: list[str], target: int) -> None:
+    """Refuse to lay a queue out so that workers which are alive can no longer touch it."""
+    for worker in site.workers():
+        if worker.about.schema < target and {*worker.about.queues} & {*names}:
+            raise UsageError(
+                f"The worker {worker.name} (bide {worker.about.version}) does not know schema "
+                f"{target}; stop such workers first, or --force: then their jobs run again."
+            )

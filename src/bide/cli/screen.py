@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple
 
 import click
@@ -24,8 +23,10 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from bide.clock import describe
+from bide.errors import UsageError
 from bide.logs import plain, printable
+from bide.model.job import State
+from bide.views.job import _REMARK, Seen, data_line, error_line, given_description
 
 _SGR: Final = {
     "dim": "2",
@@ -124,36 +125,6 @@ def hanging(head: Sequence[str | Cell], text: str, style: Style = "") -> None:
     room = max(20, console.width - indent)
     lines = textwrap.wrap(text, room) if console.is_terminal else [text]
     _print(first + ("\n" + " " * indent).join(_paint(line, style, colours) for line in lines))
-
-
-def moment(at: datetime) -> str:
-    """A moment for people: in their own zone, to the second."""
-    return f"{at.astimezone():%F %T}"
-
-
-def moment_exactly(at: datetime) -> str:
-    """The same to the millisecond, with its zone."""
-    local = at.astimezone()
-    return f"{local:%F %T}.{local.microsecond // 1000:03}{local:%z}"
-
-
-def moment_json(at: datetime | None) -> str | None:
-    """A moment for programs: ISO 8601, UTC."""
-    return at.astimezone(UTC).isoformat() if at else None
-
-
-def relative(seconds: float) -> str:
-    """How far off: `in 5m`, `now`, `3h2m ago`."""
-    if abs(seconds) < 0.0005:
-        return "now"
-    if abs(seconds) >= 10:
-        seconds = round(seconds)
-    return f"in {describe(seconds)}" if seconds > 0 else f"{describe(-seconds)} ago"
-
-
-def about(seconds: float) -> str:
-    """An estimated duration: with two digits, and a second at least."""
-    return f"about {describe(float(f'{max(1.0, seconds):.2g}'))}"
 
 
 def count(number: int, one: str, many: str | None = None) -> str:
@@ -283,3 +254,45 @@ def _fitted(text: str, column: Column, width: int) -> str:
     if column.cut == "end":
         return set_cell_size(text, width - 1).rstrip() + "…"
     return "…" + set_cell_size(text[::-1], width - 1).rstrip()[::-1]
+
+
+def confirmed(question: str, yes: bool) -> bool:
+    """Whether to go on: `--yes` was given, or somebody at the terminal says so.
+
+    Raises:
+        UsageError: nobody can be asked.
+    """
+    if yes:
+        return True
+    question = printable(question)
+    if not attended():
+        raise UsageError(f"{question} Nobody is at a terminal to be asked; add --yes to go on.")
+    try:
+        agreed = click.confirm(question, default=False, err=True)
+    except click.Abort as abort:
+        if isinstance(abort.__cause__ or abort.__context__, KeyboardInterrupt):
+            raise
+        agreed = False  # end of input
+    if not agreed:
+        click.echo("Nothing was changed.", err=True)
+    return agreed
+
+
+def state_cell(state: State) -> Cell:
+    """The state in its colour."""
+    return Cell(state.value, STATE_STYLE.get(state.value, ""))
+
+
+def remark(seen: Seen) -> Cell:
+    """The one thing worth a column: how far it is, its last error, its data or description."""
+    notes = seen.snapshot.notes
+    if seen.snapshot.asked:
+        return Cell("asked to end", "yellow")
+    if seen.state == State.ACTIVE and notes.progress:
+        return Cell(f"{notes.progress.fraction:.0%} {notes.progress.text}".rstrip())
+    if notes.error and seen.state != State.COMPLETED:
+        attempt = seen.snapshot.attempt
+        line = f"{f'{attempt} attempts, ' if attempt > 1 else ''}{error_line(notes.error)}"
+        short = line if len(line) <= _REMARK else f"{line[:_REMARK]}…"
+        return Cell(short, "red" if seen.state == State.FAILED else "dim")
+    return Cell(data_line(seen)) if seen.snapshot.is_item else Cell(given_description(seen), "dim")

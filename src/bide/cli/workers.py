@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from bide.cli.group import Group
-from bide.cli.options import json_option, queues_option, server_options
-from bide.cli.screen import Column, count, echo, echo_json, moment_json, relative, table
-from bide.cli.site import NotFound, Site
-from bide.clock import describe, from_us
+from bide.cli.options import Group, json_option, queues_option, server_options
+from bide.cli.screen import Column, count, echo, echo_json, table
 from bide.errors import UsageError
-from bide.ops.registry import WorkerSeen
+from bide.model.durations import describe, from_us
+from bide.protocol.commands.queues import WorkerSeen
+from bide.views.queues import workers_report
+from bide.views.site import NotFound, Site
+from bide.views.times import relative
 
 
 @click.group(cls=Group, invoke_without_command=True)
@@ -73,38 +72,6 @@ def _meant(name: str, there: list[str]) -> str:
     if found:
         raise UsageError(f"{name!r} may be {' or '.join(found)}; give more of its name.")
     raise NotFound(f"There is no worker {name!r}; `bide workers` lists them.")
-
-
-def workers_report(workers: list[WorkerSeen]) -> list[dict[str, Any]]:
-    """Workers as JSON has them."""
-    return [
-        {
-            "name": worker.name,
-            "host": worker.about.host,
-            "pid": worker.about.pid,
-            "queues": worker.about.queues,
-            "executor": worker.about.executor,
-            "concurrency": worker.about.concurrency,
-            "started": moment_json(from_us(worker.about.started_us)),
-            "seen_ago": worker.ago,
-            "alive": worker.alive,
-            "version": worker.about.version,
-            "busy": worker.about.busy,
-            "doing": [
-                {
-                    "queue": job.queue,
-                    "id": job.id,
-                    "task": job.task,
-                    "since": moment_json(job.since),
-                }
-                for job in worker.about.doing
-            ],
-            "rss": worker.about.rss,
-            "unserved": worker.about.unserved,
-            "skew": worker.about.skew,
-        }
-        for worker in workers
-    ]
 
 
 def print_workers(workers: list[WorkerSeen]) -> None:

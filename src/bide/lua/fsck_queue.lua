@@ -33,7 +33,7 @@
 -- @key   listeners  looks, removes
 -- @key   trash      looks
 -- @key   aside      receives what is of another type than its key
--- @arg   part       text     types | one of what else there is (`ops/fsck.py`)
+-- @arg   part       text     types | one of what else there is (`protocol/commands/fsck.py`)
 -- @arg   cursor     text     where to go on, as the reply before said; 0 to begin
 -- @arg   limit      integer  how many to look at, about
 -- @arg   repair     integer  1 to mend what is found, 0 only to say it

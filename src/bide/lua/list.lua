@@ -6,7 +6,7 @@
 -- @key   failed     reads
 -- @key   cancelled  reads
 -- @key   blocked    reads
--- @arg   state      text     one of `bide.states`
+-- @arg   state      text     one of `bide.model.job`
 -- @arg   start      integer  how many to pass over
 -- @arg   count      integer  how many at most
 -- @reply ok now, then ids

@@ -1,16 +1,14 @@
 """Queues, jobs and tasks, as users hold them; blocking ones and awaited ones."""
 
-from bide.queue.awaited import AsyncQueue
-from bide.queue.awaited_events import AsyncEvents, AsyncListening
-from bide.queue.awaited_groups import AsyncGroup
-from bide.queue.awaited_job import AsyncJob
-from bide.queue.awaited_schedules import AsyncSchedules
-from bide.queue.blocking import Queue
-from bide.queue.blocking_events import Events, Listening
-from bide.queue.blocking_groups import Group
-from bide.queue.blocking_job import Job
-from bide.queue.blocking_schedules import Schedules
-from bide.queue.tasks import AsyncTask, Task
+from bide.queue._async.events import AsyncEvents, AsyncListening
+from bide.queue._async.job import AsyncJob
+from bide.queue._async.queue import AsyncQueue
+from bide.queue._async.schedules import AsyncGroup, AsyncSchedules
+from bide.queue._sync.events import Events, Listening
+from bide.queue._sync.job import Job
+from bide.queue._sync.queue import Queue
+from bide.queue._sync.schedules import Group, Schedules
+from bide.queue.task import AsyncTask, Task
 
 __all__ = [
     "AsyncEvents",

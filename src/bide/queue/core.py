@@ -6,36 +6,102 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
-from typing import Any, Final, Generic, NamedTuple, TypeVar, Unpack
+from itertools import repeat
+from operator import is_not
+from typing import Any, Final, Generic, NamedTuple, TypeVar, Unpack, cast
 from weakref import WeakSet
 
-from bide import config
-from bide.clock import Duration, to_us
-from bide.command import Command
-from bide.connection import resolve_url
-from bide.dialogue import check_patience
+from bide.client import config
+from bide.client.execute import check_patience
+from bide.client.url import resolve_url
 from bide.errors import BideError, ServerUnavailable, Unconfirmed, UsageError
-from bide.events import Event, check_kinds
-from bide.folding import write_folding
-from bide.ids import check_name
-from bide.keys import Keys
-from bide.middleware import Middleware, used
-from bide.ops import adding, produce, registry
-from bide.ops.manage import CHUNK
-from bide.ops.produce import Prepared, Receipt
-from bide.options import TERMS, Options
-from bide.payload.codec import Body
-from bide.payload.items import is_item
-from bide.payload.serializers import CODECS, Codec, pack
-from bide.payload.signing import VARIABLE, Kind, Seal
-from bide.policy import check_timeout
-from bide.queue.following import Following
-from bide.queue.homes import Home
-from bide.queue.parents import references, terms_of
-from bide.queue.place import Permit, Place
-from bide.queue.stored import APART, is_unicode, stored
-from bide.task import Function, known, with_owner
-from bide.terms import folds
+from bide.model.constraints import check_concurrency, folds
+from bide.model.dedup import write_folding
+from bide.model.durations import Duration, to_us
+from bide.model.events import Event, check_kinds
+from bide.model.ids import check_name
+from bide.model.limits import KEEP, stored_active, stored_rate
+from bide.model.options import TERMS, GroupSettings, Options, QueueSettings, check_names
+from bide.model.payload.body import Body, is_item
+from bide.model.payload.serializers import CODECS, Codec, pack
+from bide.model.payload.signing import VARIABLE, Kind, Seal
+from bide.model.retry import as_retry
+from bide.protocol.command import Command
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import queues as queue_commands
+from bide.protocol.commands.enqueue import Prepared, Receipt
+from bide.protocol.commands.jobs import MOST_CHANGED
+from bide.protocol.keys import Keys
+from bide.queue.binding import Home, Permit, Place
+from bide.queue.dependencies import references, terms_of
+from bide.queue.event_reader import Following
+from bide.tasks.middleware import Middleware, used
+from bide.tasks.registry import task_name
+from bide.tasks.task import Function, check_on_crash, check_timeout, known, with_owner
+
+APART: Final = frozenset(("delay", "at", "priority", "job_id", "durability"))
+"""The options that are sent beside the body, and are no terms."""
+_SENT_APART: Final = TERMS | APART
+
+LONGEST_DESCRIPTION: Final = 500
+"""Characters."""
+
+
+def stored(options: Options) -> dict[str, Any]:
+    """The options that travel with a job: only those that are given, as the body has them.
+
+    Raises:
+        UsageError: one cannot be meant.
+    """
+    found: dict[str, Any] = {}
+    if _SENT_APART.issuperset(options):
+        return found
+    check_names(options)
+    for name, value in options.items():
+        if value is None or name in _SENT_APART:
+            continue
+        if name == "timeout":
+            found["timeout"] = check_timeout(value)
+        elif name == "retry":
+            found["retry"] = as_retry(value)  # type: ignore[arg-type]
+        elif name == "retention":
+            found["keep"] = to_us(value, "retention") / 1e6  # type: ignore[arg-type]
+        elif name == "on_crash":
+            found["on_crash"] = check_on_crash(value)
+        elif name == "description":
+            found["description"] = _checked_description(value)
+        elif name == "meta":
+            found["meta"] = _checked_meta(value)
+        elif name in ("on_success", "on_failure"):
+            found[name] = task_name(value)  # type: ignore[arg-type]
+    return found
+
+
+def _checked_description(text: Any) -> str:
+    if isinstance(text, str) and len(text) <= LONGEST_DESCRIPTION and is_unicode(text):
+        return text
+    shown = f"{text[:30]!r}… ({len(text)} characters)" if isinstance(text, str) else repr(text)
+    raise UsageError(
+        f"description must be text of at most {LONGEST_DESCRIPTION} characters, not {shown}; "
+        "longer notes go into meta."
+    )
+
+
+def _checked_meta(meta: Any) -> dict[str, Any]:
+    if not isinstance(meta, Mapping) or not all(isinstance(key, str) for key in meta):
+        raise UsageError(f"meta must be a dict with text as keys, not {meta!r}.")
+    return dict(meta)
+
+
+def is_unicode(text: str) -> bool:
+    """Whether it can be sent, as text or as the bytes that it was read from."""
+    try:
+        text.encode("utf-8", "surrogateescape")  # as a listing shows ids that are no text
+    except UnicodeEncodeError:
+        return False
+    return True
+
 
 C = TypeVar("C")
 
@@ -153,7 +219,7 @@ class QueueCore(Generic[C]):
             )
             if used():
                 body = self._passed(body)
-            return produce.prepare(body, delay, at, priority, job_id, names, durability)
+            return enqueue_commands.prepare(body, delay, at, priority, job_id, names, durability)
         depends_on = options.get("depends_on")
         parents = () if depends_on is None else references(self, depends_on)
         held = stored(options)
@@ -176,7 +242,9 @@ class QueueCore(Generic[C]):
                 *(name, body.args, body.kwargs, names, partial(pack, codec=self.serializer)),
             )
             terms = terms_of(options, defaults, parents, folding)
-        return produce.prepare(body, delay, at, priority, job_id, names, durability, terms, parents)
+        return enqueue_commands.prepare(
+            body, delay, at, priority, job_id, names, durability, terms, parents
+        )
 
     def _passed(self, body: Body) -> Body:
         """What the middlewares in use make of a body."""
@@ -220,11 +288,11 @@ class QueueCore(Generic[C]):
         """
         kinds = place.kinds(jobs)
         if not place.confirms.issuperset(kinds):
-            yield Trip(place, [produce.enqueue(place.keys, [], kinds)])
-        for calls in adding.enqueue_many(place.keys, jobs, kinds):
+            yield Trip(place, [enqueue_commands.enqueue(place.keys, [], kinds)])
+        for calls in enqueue_commands.enqueue_many(place.keys, jobs, kinds):
             trip: list[Command[Any]] = [*calls]
             if place.makes_known:
-                known = registry.register(place.everywhere, [self.name])
+                known = queue_commands.register(place.everywhere, [self.name])
                 trip.append(known._replace(aside=True))
             yield Trip(place, trip)
 
@@ -240,7 +308,7 @@ class Trip(NamedTuple):
     place: Place[Any]
     commands: list[Command[Any]]
     begun: Any = None
-    """What has been sent of it already, by code that blocks (`bide.sync.Begun`)."""
+    """What has been sent of it already, by code that blocks (`bide.client.blocking.Begun`)."""
 
     def read(self, replies: Sequence[Any]) -> list[Receipt | BideError]:
         """What came of each job: a receipt, or the error that met it.
@@ -253,7 +321,7 @@ class Trip(NamedTuple):
                 self.place.made_known(not isinstance(reply, BideError))
             elif isinstance(reply, BideError):
                 self.place.confirms.clear()
-                receipts += [reply] * max(1, produce.jobs_in(command))
+                receipts += [reply] * max(1, enqueue_commands.jobs_in(command))
             else:
                 self.place.confirms.update(command.confirm)
                 receipts += reply
@@ -322,7 +390,7 @@ def checked_callback(
     """
     wanted = check_kinds(kinds)
     if wanted is None:
-        raise UsageError("on(kinds, callback) wants at least one kind; see bide.states.EVENTS.")
+        raise UsageError("on(kinds, callback) wants at least one kind; see bide.model.job.EVENTS.")
     if not callable(callback):
         raise UsageError(f"The callback must be a function that takes an event, not {callback!r}.")
     return wanted
@@ -331,8 +399,8 @@ def checked_callback(
 def chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
     """Ids in as many as one call takes; raises as `checked_ids` does."""
     ids = checked_ids(ids)
-    for i in range(0, len(ids), CHUNK):
-        yield ids[i : i + CHUNK]
+    for i in range(0, len(ids), MOST_CHANGED):
+        yield ids[i : i + MOST_CHANGED]
 
 
 def checked_ids(ids: Any) -> list[str]:
@@ -359,3 +427,100 @@ def _told(ids: Any) -> str:
 def read_cancel(words: Sequence[str]) -> bool:
     """Whether the one job is cancelled or asked to end, by this call or (its reply lost) before."""
     return words[0] in ("ok", "asked", "cancelled")
+
+
+ENQUEUE_OPTIONS: Final = (
+    "delay",
+    "at",
+    "priority",
+    "job_id",
+    "timeout",
+    "retry",
+    "retention",
+    "durability",
+    "on_crash",
+    "expires",
+    "group",
+    "group_concurrency",
+    "unique",
+    "depends_on",
+    "allow_failure",
+    "if_failed",
+    "on_parent_cancel",
+    "description",
+    "meta",
+    "on_success",
+    "on_failure",
+)
+"""The options of `enqueue`, in the order of its parameters."""
+
+
+def options_only(task: Function | str, values: tuple[Any, ...]) -> Options:
+    """The options of `enqueue` that were given; their names must not be the function's own too.
+
+    Args:
+        task: what is enqueued.
+        values: of `ENQUEUE_OPTIONS`; None is not given.
+
+    Raises:
+        UsageError: the function has a parameter of such a name: which one was meant?
+    """
+    if not any(map(is_not, values, repeat(None))):
+        return {}
+    given = {
+        name: value
+        for name, value in zip(ENQUEUE_OPTIONS, values, strict=True)
+        if value is not None
+    }
+    signature = known(task).signature
+    if signature is not None and not signature.names.isdisjoint(given):
+        name = next(name for name in given if name in signature.names)
+        raise UsageError(
+            f"{name}= is an option of a job and an argument of {task_name(task)} too; give the "
+            f"option with enqueue_call(f, args, kwargs, {name}=...), and the argument in its "
+            f"kwargs or with task.enqueue({name}=...)."
+        )
+    return cast(Options, given)
+
+
+def settings_calls(keys: Keys, settings: QueueSettings) -> list[Command[Any]]:
+    """The calls that change these settings and no others.
+
+    Raises:
+        UsageError: one cannot be meant, or none is given.
+    """
+    check_names(settings, QueueSettings)
+    calls: list[Command[Any]] = []
+    if "retention" in settings:
+        calls.append(job_commands.configure(keys, settings["retention"]))
+    if "burst" in settings and "rate" not in settings:
+        raise UsageError("burst= says how many of a rate come at once; give it along with rate=.")
+    if "rate" in settings or "max_active" in settings:
+        rate = max_active = KEEP
+        if "rate" in settings:
+            rate = stored_rate(settings["rate"], settings.get("burst"))
+        if "max_active" in settings:
+            max_active = stored_active(settings["max_active"])
+        calls.append(job_commands.limit(keys, rate, max_active))
+    if not calls:
+        raise UsageError("Say what to configure: retention=, rate=, burst= or max_active=.")
+    return calls
+
+
+def settings_call(keys: Keys, name: str, settings: GroupSettings) -> Command[None]:
+    """The call that changes these settings and no others.
+
+    Raises:
+        UsageError: one cannot be meant, or none is given.
+    """
+    check_names(settings, GroupSettings)
+    if "burst" in settings and "rate" not in settings:
+        raise UsageError("burst= says how many of a rate come at once; give it along with rate=.")
+    if not settings:
+        raise UsageError("Say what to configure: concurrency=, rate= or burst=.")
+    count = None
+    if "concurrency" in settings:
+        wanted = settings["concurrency"]
+        count = queue_commands.UNSET if wanted is None else check_concurrency(wanted)
+    rate = stored_rate(settings["rate"], settings.get("burst")) if "rate" in settings else "-"
+    return queue_commands.configure(keys, name, concurrency=count, rate=rate)

@@ -9,19 +9,14 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Generic, NamedTuple, TypeVar, Unpack, cast
 
-from bide.clock import Duration, to_us
 from bide.errors import ScheduleNotFound, UsageError
-from bide.ids import short_id
-from bide.keys import Keys
-from bide.naming import task_name
-from bide.ops.produce import Receipt
-from bide.ops.schedules import Draft, Page
-from bide.options import ScheduleOptions, check_names
-from bide.payload.recast import of_schedule
-from bide.payload.signing import Seal
-from bide.queue.core import QueueCore
-from bide.queue.gathering import not_unique
-from bide.schedule import (
+from bide.model.constraints import Terms, folds
+from bide.model.durations import Duration, to_us
+from bide.model.ids import short_id
+from bide.model.options import ScheduleOptions, check_names
+from bide.model.payload.body import of_schedule
+from bide.model.payload.signing import Seal
+from bide.model.schedule import (
     Missed,
     Schedule,
     Timing,
@@ -29,8 +24,13 @@ from bide.schedule import (
     check_schedule_name,
     timing_of,
 )
-from bide.task import Function
-from bide.terms import Terms, folds
+from bide.protocol.commands.enqueue import Receipt
+from bide.protocol.commands.schedules import Draft, Page
+from bide.protocol.keys import Keys
+from bide.queue.batching import not_unique
+from bide.queue.core import QueueCore
+from bide.tasks.registry import task_name
+from bide.tasks.task import Function
 
 T = TypeVar("T")
 Decorator = TypeVar("Decorator")

@@ -12,12 +12,11 @@
 test names as a task, `expect` compares. `server` is the process's server and `store` the bed's part
 of it; `work` claims and settles, `perform` carries one job from its claim to its outcome, `stage`
 is where it runs. `eager` and `answers` do without a server; `registry` puts back what a test has
-registered. The plugin of pytest is `_bide_pytest`; `bide.queue.place` asks it for a permit.
+registered. The plugin of pytest is `_bide_pytest`; `bide.queue.binding` asks it for a permit.
 """
 
-from bide.testing.bed import TestBed, start
+from bide.testing.bed import TestBed, isolated_registry, start
 from bide.testing.eager import Eager, eager
-from bide.testing.registry import isolated_registry
-from bide.testing.seen import JobSeen
+from bide.testing.job_seen import JobSeen
 
 __all__ = ["Eager", "JobSeen", "TestBed", "eager", "isolated_registry", "start"]

@@ -2,26 +2,51 @@
 
 from __future__ import annotations
 
+import atexit
 import secrets
 import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from typing import Final, Self
 
-from bide import config, sync
-from bide.clock import Duration, at_to_us, from_us, to_us
+from bide.client import blocking, config
+from bide.embedded import Server
 from bide.errors import UsageError
+from bide.model.durations import Duration, at_to_us, from_us, to_us
+from bide.model.job import State
+from bide.protocol.scripts import SHARED_CLOCK
+from bide.queue.binding import _homes
 from bide.queue.core import leave_overridden
-from bide.script import SHARED_CLOCK
-from bide.states import State
-from bide.testing import server
-from bide.testing.perform import Everything, perform
-from bide.testing.scheduling import Scheduling
-from bide.testing.seen import JobSeen
-from bide.testing.stage import AsyncStage, Stage, is_in_loop
-from bide.testing.store import Store
-from bide.testing.work import Work
+from bide.queue.schedules import _declared
+from bide.tasks.middleware import _used
+from bide.tasks.resources import _resources
+from bide.tasks.task import _registered
+from bide.testing.job_seen import JobSeen, Store
+from bide.testing.runner import AsyncStage, Everything, Stage, Work, is_in_loop, perform
+from bide.testing.schedules import Scheduling
+
+_server_lock = threading.Lock()
+_server: Server | None = None
+
+
+def url() -> str:
+    """The server's address.
+
+    Each process has a server of its own, so that tests may run in several (pytest-xdist).
+
+    Raises:
+        ServerNotFound: there is none to start; the message says how to get one.
+        ServerError: it did not start.
+    """
+    global _server
+    with _server_lock:
+        if _server is None:
+            _server = Server.start()
+            atexit.register(_server.stop)
+        return _server.url
+
 
 LIMIT: Final = 1_000
 """Runs in one `run()`; more are taken for a task that enqueues itself without end."""
@@ -42,7 +67,7 @@ class TestBed(Scheduling):
 
     def __init__(self, url: str) -> None:
         prefix = f"test-{secrets.token_hex(6)}"
-        super().__init__(prefix, sync.Client(url, clock=SHARED_CLOCK), Store(url, prefix))
+        super().__init__(prefix, blocking.Client(url, clock=SHARED_CLOCK), Store(url, prefix))
         self.url: Final = url
         """The server."""
         self._exit = ExitStack()
@@ -212,4 +237,26 @@ def start() -> TestBed:
     Raises:
         ServerNotFound: there is no server to start; the message says how to get one.
     """
-    return TestBed(server.url())
+    return TestBed(url())
+
+
+@contextmanager
+def isolated_registry() -> Iterator[None]:
+    """Forget at the end which tasks, schedules, resources and middlewares were registered inside.
+
+    What had been registered before can be used inside, and is there again afterwards.
+    """
+    tasks, schedules = dict(_registered), dict(_declared)
+    resources, middlewares = list(_resources), list(_used)
+    homes = {home: dict(names) for home, names in _homes.items()}
+    try:
+        yield
+    finally:
+        _registered.clear()
+        _registered.update(tasks)
+        _declared.clear()
+        _declared.update(schedules)
+        _homes.clear()
+        _homes.update(homes)
+        _resources[:] = resources
+        _used[:] = middlewares

@@ -14,7 +14,7 @@ rendered here and can be read without scripts; small modules keep a page live.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from bide.web.masking import Mask, mask_secrets
+from bide.views.site import Mask, mask_secrets
 
 if TYPE_CHECKING:
     from bide.web.access import Role

@@ -15,6 +15,7 @@ import binascii
 import hashlib
 import hmac
 import inspect
+import logging
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from ipaddress import ip_address
@@ -23,7 +24,15 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-from bide.errors import BideError, UsageError
+from bide.errors import (
+    BideError,
+    JobNotFound,
+    NotUnique,
+    ScheduleNotFound,
+    ServerUnavailable,
+    UsageError,
+)
+from bide.views.site import NotFound
 
 SHORTEST_TOKEN: Final = 16
 """Characters that a token has at least: nobody counts how often someone guesses."""
@@ -230,3 +239,29 @@ def _is_own(request: Request) -> bool:
         return site == "same-origin"
     origin = request.headers.get("origin")
     return origin is None or origin.partition("://")[2] == request.headers.get("host")
+
+
+log = logging.getLogger("bide.web")
+
+
+def status_and_sentence(error: Exception) -> tuple[int, str]:
+    """For an error that met a request; one that is not ours is logged, and not told."""
+    if isinstance(error, Refused):
+        return error.status, str(error)
+    if isinstance(error, NotFound | JobNotFound | ScheduleNotFound):
+        return 404, str(error)
+    if isinstance(error, NotUnique):
+        return 409, str(error)
+    if isinstance(error, UsageError):
+        return 400, str(error)
+    if isinstance(error, ServerUnavailable):
+        return 503, str(error)
+    if isinstance(error, BideError):
+        return 502, str(error)
+    log.error("a request failed", exc_info=error)
+    return 500, "Something is wrong with the page itself; its log has the error."
+
+
+def extra_headers(status: int) -> dict[str, str]:
+    """What goes with a status."""
+    return {"www-authenticate": 'Basic realm="bide", charset="UTF-8"'} if status == 401 else {}

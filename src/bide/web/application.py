@@ -1,12 +1,22 @@
-"""The ASGI application: which address leads where, and what every response carries."""
+"""The ASGI application: which address leads where, and what every response carries.
+
+uvicorn waits for the rest of a request without a limit. A client that sends half a request would
+keep its connection for ever, and a thousand such clients would take all connections of the process.
+So a request must arrive whole within `PATIENCE`. Of the connections that wait for a request, the
+newest `MOST_WAITING` are kept.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
@@ -14,17 +24,46 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from bide.cli.site import NotFound
-from bide.web.access import HEADERS, Access, Authorize, Refused, Role, check_origin, check_reader
+from bide.logs import plain
+from bide.views.params import Asked
+from bide.views.site import AsyncSite, Mask, NotFound, mask_secrets
+from bide.views.table import READS
+from bide.web.access import (
+    HEADERS,
+    Access,
+    Authorize,
+    Refused,
+    Role,
+    check_origin,
+    check_reader,
+    extra_headers,
+    status_and_sentence,
+)
 from bide.web.actions import act
-from bide.web.api import data, failed_as_json
-from bide.web.asked import Asked
 from bide.web.live import Live
-from bide.web.masking import Mask, mask_secrets
 from bide.web.pages import failed_as_page, page, version
-from bide.web.reads.table import READS
-from bide.web.site import Site
+
+
+async def data(site: AsyncSite, request: Request, asked: Asked, role: Role) -> Response:
+    """What a read says."""
+    read = READS.get(name := request.path_params["name"])
+    if read is None:
+        raise NotFound(f"There is no /api/{name}; there are {', '.join(READS)}.")
+    return _json(await read(site, asked), 200)
+
+
+def failed_as_json(request: Request, error: Exception) -> Response:
+    """An error as `{"error": sentence}`."""
+    status, sentence = status_and_sentence(error)
+    return _json({"error": sentence}, status)
+
+
+def _json(value: Any, status: int) -> Response:
+    text = json.dumps(plain(value))  # in ASCII: nothing in it is mistaken for something else
+    return Response(text, status, extra_headers(status), "application/json")
+
 
 VARIABLES: Final = {Role.VIEWER: "BIDE_WEB_VIEWER_TOKEN", Role.OPERATOR: "BIDE_WEB_OPERATOR_TOKEN"}
 """The environment's tokens, which hold where none is given."""
@@ -38,7 +77,7 @@ def credentials_are_set() -> bool:
 LONGEST_FORM: Final = 100_000
 """Bytes of a form."""
 
-Answer = Callable[[Site, Request, Asked, Role], Awaitable[Response]]
+Answer = Callable[[AsyncSite, Request, Asked, Role], Awaitable[Response]]
 Failed = Callable[[Request, Exception], Response]
 
 
@@ -75,7 +114,7 @@ def app(
         viewer_token = os.environ.get(VARIABLES[Role.VIEWER])
         operator_token = os.environ.get(VARIABLES[Role.OPERATOR])
     access = Access(viewer_token, operator_token, authorize, local_role)
-    site = Site(url, prefix, queues, mask)
+    site = AsyncSite(url, prefix, queues, mask)
     live = Live(site)
 
     def route(path: str, answer: Answer, failed: Failed, method: str = "GET") -> BaseRoute:
@@ -104,7 +143,7 @@ def app(
     )
 
 
-async def _without_slash(site: Site, request: Request, asked: Asked, role: Role) -> Response:
+async def _without_slash(site: AsyncSite, request: Request, asked: Asked, role: Role) -> Response:
     """Redirect an address that ends with a slash to the one without, on this host.
 
     Raises:
@@ -120,7 +159,7 @@ async def _without_slash(site: Site, request: Request, asked: Asked, role: Role)
 
 
 def _guarded(
-    site: Site, access: Access, answer: Answer, failed: Failed
+    site: AsyncSite, access: Access, answer: Answer, failed: Failed
 ) -> Callable[[Request], Awaitable[Response]]:
     """Who asks, and what for, is looked at first; whatever fails is told."""
 
@@ -185,3 +224,99 @@ class _WithHeaders:
             await send(message)
 
         await self.app(scope, receive, with_headers)
+
+
+LAST_WORDS: Final = 5
+"""Seconds that a request has to end, once the page is told to stop: a change of many jobs, or a
+server that does not answer. Streams end at once."""
+
+PATIENCE: Final = 10.0
+"""Seconds within which a request must arrive, with its headers and its body."""
+
+MOST_WAITING: Final = 100
+"""Connections that wait for a request, or for the rest of one, at most."""
+
+_TIMEOUT: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
+def serve(page: Starlette, listener: socket.socket) -> None:
+    """Serve a page until a signal says to stop."""
+    server(page, timeout_graceful_shutdown=LAST_WORDS).run(sockets=[listener])
+
+
+def server(page: Any, **options: Any) -> uvicorn.Server:
+    """Make a server of an ASGI application that bounds half requests; `options` are uvicorn's."""
+
+    class Bounded(_Bounded):
+        """A connection to this server."""
+
+        waiting: ClassVar[dict[_Bounded, None]] = {}
+
+    config = uvicorn.Config(
+        page,
+        http=Bounded,
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        **options,
+    )
+    return uvicorn.Server(config)
+
+
+class _Bounded(H11Protocol):
+    """A connection that is closed if its request does not arrive.
+
+    h11 bounds the size of incomplete headers; uvicorn bounds how much of a body is read ahead.
+    """
+
+    waiting: ClassVar[dict[_Bounded, None]]
+    """Connections whose request has not arrived, the oldest first."""
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._look()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._look()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _look(self) -> None:
+        if self._is_answered():
+            self._stop_waiting()
+        elif self not in self.waiting and not self.transport.is_closing():
+            self._wait()
+
+    def _is_answered(self) -> bool:
+        """Whether a whole request has arrived, whose response is on its way."""
+        cycle = self.cycle
+        return cycle is not None and not (cycle.more_body or cycle.response_complete)
+
+    def _wait(self) -> None:
+        self.waiting[self] = None
+        self._deadline = self.loop.call_later(PATIENCE, self._give_up)
+        if len(self.waiting) > MOST_WAITING:
+            next(iter(self.waiting))._give_up()
+
+    def _stop_waiting(self) -> None:
+        self.waiting.pop(self, None)
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _give_up(self) -> None:
+        self._stop_waiting()
+        if not self.transport.is_closing():
+            cycle = self.cycle
+            if cycle is None or not cycle.response_started:
+                self.transport.write(_TIMEOUT)
+            self.transport.close()

@@ -19,11 +19,11 @@ from typing import Final, NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from bide.client.coalesce import PerLoop, Recent
 from bide.errors import BideError
-from bide.loops import PerLoop, Recent
+from bide.views.params import Asked
+from bide.views.site import AsyncSite
 from bide.web.access import Role, check_origin
-from bide.web.asked import Asked
-from bide.web.site import Site
 
 EVERY: Final = 1.0
 """Seconds between looks at the server, however many browsers watch."""
@@ -95,11 +95,11 @@ class _Here:
 class Live:
     """Looks at the counts of all queues while anybody watches."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: AsyncSite) -> None:
         self._site = site
         self._per_loop = PerLoop(_Here)
 
-    async def stream(self, site: Site, request: Request, asked: Asked, role: Role) -> Response:
+    async def stream(self, site: AsyncSite, request: Request, asked: Asked, role: Role) -> Response:
         """Server-sent events: `change` with when it was seen, and `trouble` with a sentence.
 
         Raises:

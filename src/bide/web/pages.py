@@ -21,25 +21,22 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bide.cli.screen import about, relative
-from bide.cli.site import NotFound
-from bide.clock import describe
-from bide.cron import zone_of
 from bide.errors import UsageError
-from bide.ids import short_id
 from bide.logs import printable
-from bide.punctuality import LONGEST
-from bide.states import LISTABLE
+from bide.model.durations import describe
+from bide.model.ids import short_id
+from bide.model.job import LISTABLE
+from bide.model.latency import LONGEST
+from bide.model.schedule import zone_of
 from bide.version import VERSION
-from bide.web.access import Role
-from bide.web.asked import ORDER, Asked
-from bide.web.editing import filled
-from bide.web.heat import draw_heat
-from bide.web.picture import draw
-from bide.web.reads.table import READS
-from bide.web.reads.timeline import SPANS
-from bide.web.site import Site, rest_after
-from bide.web.trouble import extra_headers, status_and_sentence
+from bide.views.charts import draw, draw_heat
+from bide.views.params import ORDER, Asked
+from bide.views.site import AsyncSite, NotFound, rest_after
+from bide.views.table import READS
+from bide.views.timeline import TIMELINE_SPANS
+from bide.views.times import about, relative
+from bide.web.access import Role, extra_headers, status_and_sentence
+from bide.web.selection import filled
 
 HOME: Final = "timeline"
 _PICTURES: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
@@ -64,7 +61,7 @@ class _Shown(NamedTuple):
     """When it may be read again, of `time.monotonic()`."""
 
 
-async def page(site: Site, request: Request, asked: Asked, role: Role) -> Response:
+async def page(site: AsyncSite, request: Request, asked: Asked, role: Role) -> Response:
     """What a read says, as a page."""
     name = request.path_params.get("name", HOME)
     read = READS.get(name)
@@ -147,7 +144,12 @@ def _templates() -> jinja2.Environment:
     }
     known: dict[str, Any] = env.globals
     known |= {"filled": filled, "story": _story}
-    known |= {"STATES": LISTABLE, "ORDER": ORDER, "SPANS": tuple(SPANS), "VERSION": VERSION}
+    known |= {
+        "STATES": LISTABLE,
+        "ORDER": ORDER,
+        "SPANS": tuple(TIMELINE_SPANS),
+        "VERSION": VERSION,
+    }
     return env
 
 

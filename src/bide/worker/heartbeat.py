@@ -4,24 +4,42 @@ The report is for those who look, and the reply says whether the worker is to st
 worker registers its queues again, in case somebody removed the list of queues. If the server has
 lost its scripts, the worker loads the scripts that viewers call: viewers have no permission to load
 them. What the worker runs is in the report for older releases and for users who may not read all
-queues: see `bide.ops.holders`.
+queues: see `bide.protocol.commands.queues`.
+
+A job that blocks the event loop, or another's slow reply, must not cost a job its lease. One that
+holds the GIL for longer than a lease less an interval does. No lease is renewed past the job's
+time-out and grace, so a job that hangs for ever is not held for ever.
+
+No worker has to be the one that fires: claims do that. But what a cron expression means, no script
+can tell; so a claim that finds few of its times left says so, and who hears it sends more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Final, Protocol
 
-from bide import aio
-from bide.connection import GOODBYE
-from bide.errors import BideError
-from bide.keys import Keys
-from bide.ops.consume import leave
-from bide.ops.registry import EVERY, About, heartbeat, register
-from bide.rights import SCRIPTS
+from bide.client import aio, blocking
+from bide.client.acl import SCRIPTS
+from bide.client.execute import PATIENCE
+from bide.client.url import GOODBYE, REPLY_TIMEOUT
+from bide.errors import BideError, CannotSave, ServerFull
+from bide.logs import Log
+from bide.model.ids import short_id
+from bide.model.job import Claimed
+from bide.model.payload.signing import Keyring, Seal
+from bide.protocol.commands.queues import EVERY, About, heartbeat, register
+from bide.protocol.commands.schedules import read_schedules, refills, set_schedule
+from bide.protocol.commands.worker import MAX_SETTLES, extend, leave
+from bide.protocol.keys import Keys
+from bide.queue.schedules import declared
+from bide.worker.queue_state import Station
 
 AGAIN: Final = 1.0
 """Seconds before a heartbeat that failed is sent again."""
@@ -91,3 +109,156 @@ async def say_goodbye(
         async with asyncio.timeout(GOODBYE):
             await asyncio.wait([beating])
             await client.run_many([*goodbye, heartbeat(keys, worker, None)])
+
+
+log = Log("bide.worker")
+
+GRACE: Final = 5.0
+"""Seconds that a job may take to end after its time-out before its lease is let go."""
+
+
+class Held(Protocol):
+    """A job under a lease."""
+
+    station: Station
+    claimed: Claimed
+    claimed_at: float
+    deadline: float
+    ended: bool
+    lost: bool
+
+    def named(self) -> AbstractContextManager[None]:
+        """Have each record that is logged inside carry the fields of this job."""
+        ...
+
+
+class Leases(threading.Thread):
+    """Renews the leases of all held jobs every quarter of a lease."""
+
+    def __init__(
+        self,
+        url: str,
+        clock: str,
+        lease: float,
+        held: Callable[[], Iterable[Held]],
+        asked: Callable[[str, str], None],
+    ) -> None:
+        """Set up.
+
+        Args:
+            url: the server.
+            clock: which clock the scripts are built for.
+            lease: seconds.
+            held: what is held now; called in this thread.
+            asked: called in this thread with the channel and the id of a job that was asked to end.
+        """
+        super().__init__(name="bide-leases", daemon=True)
+        self._interval = lease / 4
+        self._client = blocking.Client(
+            url,
+            clock=clock,
+            patience=min(self._interval / 2, PATIENCE),
+            reply_timeout=min(max(0.5, self._interval), REPLY_TIMEOUT),
+        )
+        self._lease_us = round(lease * 1e6)
+        self._held = held
+        self._asked = asked
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        """Renew until stopped."""
+        while not self._ended.wait(self._interval):
+            try:
+                self._renew()
+            except Exception:  # this thread must outlive any surprise
+                log.exception("Leases were not renewed this time")
+        self._client.close()
+
+    def stop(self) -> None:
+        """Renew no more."""
+        self._ended.set()
+
+    def _renew(self) -> None:
+        now = time.monotonic()
+        by_station: dict[Station, list[Held]] = {}
+        for job in self._held():
+            if now - job.claimed_at >= self._interval / 2 and now < job.deadline + GRACE:
+                by_station.setdefault(job.station, []).append(job)
+        for station, jobs in by_station.items():
+            try:
+                for i in range(0, len(jobs), MAX_SETTLES):
+                    self._extend(station, jobs[i : i + MAX_SETTLES])
+            except BideError as error:
+                log.warning("Leases of %s were not renewed this time: %s", station.queue, error)
+
+    def _extend(self, station: Station, jobs: Sequence[Held]) -> None:
+        tokens = [(job.claimed.id, job.claimed.token) for job in jobs]
+        verdicts = self._client.run(extend(station.keys, self._lease_us, tokens))
+        for job, verdict in zip(jobs, verdicts, strict=True):
+            if verdict == "asked":
+                self._asked(station.keys["asked"], job.claimed.id)
+            if verdict == "lost" and not job.ended and not job.lost:
+                job.lost = True
+                with job.named():
+                    log.warning(
+                        "job %s: its lease has passed to another worker; what this run returns "
+                        "will be refused",
+                        short_id(job.claimed.id),
+                    )
+
+
+async def set_declared(client: aio.Client, queues: Sequence[Keys], keyring: Keyring | None) -> None:
+    """Set the schedules that modules of this process have declared for these queues.
+
+    Raises:
+        BideError: the server could not be reached, or one cannot be set.
+    """
+    drafts = [
+        (keys, plan.draft(keys, Seal(keyring, keys)))
+        for keys in queues
+        for plan in declared(keys.queue or "")
+    ]
+    came = await client.attempt_many([set_schedule(keys, draft) for keys, draft in drafts])
+    for (keys, draft), reply in zip(drafts, came, strict=True):
+        if isinstance(reply, ServerFull | CannotSave):  # what is there goes on as it is
+            log.warning("schedule %s of queue %s: %s", draft.name, keys.queue, reply)
+        elif isinstance(reply, BideError):
+            raise reply
+        elif reply.is_changed and reply.schedule is not None:
+            next_at = reply.schedule.next
+            first = f"next at {next_at:%F %T} UTC" if next_at else "not to fire"
+            log.info("schedule %s of queue %s is set, %s", draft.name, keys.queue, first)
+
+
+class Refills:
+    """Sends schedules more of their times, beside what else the worker does."""
+
+    def __init__(self, client: aio.Client) -> None:
+        self._client = client
+        self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._told: Final[set[str]] = set()
+
+    def send(self, keys: Keys, names: Sequence[str]) -> None:
+        """Begin to send these schedules more times, those for which it has not begun yet."""
+        for name in names:
+            where = (keys["meta"], name)
+            if where not in self._tasks:
+                self._tasks[where] = task = asyncio.create_task(self._send(keys, name))
+                task.add_done_callback(partial(self._sent, where))
+
+    async def close(self) -> None:
+        """Wait for what is being sent."""
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _send(self, keys: Keys, name: str) -> None:
+        try:
+            page = await self._client.run(read_schedules(keys, [name]))
+            await self._client.run_many(refills(keys, page))
+        except BideError as error:  # a claim will ask again
+            said = f"schedule {name} of queue {keys.queue} gets no more times: {error}"
+            if said not in self._told:
+                self._told.add(said)
+                log.warning("%s", said)
+
+    def _sent(self, where: tuple[str, str], task: asyncio.Task[None]) -> None:
+        del self._tasks[where]

@@ -1,15 +1,27 @@
-"""Opening resources before the first job, closing them after the last."""
+"""Opening resources before the first job, closing them after the last.
+
+`asyncio.run` cancels what is left and waits for it without bound: a job that is deaf to being
+cancelled would keep the process for ever.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import importlib
 import inspect
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Final, TypeVar
 
 from bide.errors import UsageError
 from bide.logs import Log
-from bide.resource import Resource, resources
+from bide.tasks.resources import Resource, resources
 
 log = Log("bide.worker")
 
@@ -87,3 +99,100 @@ def _needs(resource: Resource[Any]) -> dict[str, Resource[Any]]:
         for name, parameter in inspect.signature(resource.function).parameters.items()
     }
     return {name: needed for name, needed in defaults.items() if needed is not None}
+
+
+T = TypeVar("T")
+
+LAST_WORDS: Final = 1.0
+"""Seconds for cancelled tasks to end."""
+
+
+def check_none_runs() -> None:
+    """Refuse to go on in a thread that runs an event loop, where another could never run.
+
+    Raises:
+        UsageError: this thread runs one.
+    """
+    with contextlib.suppress(RuntimeError):
+        asyncio.get_running_loop()
+        raise UsageError(
+            "This thread runs an event loop already, in which `work` could never begin; call "
+            "`await worker.run()` there, or `work` in a thread of its own."
+        )
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in an event loop of its own, and leave whatever does not end."""
+    loop = new_event_loop()
+    asyncio.set_event_loop(loop)
+    task = loop.create_task(main)
+    try:
+        while True:
+            try:
+                return loop.run_until_complete(task)
+            except BaseException as error:
+                if task.done():
+                    raise
+                # A task that a job has left running, or stopped the loop: no reason to end.
+                log.error("something that a job started would end the worker: %r", error)
+    finally:
+        end(loop)
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+def end(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel what an event loop still runs, and leave what does not end by that."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        _, deaf = loop.run_until_complete(asyncio.wait(tasks, timeout=LAST_WORDS))
+        if deaf:
+            log.warning("%d tasks do not end though they were cancelled; left behind", len(deaf))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+
+
+def preload() -> None:
+    """Import what an event loop needs, for who will fork and have many children need it."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("uvloop")
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Uvloop's event loop where it is installed (the extra `fast`), else asyncio's."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+STOPS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def heard(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Have a handler called on SIGINT and SIGTERM, for as long as the context lasts.
+
+    Outside of the main thread, where Python hears no signals, nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = [signal.signal(number, handler) for number in STOPS]
+    try:
+        yield
+    finally:
+        for number, handler_before in zip(STOPS, before, strict=True):
+            signal.signal(number, handler_before)
+
+
+def leave_threads_behind(code: int = 0) -> None:
+    """End the process if threads still run that jobs have started, and Python would wait for."""
+    main = threading.main_thread()
+    left = [t.name for t in threading.enumerate() if t is not main and not t.daemon]
+    if left:
+        log.warning("ends though threads still run: %s", ", ".join(left))
+        logging.shutdown()
+        os._exit(code)

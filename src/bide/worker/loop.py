@@ -16,29 +16,41 @@ claim named, a wake hint, a job that ends, a request to stop.
 from __future__ import annotations
 
 import asyncio
+import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
-from bide import aio
-from bide.command import Command
+from bide.client import aio
 from bide.errors import BideError, ScriptBug, ServerRefused
-from bide.ids import short_id
 from bide.logs import Log
-from bide.ops.consume import MAX_SETTLE_BYTES, Claim, Settle, Verdict
-from bide.worker.again import pause_after
-from bide.worker.alarm import make_alarm
-from bide.worker.crashes import Crashes
-from bide.worker.ear import Ear
-from bide.worker.order import Order
-from bide.worker.postman import Postman
-from bide.worker.processes.crew import Crew
-from bide.worker.run import Run
-from bide.worker.running import Running
-from bide.worker.schedules import Refills
-from bide.worker.station import Station
+from bide.model.ids import short_id
+from bide.protocol.command import Command
+from bide.protocol.commands.worker import MAX_SETTLE_BYTES, Claim, Settle, Verdict
+from bide.worker.executors.local import Running
+from bide.worker.executors.processes import Crew
+from bide.worker.failure_hooks import Crashes
+from bide.worker.heartbeat import Refills
+from bide.worker.queue_state import Order, Station
+from bide.worker.relay import Postman
+from bide.worker.run.running_job import Run
+from bide.worker.threads import make_alarm
+from bide.worker.wakeups import Ear
+
+_FIRST: Final = 0.05
+_LONGEST: Final = 2.0
+
+SAY_EVERY: Final = 30
+"""Failures for each line of the log: a line a minute, about."""
+
+
+def pause_after(failures: int) -> float:
+    """Seconds to wait after so many failures in a row: growing, bounded and jittered."""
+    pause = min(_FIRST * 2.0 ** min(failures - 1, 16), _LONGEST)
+    return pause * random.uniform(0.5, 1.0)
+
 
 log = Log("bide.worker")
 
@@ -404,3 +416,32 @@ class Loop:
     def _heard(self, station: Station, caller: str) -> None:
         station.hint(caller)
         self._bell.set()
+
+
+_LOOK_EVERY: Final = 1.0
+
+
+class Busy(Protocol):
+    """What shows whether there was anything to do."""
+
+    executed: int
+
+    @property
+    def busy(self) -> int:
+        """How many jobs are held."""
+        ...
+
+
+async def watch(running: Busy, max_idle: float, stop: Callable[[], None]) -> None:
+    """Stop the worker once it has held no job for `max_idle` seconds."""
+    last, seen = time.monotonic(), 0
+    while True:
+        now = time.monotonic()
+        if running.busy or running.executed != seen:
+            last, seen = now, running.executed
+        left = last + max_idle - now
+        if left <= 0:
+            log.info("had nothing to do for %g s", max_idle)
+            stop()
+            return
+        await asyncio.sleep(min(left, _LOOK_EVERY))

@@ -10,37 +10,83 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from types import FrameType
 from typing import Any, Final
 
-from bide import aio, config, logs, signals
-from bide.clock import Duration, to_us
-from bide.connection import resolve_prefix, resolve_url
+from bide import logs
+from bide.client import aio, config
+from bide.client.url import resolve_prefix, resolve_url
 from bide.errors import UsageError
-from bide.ids import check_name
-from bide.keys import SCHEMA, keys_of
 from bide.logs import Log
-from bide.ops.registry import MOST_DOING, About
+from bide.model.durations import Duration, to_us
+from bide.model.ids import check_name
+from bide.model.payload.signing import VARIABLE, Keyring
+from bide.protocol.commands.queues import MOST_DOING, About
+from bide.protocol.keys import SCHEMA, keys_of
+from bide.protocol.scripts import SERVER_CLOCK
 from bide.queue import AsyncQueue, Queue
-from bide.script import SERVER_CLOCK
-from bide.task import Served
+from bide.queue.binding import Permit
+from bide.tasks.task import Served
 from bide.version import VERSION
-from bide.worker import cancels, eventloop, idleness, title
-from bide.worker.begin import begin_with
-from bide.worker.executors import Executor, check_limits
-from bide.worker.figures import ByQueue, figures_of
-from bide.worker.given import agreed, permit_for, pickling
-from bide.worker.heartbeat import beat, say_goodbye
-from bide.worker.leases import Leases
+from bide.worker import lifespan, metrics, wakeups
+from bide.worker import loop as idleness
+from bide.worker.executors import Executor, check_limits, make_running
+from bide.worker.executors.local import Running
+from bide.worker.executors.processes import Crew
+from bide.worker.heartbeat import Leases, beat, say_goodbye
 from bide.worker.loop import Loop
-from bide.worker.making import make_running
-from bide.worker.order import OrderChoice, make_order
-from bide.worker.processes.crew import Crew
-from bide.worker.running import Running
-from bide.worker.sight import queues_of, warn
-from bide.worker.station import Station
+from bide.worker.metrics import ByQueue, figures_of
+from bide.worker.queue_state import OrderChoice, Station, make_order
+from bide.worker.startup import begin_with, queues_of, warn
+
+
+def agreed(what: str, given: str | None, queues: Sequence[Queue | AsyncQueue | str]) -> str | None:
+    """What was given, else what the queues that are objects have in common.
+
+    Raises:
+        UsageError: they differ, so one worker cannot serve them all.
+    """
+    found = {getattr(queue, what) for queue in queues if not isinstance(queue, str)}
+    if given is not None or not found:
+        return given
+    if len(found) > 1:
+        raise UsageError(
+            f"The queues differ in their {what}, and a worker serves one server and prefix; "
+            "start a worker for each."
+        )
+    value: str = found.pop()
+    return value
+
+
+def permit_for(url: str | None, queues: Sequence[Queue | AsyncQueue | str]) -> Permit:
+    """Whether a test lets a worker use its server: its own, or that of queues that are objects."""
+    permits = [queue._permit for queue in queues if not isinstance(queue, str)]
+    asked = [permit for permit in permits if not permit.is_given]
+    return Permit(url) if url is not None or not permits else (asked or permits)[0]
+
+
+def pickling(
+    queues: Sequence[Queue | AsyncQueue | str], allow: bool, keyring: Keyring | None
+) -> set[str]:
+    """The names of those whose pickled arguments are read: all, or those that chose pickle.
+
+    Raises:
+        UsageError: there are such, and no key could tell who has made them.
+    """
+    found = {
+        queue if isinstance(queue, str) else queue.name
+        for queue in queues
+        if allow or (not isinstance(queue, str) and queue.serializer == "pickle")
+    }
+    if found and keyring is None:
+        raise UsageError(
+            "Pickles are read only with a signing key, or whoever can write to the server could "
+            f"run any code here; set ${VARIABLE}, or serve no queue that pickles."
+        )
+    return found
+
 
 log = Log("bide.worker")
 
@@ -187,14 +233,14 @@ class Worker:
                 which `await worker.run()` works.
             TooOld: one of the queues was laid out by a newer bide.
         """
-        eventloop.check_none_runs()
+        lifespan.check_none_runs()
         # What is imported by now lives as long as the process: the collector, which would stop all
         # jobs for some 20 ms to look at it again, need not.
         gc.collect()
         gc.freeze()
         self._has_process = threading.current_thread() is threading.main_thread()
         try:
-            return eventloop.run(self._run_beside(burst, beside))
+            return lifespan.run(self._run_beside(burst, beside))
         finally:
             self._has_process = False
             gc.unfreeze()
@@ -220,7 +266,7 @@ class Worker:
         keys, allow = self._keys, self._allow_eviction
         begin = begin_with(client, self._global_keys, keys, allow, self._keyring, waits=not burst)
         try:
-            with signals.heard(self._signalled):
+            with lifespan.heard(self._signalled):
                 if not await self._unless_stopped(begin):
                     return 0
                 await warn(client, self._global_keys, self._modules, self.queues)
@@ -285,11 +331,11 @@ class Worker:
                 over,
             )
         )
-        duties = [asyncio.create_task(cancels.hear(client, channels, hear))]
+        duties = [asyncio.create_task(wakeups.hear(client, channels, hear))]
         if self._max_idle is not None:
             duties.append(asyncio.create_task(idleness.watch(running, self._max_idle, loop.stop)))
         if self._has_process:
-            duties.append(asyncio.create_task(title.keep(self.queues, running.doing)))
+            duties.append(asyncio.create_task(metrics.keep(self.queues, running.doing)))
         names = ", ".join(self.queues)
         log.info("worker %s serves %s, %d at once", self.name, names, self.concurrency)
         try:

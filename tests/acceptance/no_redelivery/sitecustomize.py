@@ -7,7 +7,7 @@ them says so in the file `$CUT_LOG`; one that does not find them ends at once.
 import os
 from pathlib import Path
 
-from bide import script
+from bide.protocol import scripts
 
 CUTS = {
     "include/reclaim.lua": """  for i = 1, #expired do
@@ -21,7 +21,7 @@ CUTS = {
     "claim.lua": " elseif now < calm_until then by(calm_until) else more = true",
 }
 
-_whole = script._read
+_whole = scripts._read
 
 
 def _cut(path: str) -> str:
@@ -36,4 +36,4 @@ def _cut(path: str) -> str:
     return text
 
 
-script._read = _cut  # type: ignore[assignment]
+scripts._read = _cut  # type: ignore[assignment]

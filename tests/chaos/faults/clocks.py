@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from bide.config import override
-from bide.keys import keys_of
-from bide.script import TEST_CLOCK
+from bide.client.config import override
+from bide.protocol.keys import keys_of
+from bide.protocol.scripts import TEST_CLOCK
 from tests.chaos.fault import Fault, Role
 from tests.chaos.faults.workers import Killed
 from tests.chaos.jobs import QUEUE

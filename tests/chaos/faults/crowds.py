@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from bide import Retention, Retry
-from bide.keys import keys_of
+from bide.protocol.keys import keys_of
 from tests.chaos.books import Books
 from tests.chaos.fault import AUTO, PROCESS, Fault, Role
 from tests.chaos.jobs import QUEUE

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 
-from bide.dialogue import PATIENCE
-from bide.keys import keys_of
+from bide.client.execute import PATIENCE
+from bide.protocol.keys import keys_of
 from tests.chaos.books import Books
 from tests.chaos.fault import AUTO, PROCESS, Fault
 from tests.chaos.faults.servers import told_to_repeat

@@ -52,7 +52,7 @@ def database() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def here(one_url: str) -> Iterator[str]:
     """All queues are on the tests' server."""
-    from bide import config
+    from bide.client import config
 
     with config.override(url=one_url):
         yield one_url

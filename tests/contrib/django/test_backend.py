@@ -18,7 +18,7 @@ from django.utils import timezone
 from bide import Queue, UsageError, Worker
 from bide.contrib.django import Backend, Connections, on_commit
 from bide.contrib.django.backend import _priority
-from bide.queue.homes import Home, known_homes
+from bide.queue.binding import Home, known_homes
 from tests.contrib.django import jobs
 
 exceptions: Any = importlib.import_module(f"{jobs.package}.exceptions")
@@ -199,7 +199,7 @@ def test_a_thread_lets_go_of_its_connection() -> None:
 
 
 def test_tasks_of_queues_have_it_by_a_middleware(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bide import middleware
+    from bide.tasks import middleware
 
     monkeypatch.setattr(middleware, "_used", [Connections()])
     jobs.plain.enqueue(jobs.rows)

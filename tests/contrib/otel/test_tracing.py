@@ -17,23 +17,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from bide import (
-    AsyncQueue,
-    DelayQueue,
-    Fail,
-    Queue,
-    Snooze,
-    Worker,
-    current_job,
-    middleware,
-    testing,
-)
-from bide.contrib.otel import Tracing
-from bide.contrib.otel.attributes import of_run
-from bide.current import CurrentJob
+from bide import AsyncQueue, DelayQueue, Fail, Queue, Snooze, Worker, current_job, testing
+from bide.contrib.otel import Tracing, of_run
 from bide.errors import ServerUnavailable
-from bide.job import Claimed
-from bide.ops.produce import Prepared
+from bide.model.context import CurrentJob
+from bide.model.job import Claimed
+from bide.protocol.commands.enqueue import Prepared
+from bide.tasks import middleware
 
 seen: list[Any] = []
 
@@ -135,7 +125,7 @@ def test_a_run_links_to_its_enqueue_and_is_a_trace_of_its_own(
         "messaging.destination.name": "orders",
         "messaging.operation.name": "enqueue",
         "messaging.operation.type": "send",
-        "bide.task": f"{__name__}:{task.__name__}",
+        "bide.tasks.task": f"{__name__}:{task.__name__}",
     }
     said = dict(run.attributes or {})
     assert said["messaging.message.id"] == job.id
@@ -238,7 +228,7 @@ def test_an_error_is_on_the_span_and_reaches_the_worker(traced: Traced, queue: Q
     work(queue)
     (run,) = traced.spans(SpanKind.CONSUMER)
     assert run.status.status_code is StatusCode.ERROR
-    assert (run.attributes or {})["error.type"] == "bide.outcomes.Fail"
+    assert (run.attributes or {})["error.type"] == "bide.model.context.Fail"
     assert [event.name for event in run.events] == ["exception"]
     job.refresh()
     assert job.status == "failed"

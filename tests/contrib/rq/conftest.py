@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from bide.contrib.rq import DelayQueue, mover
+from bide.contrib.rq import DelayQueue, timer
 from tests.contrib.rq.rqs import like_rq
 
 Make = Callable[..., DelayQueue]
@@ -16,7 +16,7 @@ Make = Callable[..., DelayQueue]
 @pytest.fixture
 def no_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Timer does not look by itself: what it moves in time, it has heard of."""
-    monkeypatch.setattr(mover, "LONGEST_SLEEP", 3600.0)
+    monkeypatch.setattr(timer, "LONGEST_SLEEP", 3600.0)
 
 
 @pytest.fixture

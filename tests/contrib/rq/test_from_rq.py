@@ -15,7 +15,7 @@ import rq
 
 import bide
 from bide.contrib.rq import DelayQueue
-from bide.payload.codec import Body, decode_body
+from bide.model.payload.body import Body, decode_body
 from tests.contrib.rq import jobs
 from tests.contrib.rq.delay_rq import OldQueue
 from tests.contrib.rq.rqs import burst

@@ -9,8 +9,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from bide.contrib.rq import DelayQueue
-from bide.contrib.rq.keys import Keys
-from bide.contrib.rq.mover import Mover
+from bide.contrib.rq.scripts import Keys
+from bide.contrib.rq.timer import Mover
 from tests.contrib.rq import jobs
 from tests.contrib.rq.delay_rq import OldQueue
 from tests.contrib.rq.rqs import burst, like_rq

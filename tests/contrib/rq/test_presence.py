@@ -16,7 +16,7 @@ import pytest
 import redis
 import rq
 
-import bide.contrib.rq.presence
+import bide.contrib.rq.timer
 from bide.contrib.rq import DelayQueue, Timer
 from bide.contrib.rq_sets import look
 from bide.embedded import Server

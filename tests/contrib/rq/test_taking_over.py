@@ -14,7 +14,7 @@ import redis
 import rq
 from rq.job import Job, JobStatus
 
-import bide.contrib.rq.mover
+import bide.contrib.rq.timer
 from bide.contrib.rq import DelayQueue
 from tests.contrib.rq import jobs
 from tests.contrib.rq.delay_rq import OldQueue, old_timers

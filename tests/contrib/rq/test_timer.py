@@ -17,7 +17,7 @@ import rq
 from rq.job import Job
 from rq.utils import utcformat
 
-import bide.contrib.rq.mover
+import bide.contrib.rq.timer
 from bide.contrib.rq import DelayQueue, Timer
 from bide.contrib.rq.scripts import load
 from bide.embedded import Server

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from bide.worker.processes import crew, slot
+from bide.worker.executors import processes
+from bide.worker.processes import pool
 from tests.integration.processes.conftest import (
     executor,
     shared,
@@ -23,7 +24,7 @@ GRACE = 0.3
 def _with_grace(seconds: float) -> Iterator[None]:
     """Seconds between an exception in a job and the end of its process."""
     with pytest.MonkeyPatch.context() as patch:
-        modules: Any = (crew, slot)
+        modules: Any = (processes, pool)
         for module in modules:
             patch.setattr(module, "GRACE", seconds)
         yield

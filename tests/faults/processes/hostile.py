@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 
 from bide import JobCancelled, JobTimeout, current_job
-from bide.current import CurrentJob
+from bide.model.context import CurrentJob
 from tests.integration.processes.tasks import gate, note, wait_for
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from bide import State
 from bide.errors import BideError
-from bide.worker.processes import house as house_module
-from bide.worker.processes import slot as slot_module
+from bide.worker.processes import pool as house_module
+from bide.worker.processes import pool as slot_module
 from tests.faults.processes import hostile
 from tests.faults.processes.test_killed import house
 from tests.integration.processes import tasks

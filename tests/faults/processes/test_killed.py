@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bide import Job, JobFailed, State
-from bide.worker.processes import kin
+from bide.worker.processes import linux
 from tests.faults.look import end_leases
 from tests.faults.processes import hostile
 from tests.integration.processes import tasks
@@ -121,7 +121,7 @@ def taken_by_nobody(stand: Stand, worker: Any) -> tuple[Job[Any], int, int]:
     eventually(lambda: not worker._running._looking)
     for pid in (one, two):
         os.kill(pid, signal.SIGSTOP)
-    eventually(lambda: kin.is_idle(one) and kin.is_idle(two))
+    eventually(lambda: linux.is_idle(one) and linux.is_idle(two))
     job = stand.queue.enqueue(hostile.ran)
     eventually(house(worker).take_back)
     return job, one, two
@@ -200,7 +200,7 @@ def spares(worker: Any, but: int = 0) -> list[int]:
     def found() -> list[int]:
         with open(f"/proc/{nursery}/task/{nursery}/children") as file:
             there = {int(pid) for pid in file.read().split()} - {but}
-        return sorted(pid for pid in there - {*children(worker)} if not kin.is_idle(pid))
+        return sorted(pid for pid in there - {*children(worker)} if not linux.is_idle(pid))
 
     eventually(lambda: len(found()) == wanted)
     return found()

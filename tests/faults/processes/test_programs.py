@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bide import State
-from bide.worker.processes import kin
+from bide.worker.processes import linux
 from tests.faults.processes import hostile
 from tests.integration.processes import tasks
 from tests.integration.processes.stand import PROCESS, ROOT, Stand, program
@@ -44,9 +44,9 @@ def start(stand: Stand, tmp_path: Path) -> Iterator[Start]:
 
 def family(worker: subprocess.Popen[bytes]) -> list[int]:
     """What a worker has started, directly or not."""
-    mark = f"{kin.MARK}={worker.pid}-".encode()
+    mark = f"{linux.MARK}={worker.pid}-".encode()
     found = []
-    for pid in kin._all():
+    for pid in linux._all():
         with suppress(OSError):
             if mark in Path(f"/proc/{pid}/environ").read_bytes():
                 found.append(pid)
@@ -81,14 +81,14 @@ def test_a_worker_that_is_killed_while_its_nursery_stands_still(stand: Stand, st
     (begun,) = stand.wait("begun")
     nursery = _parent(begun.pid)
     os.kill(nursery, signal.SIGSTOP)
-    eventually(lambda: kin.is_idle(nursery))
+    eventually(lambda: linux.is_idle(nursery))
     worker.kill()
     worker.wait()
     eventually(lambda: not family(worker))
 
 
 def _parent(pid: int) -> int:
-    stat = kin._stat(pid)
+    stat = linux._stat(pid)
     assert stat is not None
     return stat[1]
 

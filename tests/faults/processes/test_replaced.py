@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from bide import State
-from bide.worker.processes import control, wire
-from bide.worker.processes.crew import LOOK_EVERY
+from bide.worker.executors.processes import LOOK_EVERY
+from bide.worker.processes import ipc, pool
 from tests.faults.processes import hostile
 from tests.faults.processes.test_killed import children, house, spares
 from tests.integration.processes.stand import PROCESS, Stand
@@ -81,11 +81,11 @@ def test_a_nursery_that_cannot_be_told_what_it_needs_is_tried_again(
         tries.append(message)
         if len(tries) <= 2:
             raise OSError(errno.EMFILE, "no descriptor for a large message")
-        wire.send(line, message)
+        ipc.send(line, message)
 
     with stand.at_work() as worker:
         children(worker)
-        monkeypatch.setattr(control, "send", fail)
+        monkeypatch.setattr(pool, "send", fail)
         os.kill(house(worker)._nursery.pid, signal.SIGKILL)
         eventually(lambda: len(tries) > 2)
         assert stand.queue.enqueue(hostile.ran).wait(60) == "ran"

@@ -10,7 +10,7 @@ import pytest
 
 from bide import Queue
 from bide.embedded import Server
-from bide.worker import eventloop
+from bide.worker import lifespan
 from tests.conftest import BINARIES
 from tests.faults.eventually import eventually
 from tests.integration.processes import tasks
@@ -56,7 +56,7 @@ def stand(
     notes.touch()
     monkeypatch.setenv(tasks.NOTES, str(notes))
     monkeypatch.delenv("BIDE_NURSERY", raising=False)
-    eventloop.new_event_loop().close()  # uvloop has two descriptors for all of its loops
+    lifespan.new_event_loop().close()  # uvloop has two descriptors for all of its loops
     gc.collect()  # what tests before have left, which would be closed in the middle of this one
     before = descriptors()
     with Stand(Queue("work", url=one_url), notes, executor) as stand:

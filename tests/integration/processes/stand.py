@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Self
 import pytest
 
 from bide import Queue, Worker
-from bide.worker.processes import kin
+from bide.worker.processes import linux
 from tests.faults.eventually import PATIENCE
 from tests.integration.processes import tasks
 from tests.integration.workers import eventually, listeners
@@ -105,7 +105,7 @@ class Shared(Stand):
         self._working = at_work(self.worker(), [self.queue])
         self.working = self._working.__enter__()
         house: Any = self.working._running._house  # type: ignore[union-attr]
-        self._mark = f"{kin.MARK}={house._mark}".encode()
+        self._mark = f"{linux.MARK}={house._mark}".encode()
         SHARED.add(self._mark)
         count = len(house.slots) * (2 if self.executor == "fork" else 1)
         eventually(lambda: len(forked_by(house._nursery.pid)) == count)
@@ -182,9 +182,9 @@ def marks() -> set[bytes]:
 
 def marked() -> dict[bytes, bytes]:
     """What those processes are called, and the mark of each."""
-    mark = f"{kin.MARK}={os.getpid()}-".encode()
+    mark = f"{linux.MARK}={os.getpid()}-".encode()
     found: dict[bytes, bytes] = {}
-    for pid in kin._all():
+    for pid in linux._all():
         with suppress(OSError):
             proc = Path(f"/proc/{pid}")
             environ = (proc / "environ").read_bytes().split(b"\0")

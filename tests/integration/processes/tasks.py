@@ -26,11 +26,11 @@ from uuid import UUID
 
 import bide
 from bide import Fail, Queue, Retry, RetryLater, Snooze, current_job
-from bide.current import CurrentJob
-from bide.ids import new_id
-from bide.middleware import Middleware, use
-from bide.resource import Resource, resource
-from bide.worker.processes.kin import MARK
+from bide.model.context import CurrentJob
+from bide.model.ids import new_id
+from bide.tasks.middleware import Middleware, use
+from bide.tasks.resources import Resource, resource
+from bide.worker.processes.linux import MARK
 from tests.faults.eventually import PATIENCE
 
 NOTES = "BIDE_TEST_NOTES"

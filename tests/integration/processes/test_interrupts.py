@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from bide.errors import JobCancelled, JobTimeout
-from bide.job import Claimed
-from bide.task import Served
-from bide.worker.processes.child import Child
-from bide.worker.processes.interrupts import ASKED, Interrupts
-from bide.worker.processes.table import Row, Table
-from bide.worker.processes.wire import pair
-from bide.worker.run import Run
+from bide.model.job import Claimed
+from bide.tasks.task import Served
+from bide.worker.processes.child import ASKED, Child, Interrupts
+from bide.worker.processes.ipc import pair
+from bide.worker.processes.job_table import Row, Table
+from bide.worker.run.running_job import Run
 from tests.integration.processes.test_lines import SETTING
 
 

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from bide.worker.processes.control import Control
-from bide.worker.processes.house import House
-from bide.worker.processes.wire import Born, News, Said, Setting, encode, send
+from bide.worker.processes.ipc import Born, News, Said, Setting, encode, send
+from bide.worker.processes.pool import Control, House
 
 SETTING = Setting("process", "w1", [], [], [], None, None, "bide", None, None, None, None)
 MANY = 2000
@@ -21,7 +20,7 @@ MANY = 2000
 PROGRAM = f"""#!{sys.executable}
 # Stands for a nursery that is slow at its imports, and then makes what it is told to.
 import os, socket, sys, time
-from bide.worker.processes.wire import Born, Reader, decode_spawn, encode, send
+from bide.worker.processes.ipc import Born, Reader, decode_spawn, encode, send
 line = socket.socket(fileno=int(sys.argv[-4]))
 reader = Reader(line)
 reader.read()

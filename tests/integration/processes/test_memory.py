@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 LARGE = """
-from bide.worker.processes.memory import use_large_pages
+from bide.worker.processes.linux import use_large_pages
 
 held = [bytes([i % 251]) * 1000 for i in range(20_000)]
 use_large_pages()

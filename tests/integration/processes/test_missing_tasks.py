@@ -6,7 +6,8 @@ import pytest
 import redis
 
 from bide import State
-from bide.worker import heartbeat, judging
+from bide.worker import heartbeat
+from bide.worker.run import outcome
 from tests.integration.missing import age, unserved
 from tests.integration.processes import tasks
 from tests.integration.processes.stand import HOSTILE, Stand
@@ -34,7 +35,7 @@ def test_what_nobody_serves_in_all_that_time_has_failed(stand: Stand) -> None:
     with redis.Redis.from_url(stand.queue.url) as raw:
         stand.burst()
         assert job.refresh().status is State.DELAYED
-        age(raw, stand.queue, job.id, judging.PATIENCE + 1)
+        age(raw, stand.queue, job.id, outcome.PATIENCE + 1)
     job.promote()
     stand.burst()
     assert (job.refresh().status, job.attempt) == (State.FAILED, 1)

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from bide import JobFailed, Queue, State
-from bide.naming import task_name
+from bide.tasks.registry import task_name
 from tests.integration.processes import tasks
 from tests.integration.processes.stand import PROCESS, Shared, Stand
 

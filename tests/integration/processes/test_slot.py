@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from bide.worker.processes.slot import Slot
-from bide.worker.processes.table import Table
+from bide.worker.processes.job_table import Table
+from bide.worker.processes.pool import Slot
 
 
 @pytest.fixture

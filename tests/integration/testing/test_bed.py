@@ -14,7 +14,8 @@ import pytest
 import redis
 
 import bide
-from bide import Queue, State, UsageError, Worker, config, testing
+from bide import Queue, State, UsageError, Worker, testing
+from bide.client import config
 from bide.testing import TestBed
 from tests.integration.testing import shop
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import bide
-from bide import JobFailed, JobNotFinished, State, UsageError, config
+from bide import JobFailed, JobNotFinished, State, UsageError
+from bide.client import config
 from bide.testing import TestBed, eager
 from tests.integration.testing import shop
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import bide
-from bide.middleware import used
-from bide.resource import resources
-from bide.task import defaults_of
+from bide.tasks.middleware import used
+from bide.tasks.resources import resources
+from bide.tasks.task import defaults_of
 from bide.testing import isolated_registry
 from tests.integration.testing import shop
 

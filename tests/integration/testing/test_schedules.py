@@ -10,8 +10,8 @@ import pytest
 
 import bide
 from bide import ScheduleNotFound, State, UsageError
+from bide.model.schedule import Missed
 from bide.queue.schedules import declared
-from bide.schedule import Missed
 from bide.testing import TestBed, isolated_registry
 from tests.integration.testing import shop
 

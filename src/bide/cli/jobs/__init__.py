@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import click
 
-from bide.cli.group import Group
 from bide.cli.jobs.change import VERBS
-from bide.cli.jobs.ls import ls
-from bide.cli.jobs.show import show
-from bide.cli.options import server_options
+from bide.cli.jobs.show import ls, show
+from bide.cli.options import Group, server_options
 
 
 @click.group(cls=Group)

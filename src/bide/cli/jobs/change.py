@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
-from bide.cli.ask import confirmed
 from bide.cli.jobs.find import (
     MOST,
     PAGE,
@@ -27,18 +26,18 @@ from bide.cli.jobs.find import (
     read_ids,
     scan,
 )
-from bide.cli.jobs.look import Seen
-from bide.cli.jobs.ls import print_jobs
+from bide.cli.jobs.show import print_jobs
 from bide.cli.options import json_option, read_at, server_options
-from bide.cli.screen import aside, bar, count, echo, echo_json
-from bide.cli.site import Site
+from bide.cli.screen import aside, bar, confirmed, count, echo, echo_json
 from bide.errors import UsageError
-from bide.ids import short_id
 from bide.logs import printable
-from bide.ops.produce import when
+from bide.model.ids import short_id
+from bide.model.job import State
+from bide.protocol.commands.enqueue import when
 from bide.queue import Queue
-from bide.queue.view import not_found
-from bide.states import State
+from bide.queue.job_view import not_found
+from bide.views.job import Seen
+from bide.views.site import Site
 
 F = TypeVar("F", bound=Callable[..., Any])
 Act = Callable[[Queue, Sequence[str]], list[str]]

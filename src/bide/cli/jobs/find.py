@@ -16,23 +16,23 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from bide.cli.jobs.look import Seen, error_line
 from bide.cli.options import queues_option, read_at
 from bide.cli.screen import aside
-from bide.cli.site import Site
-from bide.clock import at_to_us, to_us
 from bide.errors import UsageError
-from bide.ids import check_name, short_id
-from bide.keys import keys_of
-from bide.ops import inspect
-from bide.states import State
+from bide.model.durations import at_to_us, to_us
+from bide.model.ids import check_name, short_id
+from bide.model.job import State
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.keys import keys_of
+from bide.views.job import Seen, error_line
+from bide.views.site import Site
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 MOST: Final = 1_000_000_000
 """More jobs than any server holds: what `--limit` and `--start` may be."""
 
-PAGE: Final = inspect.MAX_PAGE
+PAGE: Final = job_commands.MAX_PAGE
 OVERLAP: Final = 100
 
 ORDER: Final = (
@@ -178,7 +178,7 @@ def pages(
         for queue in queues:
             keys, start, seen = keys_of(queue, site.prefix), 0, set[str]()
             while True:
-                ids = site.client.run(inspect.listing(keys, state, start, PAGE))
+                ids = site.client.run(job_commands.listing(keys, state, start, PAGE))
                 fresh = [id for id in ids if id not in seen]
                 seen.update(fresh)
                 tick(len(fresh))
@@ -193,7 +193,7 @@ def look_up(site: Site, queue: str, ids: Sequence[str]) -> Iterator[Seen | None]
     """Jobs of one queue by id, a round trip for each page; None for one that is not there."""
     keys = keys_of(queue, site.prefix)
     for i in range(0, len(ids), PAGE):
-        commands = inspect.fetch_many(keys, ids[i : i + PAGE])
+        commands = job_commands.fetch_many(keys, ids[i : i + PAGE])
         for chunk in site.client.run_many(commands):
             for snapshot in chunk:
                 yield None if snapshot is None else Seen(queue, snapshot)

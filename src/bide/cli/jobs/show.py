@@ -4,42 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from itertools import islice
 from typing import Any, Final
 
 import click
 
-from bide.cli.jobs.find import locate, read_ids
-from bide.cli.jobs.look import (
-    Seen,
-    error_line,
-    full,
-    given_description,
-    state_cell,
-    why_report,
-)
+from bide.cli.jobs.find import MOST, filter_options, locate, read_filter, read_ids, scan
 from bide.cli.options import json_option, queues_option, server_options
 from bide.cli.screen import (
     Cell,
+    Column,
+    aside,
+    bar,
+    count,
     echo,
     echo_json,
     facts,
-    moment_exactly,
-    relative,
+    remark,
     shortened,
+    state_cell,
+    table,
 )
-from bide.cli.site import Site
-from bide.clock import describe, from_us
-from bide.config import signing_keys
+from bide.client.config import signing_keys
 from bide.errors import PayloadError
-from bide.folding import describe_folding
-from bide.ids import short_id
-from bide.keys import keys_of
-from bide.notes import Attempt
-from bide.payload.gathered import calls_in, is_gathered
-from bide.payload.signing import Kind, Seal, Verdict
-from bide.queue.view import call, not_found, written
-from bide.states import State
-from bide.why import Read, Reason, why
+from bide.model.dedup import describe_folding
+from bide.model.durations import describe, from_us
+from bide.model.history import Attempt
+from bide.model.ids import short_id
+from bide.model.job import State
+from bide.model.payload.batched import calls_in, is_gathered
+from bide.model.payload.signing import Kind, Seal, Verdict
+from bide.protocol.keys import keys_of
+from bide.queue.explain import Read, Reason, why
+from bide.queue.job_view import call, not_found, written
+from bide.views.job import Seen, brief, error_line, full, given_description, when, why_report
+from bide.views.site import Site
+from bide.views.times import moment_exactly, relative
 
 
 @click.command()
@@ -259,3 +259,84 @@ def _at(at: datetime, now: datetime) -> str:
 
 def _ago(at: datetime, now: datetime) -> str:
     return relative((at - now).total_seconds())
+
+
+@click.command()
+@filter_options
+@click.option(
+    "-n",
+    "--limit",
+    metavar="N",
+    type=click.IntRange(1, MOST),
+    default=50,
+    help="So many at most.  [default: 50]",
+)
+@click.option(
+    "--start", metavar="N", type=click.IntRange(0, MOST), default=0, help="Pass over so many."
+)
+@click.option("--ids", "only_ids", is_flag=True, help="Print ids only, for `bide jobs ... -`.")
+@server_options
+@json_option
+def ls(
+    queues: tuple[str, ...],
+    states: tuple[str, ...],
+    task: str | None,
+    error: str | None,
+    older_than: str | None,
+    due_before: str | None,
+    limit: int,
+    start: int,
+    only_ids: bool,
+    url: str | None,
+    prefix: str | None,
+    as_json: bool,
+) -> None:
+    """List jobs, of all queues and states unless told otherwise.
+
+    Those that run come first, then those that wait or are delayed, by priority and due time, then
+    those that have ended, newest first.
+    """
+    wanted = read_filter(states, task, error, older_than, due_before)
+    site = Site(url, prefix)
+    names = site.known(queues)
+    with bar("looking") as tick:
+        found = list(islice(scan(site, names, wanted, tick), start, start + limit + 1))
+    more, found = len(found) > limit, found[:limit]
+    if as_json:
+        echo_json({"jobs": [brief(seen) for seen in found], "more": more})
+        return
+    if only_ids:
+        for seen in found:
+            echo(seen.id)
+    elif found:
+        print_jobs(found, len(names) > 1)
+    else:
+        aside("No job fits." if names else "No queue has been used yet.")
+    if more:
+        aside(f"There are more than these {count(limit, 'job')}; see --limit and --start.")
+
+
+def print_jobs(jobs: list[Seen], with_queue: bool) -> None:
+    """Jobs as a table."""
+    columns = [
+        Column("id"),
+        *([Column("queue", cut="end")] if with_queue else []),
+        Column("state"),
+        Column("when", right=True),
+        Column("task", cut="start"),
+        Column("", cut="end"),
+    ]
+    table(
+        columns,
+        [
+            [
+                short_id(seen.id),
+                *([seen.queue] if with_queue else []),
+                state_cell(seen.state),
+                when(seen),
+                seen.snapshot.task,
+                remark(seen),
+            ]
+            for seen in jobs
+        ],
+    )

@@ -10,16 +10,13 @@ from typing import Any, Final
 from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
 
-from bide.contrib.django.commit import at_commit
-from bide.contrib.django.results import new_result, part_of, stored_result
-from bide.contrib.django.running import known, serve
+from bide.contrib.django.running import at_commit, known, new_result, part_of, serve, stored_result
 from bide.errors import BideError, JobNotFound, UsageError
-from bide.ids import new_id
-from bide.options import Options
+from bide.model.ids import new_id
+from bide.model.options import Options
 from bide.queue import Queue
-from bide.queue.homes import Home, note_home
-from bide.queue.place import Permit
-from bide.task import check_options
+from bide.queue.binding import Home, Permit, note_home
+from bide.tasks.task import check_options
 
 
 def _package() -> str:

@@ -1,18 +1,225 @@
-"""How a worker runs a task of `django.tasks`: with its context, its signals, fresh connections."""
+"""How a worker runs a task of `django.tasks`: with its context, its signals, fresh connections.
+
+Django closes a connection that is too old, or broken, when a request begins and ends. A job is no
+request: without this, a thread of a worker would hold one that the database has long closed.
+
+A connection that is in a transaction before the job starts is left alone. A test has begun the
+transaction and runs the job in it, and closing the connection would break the transaction.
+
+Which package a task is of, Django's own or `django-tasks`, the task itself tells.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import importlib
 import inspect
-from collections.abc import Callable
-from typing import Any, Final
+import traceback
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
+from typing import Any, Final, Generic, ParamSpec
 
-from bide.contrib.django.connections import fresh_connections
-from bide.contrib.django.results import part_of, running_result
-from bide.current import CurrentJob, current_job
-from bide.naming import task_name
-from bide.payload.hints import resolved
-from bide.task import register
+import msgspec
+from asgiref.sync import sync_to_async
+from django.db import connections, transaction
+from django.utils import timezone
+
+from bide.errors import UsageError
+from bide.model.context import CurrentJob, current_job
+from bide.model.job import State
+from bide.model.payload.convert import resolved
+from bide.model.payload.serializers import simplify
+from bide.queue import Job, Queue
+from bide.queue.task import BlockingCall
+from bide.tasks.middleware import Around, Middleware
+from bide.tasks.registry import task_name
+from bide.tasks.task import register
+
+
+class Connections(Middleware):
+    """Around each run, lets go of database connections as Django does around a request.
+
+    Tasks of `django.tasks` have it already; it is for those of `@queue.task`.
+    """
+
+    def running(self, job: CurrentJob) -> Around:
+        """On the event loop, by the thread in which Django's asynchronous calls run."""
+        around: Around = fresh_connections()
+        return around
+
+
+def fresh_connections() -> Any:
+    """A context, plain in a thread and async on an event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _in_thread()
+    return _on_loop()
+
+
+@contextmanager
+def _in_thread() -> Iterator[None]:
+    left = _close_old()
+    try:
+        yield
+    finally:
+        _close_old(left)
+
+
+@asynccontextmanager
+async def _on_loop() -> AsyncIterator[None]:
+    left = await sync_to_async(_close_old)()
+    try:
+        yield
+    finally:
+        await sync_to_async(_close_old)(left)
+
+
+def _close_old(but: Collection[str] | None = None) -> list[str]:
+    """Close connections as `close_old_connections` of Django does.
+
+    Args:
+        but: the aliases of the connections to leave alone if they are in a transaction; by default
+            any that is in one.
+
+    Returns:
+        The aliases of those that were left alone.
+    """
+    left = []
+    for connection in connections.all(initialized_only=True):
+        if connection.in_atomic_block and (but is None or connection.alias in but):
+            left.append(connection.alias)
+        else:
+            connection.close_if_unusable_or_obsolete()
+    return left
+
+
+STATUS: Final = {
+    State.ACTIVE: "RUNNING",
+    State.COMPLETED: "SUCCESSFUL",
+    State.FAILED: "FAILED",
+    State.CANCELLED: "FAILED",
+}
+"""What else there is waits, and is ready to be run when its time comes."""
+
+
+def part_of(task: Any, part: str) -> Any:
+    """A module of the package that a task is of."""
+    package = type(task).__module__.rpartition(".")[0]
+    return importlib.import_module(f"{package}.{part}")
+
+
+def result_id(queue: str, job_id: str) -> str:
+    """What a result is called: where it is, and its job's id."""
+    return f"{queue}:{job_id}"
+
+
+def new_result(task: Any, job_id: str, args: Any, kwargs: Any) -> Any:
+    """The result of a job that is about to be enqueued."""
+    return _make(task, job_id, "READY", list(args), dict(kwargs), enqueued_at=timezone.now())
+
+
+def running_result(
+    task: Any,
+    job: CurrentJob,
+    args: Any = (),
+    kwargs: Any = None,
+    status: str = "RUNNING",
+    value: Any = None,
+) -> Any:
+    """The result of the job that runs now, or, with a status, of one that has just ended."""
+    task = _in_queue(task, job.queue)
+    workers = [job.worker] * max(1, job.attempt)
+    now = timezone.now()
+    times = {"started_at": now, "last_attempted_at": now}
+    errors = []
+    if status != "RUNNING":
+        times["finished_at"] = now
+    if isinstance(value, BaseException):
+        text = "".join(traceback.format_exception(value))
+        kind = type(value)
+        errors.append(_error(task, f"{kind.__module__}.{kind.__qualname__}", text))
+        value = None
+    # Arguments have become what annotations say; a result shows them as they travelled.
+    args, kwargs = msgspec.to_builtins((list(args), dict(kwargs or {})), enc_hook=simplify)
+    return _make(task, job.id, status, args, kwargs, value, workers=workers, errors=errors, **times)
+
+
+def _in_queue(task: Any, queue: str) -> Any:
+    """The task as `using` made it; as it was declared, in a queue that is none of its backend's."""
+    queues = task.get_backend().queues
+    return task if queues and queue not in queues else task.using(queue_name=queue)
+
+
+def stored_result(task: Any, job: Job[Any]) -> Any:
+    """The result of a job as it has been read."""
+    status = STATUS.get(job.status, "READY")
+    errors = [
+        _error(task, attempt.error.type, attempt.error.traceback)
+        for attempt in job.attempts
+        if attempt.error is not None
+    ]
+    workers = [attempt.worker for attempt in job.attempts]
+    if job.worker is not None and job.status in (State.ACTIVE, State.COMPLETED):
+        workers.append(job.worker)
+    first = job.attempts[0].started if job.attempts else job.started
+    return _make(
+        task,
+        job.id,
+        status,
+        list(job.args),
+        job.kwargs,
+        job.result if status == "SUCCESSFUL" else None,
+        workers=workers,
+        errors=errors,
+        started_at=_local(first),
+        last_attempted_at=_local(job.started),
+        finished_at=_local(job.finished),
+    )
+
+
+def _make(
+    task: Any,
+    job_id: str,
+    status: str,
+    args: Any,
+    kwargs: Any,
+    value: Any = None,
+    workers: Any = (),
+    errors: Any = (),
+    **times: datetime | None,
+) -> Any:
+    base = part_of(task, "base")
+    for name in ("enqueued_at", "started_at", "last_attempted_at", "finished_at"):
+        times.setdefault(name, None)
+    result = base.TaskResult(
+        task=task,
+        id=result_id(task.queue_name, job_id),
+        status=base.TaskResultStatus[status],
+        args=args,
+        kwargs=kwargs,
+        backend=task.backend,
+        errors=list(errors),
+        worker_ids=list(workers),
+        **times,
+    )
+    object.__setattr__(result, "_return_value", value)  # it is frozen, and no argument
+    return result
+
+
+def _error(task: Any, path: str, text: str) -> Any:
+    path = path if "." in path else f"builtins.{path}"
+    return part_of(task, "base").TaskError(exception_class_path=path, traceback=text)
+
+
+def _local(at: datetime | None) -> datetime | None:
+    """As Django's settings want moments: aware, or naive and local."""
+    from django.conf import settings
+
+    return at if at is None or settings.USE_TZ else timezone.make_naive(at)
+
 
 known: Final[dict[str, Any]] = {}
 """Name -> task, of those that this process has; no other is looked for, whatever a job names."""
@@ -86,4 +293,88 @@ def _without_context(function: Callable[..., Any]) -> inspect.Signature:
     return signature.replace(
         parameters=[p.replace(annotation=hints.get(p.name, p.empty)) for p in parameters],
         return_annotation=signature.empty,
+    )
+
+
+P = ParamSpec("P")
+
+
+class OnCommit(Generic[P]):
+    """A task whose jobs are enqueued at the commit."""
+
+    def __init__(self, call: BlockingCall[P, Any], using: str | None) -> None:
+        self._call = call
+        self._using = using
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> str:
+        """Check and encode a job now; send it at the commit, or now where no transaction is.
+
+        A delay counts from then.
+
+        Returns:
+            The job's id, under which it can be found once it is there.
+
+        Raises:
+            PayloadError: an argument cannot be stored, or is not what the task takes.
+            UsageError: an option cannot be meant.
+        """
+        prepared = self._call.prepare(*args, **kwargs)
+        at_commit(lambda: self._call.queue.enqueue_many([prepared]), self._using)
+        return prepared.id
+
+
+def on_commit(call: BlockingCall[P, Any], *, using: str | None = None) -> OnCommit[P]:
+    """A task, or one with options, whose jobs are enqueued when the transaction is committed.
+
+    `on_commit(remind.later("3d")).enqueue(order.id)`
+
+    Args:
+        call: a task of a `bide.Queue`.
+        using: which database's transaction; by default the default one's.
+
+    Raises:
+        UsageError: it is no such task.
+    """
+    if not isinstance(call, BlockingCall) or not isinstance(call.queue, Queue):
+        raise UsageError(
+            f"on_commit() wants a task of a bide.Queue, such as send or send.later('5m'), not "
+            f"{call!r}."
+        )
+    return OnCommit(call, using)
+
+
+class _Send:
+    """What is sent at the commit; `hint` tells it from what others do then."""
+
+    def __init__(self, send: Callable[[], Any]) -> None:
+        self._send = send
+        self.waits = True
+
+    def __call__(self) -> None:
+        self.waits = False
+        self._send()
+
+
+def at_commit(send: Callable[[], Any], using: str | None) -> None:
+    """Call when the transaction is committed; at once where no database is set up."""
+    name = using or "default"
+    if connections[name].settings_dict["ENGINE"] == "django.db.backends.dummy":
+        send()
+    else:
+        transaction.on_commit(_Send(send), using=name)
+
+
+def hint() -> str:
+    """What a test should know of enqueues that wait for a commit; empty where none waits."""
+    waiting = sum(
+        isinstance(call, _Send) and call.waits
+        for connection in connections.all(initialized_only=True)
+        for _, call, *_ in connection.run_on_commit
+    )
+    if not waiting:
+        return ""
+    what = "1 enqueue waits" if waiting == 1 else f"{waiting} enqueues wait"
+    return (
+        f"{what} for the commit of a transaction. A TestCase never commits: make the call inside "
+        "of `with self.captureOnCommitCallbacks(execute=True):`."
     )

@@ -15,11 +15,10 @@ from rq.exceptions import DuplicateJobError
 from rq.job import Job, JobStatus
 from rq.utils import as_text
 
-from bide.clock import Duration, at_to_us, delay_to_us
-from bide.contrib.rq.keys import Keys
-from bide.contrib.rq.scripts import check_connection, run
+from bide.contrib.rq.scripts import Keys, check_connection, run
 from bide.contrib.rq_sets import DELAYED, GATE, OTHER_SETS
 from bide.errors import UsageError
+from bide.model.durations import Duration, at_to_us, delay_to_us
 
 From = Literal["in", "at"]
 """What microseconds count from: the server's now, or the epoch."""

@@ -1,36 +1,465 @@
-"""The Timer: sleeps until the next job is due, and moves it to the list that RQ's workers read."""
+"""The Timer: sleeps until the next job is due, and moves it to the list that RQ's workers read.
+
+What was put into the sorted set neither by bide nor by delay-rq stays there, as do jobs whose
+dependencies have not finished. So that such members hold up no other, each call goes on behind
+those that the call before it left. Where a pass has left more than one call reads, the next passes
+begin behind them; now and then one begins at the start again.
+
+A Timer registers as a worker of the queue `delay_gate`, and of no other. It is the only reader of
+that queue; and what counts the workers of a queue counts only those that run its jobs. The server
+forgets the record when no beat has come for some time.
+
+Each has a connection of its own, on which it is blocked. One that breaks is made again, for as
+long as the Timer works; what was lost meanwhile, a look at the server makes good.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import random
+import secrets
 import socket
+import sys
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 import redis
 import rq
 from redis.exceptions import NoPermissionError
+from rq.utils import as_text, now, utcformat
+from rq.worker import WorkerStatus
+from rq.worker_registration import clean_worker_registry
 
-from bide import signals
-from bide.connection import LONGEST_RECONNECT_PAUSE, RECONNECT_PAUSE, REPLY_TIMEOUT
-from bide.contrib.rq.connections import GONE, client_like, describe
-from bide.contrib.rq.ears import Ear, Gate, Hints
-from bide.contrib.rq.gate import open_gate
-from bide.contrib.rq.keys import Keys
-from bide.contrib.rq.mover import Mover
-from bide.contrib.rq.presence import Presence
+from bide.client.errors import translate
+from bide.client.url import GOODBYE, LONGEST_RECONNECT_PAUSE, RECONNECT_PAUSE, REPLY_TIMEOUT
 from bide.contrib.rq.queue import DelayQueue
-from bide.contrib.rq.scripts import NO_CLUSTER, check_connection
+from bide.contrib.rq.scripts import (
+    GONE,
+    HINTS,
+    NO_CLUSTER,
+    Keys,
+    check_connection,
+    client_like,
+    describe,
+    run,
+)
+from bide.contrib.rq_sets import (
+    DELAYED,
+    GATE,
+    GATE_WORKERS,
+    OTHER_SETS,
+    SETS_FIELD,
+    WORKER,
+    WORKERS,
+)
 from bide.errors import AccessDenied, BideError, ServerRefused, UsageError
 from bide.logs import Log
-from bide.refusals import translate
+from bide.model.ids import short_id
+from bide.worker import lifespan
 
 log = Log("bide.rq")
+
+_AT_ONCE: Final = 100
+"""Jobs per call of the script, so that no call is long."""
+
+
+def open_gate(client: redis.Redis, keys: Keys) -> bool:
+    """Let all jobs through that stand at the gate; the delay of each begins.
+
+    Returns:
+        Whether none stays. One does while another program uses the key of its queue's sorted set.
+
+    Raises:
+        redis.RedisError: as the client library has it; what is not through still stands there.
+    """
+    staying: list[bytes] = []
+    read = _AT_ONCE
+    while read == _AT_ONCE:
+        args = [keys.jobs, DELAYED, HINTS, GATE, len(staying), _AT_ONCE]
+        read, through, strays, stay = run(client, "open", [keys.gate], args)
+        staying += stay
+        for id in through:
+            log.debug("job %s waits for its delay from now", shown(id))
+        for id in strays:
+            log.warning("job %s is not one that waits for its delay; dropped", shown(id))
+    for key in sorted(set(staying)):
+        log.warning(
+            "%d due jobs are not moved: another program uses the key %s; delete that key",
+            staying.count(key),
+            shown(key),
+        )
+    return not staying
+
+
+def shown(id: bytes) -> str:
+    """An id, or a name, as a log can show it: another program may have written anything."""
+    return short_id(id.decode("utf-8", "backslashreplace"))
+
+
+AT_ONCE: Final = 100
+"""Members per call of the script, so that no call is long."""
+
+LONGEST_SLEEP: Final = 10.0
+"""Seconds: what a lost hint may cost, or a server's clock that is set forward."""
+
+UNANNOUNCED_SLEEP: Final = 0.1
+"""Seconds between looks while delay-rq adds jobs: it sends no hints."""
+
+UNANNOUNCED: Final = 3600.0
+"""Seconds for which that is so after the last of its jobs."""
+
+UNSAVED: Final = 60.0
+"""Seconds for which a due member may have no job: delay-rq adds the member first, by its own clock,
+and saves the job after it."""
+
+_START: Final = "-inf"
+_NAMED: Final = 3
+"""How many ids a warning names."""
+
+
+class Mover:
+    """One queue of a Timer."""
+
+    def __init__(self, keys: Keys) -> None:
+        """Set up; nothing is sent before `move`."""
+        self.keys: Final = keys
+        self.due = 0.0
+        """When to look, on this process's monotonic clock."""
+        self.server_ahead = 0.0
+        """The server's clock less our monotonic one, in seconds."""
+        self.staying = 0
+        """How many due members the last pass has left."""
+        self.others = 0
+        """How many of them are jobs of other queues: the Timers of those queues move them."""
+        self.strange: set[bytes] = set()
+        """Those of them that are of no delayed job."""
+        self._waiting: set[bytes] = set()
+        """Those whose jobs depend on others."""
+        self._from, self._skip = _START, 0
+        """Where the next call begins, as the script takes it."""
+        self._begun = False
+        """Whether a pass has begun and not ended."""
+        self._now_staying = self._now_others = 0
+        self._now_strange: set[bytes] = set()
+        self._now_waiting: set[bytes] = set()
+        self._start_at = 0.0
+        """When the next pass begins at the start again."""
+        self._unannounced_until = 0.0
+
+    def move(self, client: redis.Redis) -> tuple[int, bool]:
+        """Move what is due, up to a limit.
+
+        Returns:
+            How many jobs were moved, and whether more may be due.
+
+        Raises:
+            redis.RedisError: as the client library has it; what was not moved is still there.
+            UsageError: the server is part of a cluster.
+        """
+        if not self._begun:
+            self._begin()
+        keys = self.keys
+        reply = run(
+            client,
+            "move",
+            [keys.delayed, keys.list, keys.scheduled, keys.queues],
+            [
+                *(keys.name, keys.jobs, DELAYED, GATE, AT_ONCE),
+                *(self._from, self._skip, round(UNSAVED * 1e6)),
+            ],
+        )
+        moved, theirs, gone, cancelled, taken, strange, waiting, stay, at, skip, *rest = reply
+        due, now, others = rest
+        monotonic = time.monotonic()
+        self.server_ahead = float(now) - monotonic
+        if theirs:
+            self._unannounced_until = monotonic + UNANNOUNCED
+        self._tell(moved, gone, cancelled, taken)
+        self._now_staying += stay
+        self._now_others += others
+        self._now_strange.update(strange)
+        self._now_waiting.update(waiting)
+        if at:
+            self._from, self._skip = at.decode(), skip
+            self.due = monotonic
+        else:
+            self._end(now.decode())
+            longest = LONGEST_SLEEP
+            if monotonic < self._unannounced_until:
+                longest = UNANNOUNCED_SLEEP
+            left = float(due) - float(now) if due else longest
+            self.due = monotonic + min(left, longest)
+        return len(moved), bool(at)
+
+    def hear(self, due: float) -> None:
+        """Take note that a job has been delayed until then, on the server's clock."""
+        self.due = min(self.due, due - self.server_ahead)
+        behind = float(self._from.lstrip("("))
+        if due <= behind:  # a pass that begins there would not see it
+            self._from, self._skip = repr(due), 0
+
+    def look(self) -> None:
+        """Have a pass begin at the start, now: jobs may have been added unheard."""
+        self.due = self._start_at = 0.0
+        self._begun = False
+
+    def _begin(self) -> None:
+        """Begin a pass; at the start where it is time, or little would be read again."""
+        if self._start_at <= time.monotonic():
+            self._from, self._skip = _START, 0
+        if self._from == _START:
+            self._now_staying = self._now_others = 0
+            self._now_strange, self._now_waiting = set(), set()
+            self._start_at = time.monotonic() + LONGEST_SLEEP
+        self._begun = True
+
+    def _end(self, now: str) -> None:
+        """End a pass, at whose end everything was read that was due by `now`."""
+        self._begun = False
+        if new := self._now_strange - self.strange:
+            log.warning(
+                "%s of %s stay: neither bide nor delay-rq delayed these jobs on %s; enqueue them, "
+                "or remove them with ZREM",
+                _some(new),
+                self.keys.delayed,
+                self.keys.name,
+            )
+        for id in self._now_waiting - self._waiting:
+            log.info("job %s of %s is due, and waits for other jobs", shown(id), self.keys.name)
+        self.staying, self.others = self._now_staying, self._now_others
+        self.strange, self._waiting = self._now_strange.copy(), self._now_waiting.copy()
+        few = self.staying < AT_ONCE
+        self._from, self._skip = (_START if few else f"({now}"), 0
+
+    def _tell(
+        self,
+        moved: Sequence[bytes],
+        gone: Sequence[bytes],
+        cancelled: Sequence[bytes],
+        taken: Sequence[bytes],
+    ) -> None:
+        name = self.keys.name
+        for id in moved:
+            log.debug("job %s moved to %s", shown(id), name)
+        for id in gone:
+            log.warning("job %s of %s is gone; dropped", shown(id), name)
+        for id in cancelled:
+            log.info("job %s of %s was cancelled", shown(id), name)
+        for id in taken:
+            log.warning("job %s of %s was enqueued elsewhere; dropped", shown(id), name)
+
+
+def _some(ids: Iterable[bytes]) -> str:
+    named = sorted(shown(id) for id in ids)
+    more = len(named) - _NAMED
+    return ", ".join(named[:_NAMED]) + (f" and {more} more members" if more > 0 else "")
+
+
+EVERY: Final = 10.0
+"""Seconds between beats."""
+
+KEPT: Final = 30
+"""Seconds after the last beat for which a Timer counts as alive."""
+
+
+class Presence:
+    """The record of one Timer."""
+
+    def __init__(self, timer: str, movers: Sequence[Mover]) -> None:
+        """Set up; nothing is sent before `beat`."""
+        self.due = 0.0
+        """When the next beat is due, on this process's monotonic clock."""
+        self._timer = timer
+        self._movers = movers
+        self._key = f"{WORKER}{timer}.{secrets.token_hex(3)}"  # several may have the same name
+        self._birth = ""
+        self._is_known = False
+        self._is_refused = False
+
+    def beat(self, client: redis.Redis) -> None:
+        """Tell the server that the Timer is alive, if it is time; an error stops nothing."""
+        if self.due > time.monotonic():
+            return
+        self.due = time.monotonic() + EVERY
+        try:
+            if not self._is_known:
+                self._birth = utcformat(now())
+                clean_worker_registry(rq.Queue(GATE, connection=client))
+            with client.pipeline() as pipe:
+                pipe.hset(self._key, mapping=self._record())
+                pipe.expire(self._key, KEPT)
+                pipe.sadd(WORKERS, self._key)
+                pipe.sadd(GATE_WORKERS, self._key)
+                for mover in self._movers:
+                    if mover.keys.other_set:
+                        pipe.sadd(OTHER_SETS, mover.keys.other_set)
+                pipe.execute()
+            self._is_known = True
+        except (redis.RedisError, OSError) as error:
+            if not isinstance(error, GONE) and not self._is_refused:  # of those, a move tells
+                self._is_refused = True
+                log.warning(
+                    "timer %s cannot write its heartbeat (%s), so `bide health` does not see it",
+                    self._timer,
+                    error,
+                )
+
+    def end(self, connection: redis.Redis) -> None:
+        """Remove the record, within about a second or not at all; it expires soon anyway."""
+        self.due = 0.0
+        if not self._is_known:
+            return
+        self._is_known = False
+        client = client_like(connection, GOODBYE)
+        with suppress(redis.RedisError, OSError), client.pipeline() as pipe:
+            pipe.srem(WORKERS, self._key)
+            pipe.srem(GATE_WORKERS, self._key)
+            pipe.delete(self._key)
+            pipe.execute()
+        client.close()
+
+    def _record(self) -> dict[Any, Any]:
+        """The fields that RQ reads of a worker, and ours."""
+        sets = {m.keys.delayed: [m.staying - m.others, len(m.strange)] for m in self._movers}
+        return {
+            "birth": self._birth,
+            "last_heartbeat": utcformat(now()),
+            "state": WorkerStatus.IDLE.value,
+            "queues": GATE,
+            "pid": os.getpid(),
+            "hostname": socket.gethostname(),
+            "ip_address": "unknown",
+            "version": rq.__version__,
+            "python_version": sys.version,
+            SETS_FIELD: json.dumps(sets),
+        }
+
+
+BLOCK: Final = 10
+"""Seconds per blocking call, so that a dead connection is noticed."""
+
+_MARGIN: Final = 3.0
+
+_STAYING: Final = 1.0
+"""Seconds between looks at a gate where a job must stay."""
+
+
+class Ear(threading.Thread):
+    """A thread that listens until it is stopped; the Timer's own calls report what is wrong."""
+
+    def __init__(self, connection: redis.Redis, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._client = client_like(connection, BLOCK + _MARGIN)
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        """Listen; after trouble, again, less and less often."""
+        pause = RECONNECT_PAUSE
+        while not self._stopping.is_set():
+            try:
+                self.listen()
+                pause = RECONNECT_PAUSE
+            except Exception as error:
+                if self._stopping.is_set():
+                    return
+                if not isinstance(error, GONE):
+                    log.error("%s cannot listen: %s", self.name, error)
+                self._stopping.wait(pause * random.uniform(0.5, 1))
+                pause = min(2 * pause, LONGEST_RECONNECT_PAUSE)
+
+    def listen(self) -> None:
+        """Listen for some seconds."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """End it, at once."""
+        self._stopping.set()
+        while self.is_alive():
+            self._client.connection_pool.disconnect()  # it may be about to connect: so again
+            self.join(0.05)
+        self._client.close()
+
+
+class Hints(Ear):
+    """Hears when a job becomes the earliest of its queue."""
+
+    def __init__(
+        self,
+        connection: redis.Redis,
+        name: str,
+        queues: Sequence[Keys],
+        heard: Callable[[str, float], None],
+        deaf: Callable[[], None],
+    ) -> None:
+        """Set up.
+
+        Args:
+            connection: to be made like.
+            name: of the thread.
+            queues: whose hints to hear.
+            heard: told a queue's name, and the server's time at which the job is due.
+            deaf: told that hints may have been missed until now.
+        """
+        super().__init__(connection, name)
+        self._queues = {keys.hints: keys.name for keys in queues}
+        self._heard = heard
+        self._deaf = deaf
+        self._pubsub: Any = None
+
+    def listen(self) -> None:
+        """Subscribe if need be, and hear one message."""
+        pubsub = self._pubsub or self._subscribe()
+        try:
+            message = pubsub.get_message(timeout=BLOCK)
+        except BaseException:
+            self._drop()
+            raise
+        if message and message["type"] == "subscribe":
+            self._deaf()
+        elif message and message["type"] == "message":
+            self._heard(self._queues[as_text(message["channel"])], float(message["data"]))
+
+    def _subscribe(self) -> Any:
+        self._pubsub = pubsub = self._client.pubsub()  # type: ignore[no-untyped-call]
+        try:
+            pubsub.subscribe(*self._queues)
+        except BaseException:
+            self._drop()
+            raise
+        return pubsub
+
+    def _drop(self) -> None:
+        pubsub, self._pubsub = self._pubsub, None
+        pubsub.close()
+
+
+class Gate(Ear):
+    """Opens the gate whenever RQ's workers push jobs there."""
+
+    def __init__(self, connection: redis.Redis, name: str, queues: Sequence[Keys]) -> None:
+        """Set up.
+
+        Args:
+            connection: to be made like.
+            name: of the thread.
+            queues: of the Timer; all have the same gate.
+        """
+        super().__init__(connection, name)
+        self._keys = queues[0]
+
+    def listen(self) -> None:
+        """Wait until the gate's list has a job, and let it through."""
+        gate = self._keys.gate
+        # From its head to its head: it waits for the list, and changes nothing.
+        came = self._client.blmove(gate, gate, BLOCK, "LEFT", "LEFT") is not None
+        if came and not open_gate(self._client, self._keys):
+            self._stopping.wait(_STAYING)  # BLMOVE would not wait: the list is not empty
 
 
 class Timer:
@@ -92,7 +521,7 @@ class Timer:
         client = client_like(self._connection, REPLY_TIMEOUT)
         self._moved = 0
         try:
-            with signals.heard(self._signalled):
+            with lifespan.heard(self._signalled):
                 self._check_server(client)
                 log.info("timer %s moves what is due of %s", self.name, ", ".join(self._names()))
                 for mover in self._movers:

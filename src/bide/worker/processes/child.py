@@ -7,6 +7,10 @@ worker kills the child.
 
 The row is cleared only when the worker has been told how the job ended: whenever a child dies, its
 job has been answered for, or stands in its row.
+
+A signal's handler runs between any two steps of Python code. In the job's own code it raises, once.
+While something that the job says goes to the worker it waits until that is through: an exception
+there would cut the message. At other times there is nothing to be ended.
 """
 
 from __future__ import annotations
@@ -18,38 +22,38 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextvars import copy_context
-from typing import Any, Final, NoReturn
+from types import FrameType
+from typing import Any, Final, NoReturn, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
-from bide import config, logs
-from bide.current import CurrentJob, enter
-from bide.errors import JobTimeout, PayloadError
-from bide.ids import short_id
-from bide.keys import keys_of
+from bide import logs
+from bide.client import config
+from bide.errors import JobCancelled, JobTimeout, PayloadError
 from bide.logs import Log
-from bide.middleware import used
-from bide.ops.consume import Said as Note
-from bide.payload.signing import Seal
-from bide.resource import resources
-from bide.task import Served
-from bide.worker import aftermath, eventloop, judging
-from bide.worker.calling import Call, prepare
-from bide.worker.judging import Judged
-from bide.worker.leases import GRACE
+from bide.model.context import CurrentJob, enter
+from bide.model.ids import short_id
+from bide.model.payload.signing import Seal
+from bide.protocol.commands.worker import Said as Note
+from bide.protocol.keys import keys_of
+from bide.tasks.middleware import used
+from bide.tasks.resources import resources
+from bide.tasks.task import Served
+from bide.worker import failure_hooks, lifespan
+from bide.worker.heartbeat import GRACE
 from bide.worker.lifespan import Lifespan
-from bide.worker.processes import kin
-from bide.worker.processes.interrupts import Interrupts
-from bide.worker.processes.lines import Lines
-from bide.worker.processes.table import Row
-from bide.worker.processes.wire import (
+from bide.worker.metrics import set_title
+from bide.worker.processes import linux
+from bide.worker.processes.ipc import (
     Broken,
     Decided,
     Done,
     Leaving,
+    Lines,
     Order,
     Ready,
     Reply,
@@ -58,9 +62,125 @@ from bide.worker.processes.wire import (
     decode_order,
     encode,
 )
-from bide.worker.reading import identify, identify_if_possible, read
-from bide.worker.run import UNBEGUN, Run
-from bide.worker.title import set_title
+from bide.worker.processes.job_table import Row
+from bide.worker.run import outcome
+from bide.worker.run.invoke import Call, identify, identify_if_possible, prepare, read
+from bide.worker.run.outcome import Judged
+from bide.worker.run.running_job import UNBEGUN, Run
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+ASKED: Final = signal.SIGUSR1
+"""Tells a child to look whether its job was asked to end."""
+
+_CLOSED, _OPEN, _HELD = range(3)
+_LONGEST_ALARM: Final = 1e8
+
+
+class Interrupts:
+    """What can end the job that runs in this process's main thread."""
+
+    def __init__(self) -> None:
+        self._run: Run | None = None
+        self._row: Row | None = None
+        self._number = 0
+        self._state = _CLOSED
+        self._waiting: Callable[[], BaseException] | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._has_heeded = False
+
+    def listen(self) -> None:
+        """Hear signals; jobs may have blocked them, or listened themselves."""
+        signal.signal(signal.SIGALRM, self._time_is_over)
+        signal.signal(ASKED, self._asked)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+    def begin(self, run: Run, row: Row, number: int) -> None:
+        """This job is the one that is meant from now on."""
+        self._run, self._row, self._number = run, row, number
+        self._waiting, self._has_heeded = None, False
+
+    def end(self) -> None:
+        """None is."""
+        self._run = None
+
+    def call(self, run: Run, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a plain function, within the job's time.
+
+        Raises:
+            JobTimeout: its time is over.
+            JobCancelled: it was asked to end.
+            BaseException: whatever the function raises.
+        """
+        try:
+            signal.setitimer(signal.ITIMER_REAL, min(run.policy.timeout, _LONGEST_ALARM))
+            self._state = _OPEN
+            if self._row is not None and self._row.asked == self._number:
+                self._asked(ASKED, None)
+            return function(*args, **kwargs)
+        finally:
+            self._state = _CLOSED
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    async def wait(self, run: Run, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Await a coroutine, within the job's time; being asked to end cancels it."""
+        self._task = asyncio.current_task()
+        limit = asyncio.timeout(run.policy.timeout)
+        try:
+            async with limit:
+                self._asked(ASKED, None)
+                return await coroutine
+        except BaseException:  # whatever it makes of being ended
+            run.timed_out = limit.expired()
+            raise
+        finally:
+            self._task = None
+
+    def hold(self) -> bool:
+        """Let nothing be raised here before `let_go`; False where nothing would be."""
+        if self._state != _OPEN or threading.current_thread() is not threading.main_thread():
+            return False
+        self._state = _HELD
+        return True
+
+    def let_go(self) -> None:
+        """Go on after `hold` was true; what came meanwhile is raised now."""
+        self._state = _OPEN
+        if self._waiting is not None:
+            self._interrupt(self._waiting)
+
+    def _interrupt(self, why: Callable[[], BaseException]) -> None:
+        if self._state == _HELD:
+            self._waiting = why
+        elif self._state == _OPEN:
+            self._state = _CLOSED
+            raise why()
+
+    def _time_is_over(self, number: int, frame: FrameType | None) -> None:
+        self._interrupt(self._overrun)
+
+    def _overrun(self) -> BaseException:
+        assert self._run is not None
+        self._run.timed_out = True
+        return outcome.overrun(self._run)
+
+    def _asked(self, number: int, frame: FrameType | None) -> None:
+        """Look whether the job was asked to end; the worker says so again until it has."""
+        run, row = self._run, self._row
+        if run is None or row is None or row.asked != self._number:
+            return
+        run.asked = True
+        if self._task is None:
+            self._interrupt(_cancelled)
+        elif not self._has_heeded:
+            self._has_heeded = True
+            self._task.get_loop().call_soon_threadsafe(self._task.cancel)
+
+
+def _cancelled() -> BaseException:
+    return JobCancelled("The job was cancelled while it ran.")
+
 
 log = Log("bide.worker")
 
@@ -137,7 +257,7 @@ class Child:
                 self.tell(Leaving(self._slot, self._pid))
                 self._wait(self._lifespan.close())
                 with contextlib.suppress(Exception):
-                    eventloop.end(self._loop)
+                    lifespan.end(self._loop)
         if how == RETIRED:
             self._lines.hand_over()
         return how
@@ -168,7 +288,7 @@ class Child:
             return True
         if setting.max_rss is None or self._ran == 0:
             return False
-        return kin.rss(os.getpid()) > setting.max_rss
+        return linux.rss(os.getpid()) > setting.max_rss
 
     def serve(self, order: Order) -> None:
         """Run a job, and say how it ended."""
@@ -185,7 +305,7 @@ class Child:
         judged = self._judge(order, run)
         self._check_self(run)
         run.decide(judged.ended)
-        if aftermath.is_due(judged):
+        if failure_hooks.is_due(judged):
             judged = self._tell_end(Decided(order.number, judged.ended), judged, run)
             self._call_back(judged, run)
         self._ran += 1
@@ -199,11 +319,11 @@ class Child:
             self._call_back(told, run)
         self._row.end()
         if self._ran % _BURY_EVERY == 0:
-            self._dead = kin.bury(self._dead)
+            self._dead = linux.bury(self._dead)
 
     def _call_back(self, judged: Judged, run: Run) -> None:
         self._row.limit(max(run.deadline, time.monotonic()))
-        aftermath.call(run, judged, self._served, self._wait)
+        failure_hooks.call(run, judged, self._served, self._wait)
         self._check_self(run)
 
     def _tell_end(self, end: Decided | Done, judged: Judged, run: Run) -> Judged:
@@ -214,7 +334,7 @@ class Child:
             f"The result of {run.task_name} could not be handed to the worker, because the system "
             "had no memory or descriptor for it; its child's log has the reason."
         )
-        judged = judging.failed(run, error)
+        judged = outcome.failed(run, error)
         self.tell(replace(end, ended=judged.ended))
         return judged
 
@@ -228,7 +348,7 @@ class Child:
             if order.overran:
                 identify(run, self._served)
                 run.timed_out = True
-                raise JobTimeout(f"{judging.overrun(run)} {order.died}")
+                raise JobTimeout(f"{outcome.overrun(run)} {order.died}")
             target, body = read(run, self._served, allow_pickle=allow_pickle)
             job = run.job
             assert job is not None
@@ -239,14 +359,14 @@ class Child:
             in_run = True
             if target.is_async:
                 return self._judge_coroutine(call, run, job)
-            return judging.completed(run, self._interrupts.call(run, call.run, job, self._wait))
+            return outcome.completed(run, self._interrupts.call(run, call.run, job, self._wait))
         except BaseException as error:
             enter(run.job or run.as_job())
-            return judging.raised(run, error, self._served, in_run=in_run)
+            return outcome.raised(run, error, self._served, in_run=in_run)
 
     def _judge_coroutine(self, call: Call, run: Run, job: CurrentJob) -> Judged:
         try:
-            return judging.completed(run, self._wait(self._await(call, run, job)))
+            return outcome.completed(run, self._wait(self._await(call, run, job)))
         except (OSError, RuntimeError) as error:
             if not self._is_unfit:
                 raise
@@ -258,8 +378,8 @@ class Child:
         """Find out what becomes of a job that has killed another child."""
         identify_if_possible(run, self._served)
         if order.lost:
-            return judging.lost(run, order.died, order.has_failed)
-        return judging.died(run, order.died)
+            return outcome.lost(run, order.died, order.has_failed)
+        return outcome.died(run, order.died)
 
     async def _await(self, call: Call, run: Run, job: CurrentJob) -> Any:
         return await self._interrupts.wait(run, call.run_async(job))
@@ -288,7 +408,7 @@ class Child:
 
     def _make_loop(self) -> asyncio.AbstractEventLoop:
         with self._lines.keep():
-            loop = eventloop.new_event_loop()
+            loop = lifespan.new_event_loop()
             loop.run_until_complete(asyncio.sleep(0))  # it opens some descriptors only to run
         return loop
 
@@ -315,8 +435,8 @@ def settle_in(parent: int) -> None:
     What leaves the session is adopted here, so that nobody takes it for what a dead child has left.
     """
     os.setsid()
-    kin.adopt_orphans()
-    kin.hear_of_parents_death(signal.SIGKILL)
+    linux.adopt_orphans()
+    linux.hear_of_parents_death(signal.SIGKILL)
     if os.getppid() != parent:  # it had died before
         os._exit(1)
     signal.set_wakeup_fd(-1)

@@ -1,0 +1,298 @@
+"""What a server says of itself, asked with plain commands: for `doctor`, `fsck` and completion.
+
+The executors run scripts and nothing else; this asks INFO, CONFIG GET, TIME and SCAN over a
+connection set up as theirs are. A server may refuse any of these: an ACL denies it, the disk is
+full, or a script runs too long. Then the others are asked all the same.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+
+import click
+import redis
+from redis import exceptions as lib
+from redis.retry import Retry
+
+from bide.cli.options import json_option, queues_option, server_options
+from bide.cli.screen import aside, echo, echo_json
+from bide.client import blocking
+from bide.client.acl import ROLES, Role, rules
+from bide.client.errors import translate
+from bide.client.url import Kind, options, read_servers, resolve_prefix, resolve_url
+from bide.contrib import rq_sets
+from bide.contrib.rq_sets import DelaySet
+from bide.errors import BideError, UsageError
+from bide.model.ids import check_name
+from bide.protocol.keys import keys_of
+
+ROUND_TRIPS: Final = 20
+_SCAN: Final = 1_000
+"""Keys looked at per call, about."""
+_QUEUE: Final = re.compile(rb"\{([^{}]+)\}")
+_AT_ONCE: Final = 0.3
+"""Seconds that a shell may be kept waiting for names."""
+
+T = TypeVar("T")
+
+
+class Readings(NamedTuple):
+    """What was found; None, or empty, where the server denied the question."""
+
+    info: dict[str, Any]
+    """INFO, as the client library reads it."""
+    config: dict[str, str]
+    """CONFIG GET of what INFO does not say."""
+    skew: float | None
+    """Seconds by which the server's clock is ahead of this machine's."""
+    unsure: float
+    """Seconds by which `skew` may be wrong: half of the shortest round trip."""
+    round_trips: list[float]
+    """Seconds, sorted."""
+    kind: Kind = "one"
+    """What the URL says the server is part of."""
+    node: str = ""
+    """Host and port, where there are several."""
+    cluster: Mapping[str, str] = MappingProxyType({})
+    """CLUSTER INFO of a node of a Cluster."""
+    sentinels: tuple[int, int] = (0, 0)
+    """How many of the Sentinels that the URL names answer, and how many it names."""
+    refused: Mapping[str, str] = MappingProxyType({})
+    """Command that the server refused -> why."""
+    lost: str = ""
+    """Why nothing is known: the server cannot be reached, or does not let us in."""
+
+
+def probe(url: str | None) -> list[Readings]:
+    """Ask the server about itself; of a Cluster, each master.
+
+    Raises:
+        UsageError: the URL does not fit the server.
+    """
+    client = blocking.Client(url, reply_timeout=5.0)
+    servers = read_servers(client.url)
+    sentinels = (0, 0)
+    if servers.kind == "sentinel":
+        sentinels = (sum(map(_is_there, servers.named)), len(servers.named))
+    try:
+        found = [_ask(node, client.where) for node in blocking.masters(client)]
+    except (lib.RedisError, OSError, BideError) as error:
+        found = [_lost(error, client.where)]
+    finally:
+        client.close()
+    return [one._replace(kind=servers.kind, sentinels=sentinels) for one in found]
+
+
+def _lost(error: Exception, where: str) -> Readings:
+    """What is known of a server that does not answer.
+
+    Raises:
+        UsageError: the URL does not fit the server.
+    """
+    sentence = translate(error, where)
+    if isinstance(sentence, UsageError):
+        raise sentence from None
+    return Readings({}, {}, None, 0.0, [], lost=str(sentence))
+
+
+def _ask(client: redis.Redis, where: str) -> Readings:
+    known = client.connection_pool.connection_kwargs
+    node = f"{known['host']}:{known['port']}" if "host" in known and "port" in known else ""
+    refused: dict[str, str] = {}
+
+    def ask(command: str, call: Callable[[], T], otherwise: T) -> T:
+        """An answer, or `otherwise` where the server refuses the command."""
+        try:
+            return call()
+        except lib.ResponseError as error:
+            refused[command] = _why(command, error)
+            return otherwise
+
+    try:
+        skew, unsure, round_trips = _measure(client, ask)
+        info: dict[str, Any] = ask("INFO", lambda: dict(client.info("everything")), {})
+        in_cluster = bool(info.get("cluster_enabled"))
+        return Readings(
+            info=info,
+            config=_config(client, ask),
+            skew=skew,
+            unsure=unsure,
+            round_trips=round_trips,
+            node=node,
+            cluster=ask("CLUSTER INFO", partial(_cluster, client), {}) if in_cluster else {},
+            refused=refused,
+        )
+    except (lib.RedisError, OSError) as error:
+        return _lost(error, where)._replace(node=node)
+
+
+def _why(command: str, error: lib.ResponseError) -> str:
+    """Why the server refused a command."""
+    code = str(error).partition(" ")[0]
+    is_denied = isinstance(error, lib.NoPermissionError) or not code.isupper()
+    return f"{command} is denied" if is_denied else f"the server refuses {command} ({code})"
+
+
+def _cluster(client: redis.Redis) -> dict[str, str]:
+    told: Any = client.execute_command("CLUSTER INFO")  # type: ignore[no-untyped-call]
+    return {_text(name): _text(value) for name, value in told.items()}
+
+
+def _is_there(sentinel: str) -> bool:
+    try:
+        with redis.Redis.from_url(sentinel, **options(sentinel, Retry, 1.0)) as client:
+            return bool(client.ping())
+    except (lib.RedisError, OSError):
+        return False
+
+
+def queue_names(url: str | None, prefix: str | None) -> list[str]:
+    """The queues there are, for a shell to complete; none if that is not quickly known."""
+    try:
+        client = blocking.Client(url, reply_timeout=_AT_ONCE)
+        key = keys_of(None, resolve_prefix(prefix))["queues"]
+        with blocking.node_of(client, key) as node:
+            names = node.hkeys(key)
+        return sorted(_text(name) for name in names)
+    except Exception:  # whatever it is, a half-typed command is no place to say so
+        return []
+
+
+def queues_with_keys(client: blocking.Client, prefix: str) -> set[str]:
+    """The queues that have keys on the server, of a Cluster on any master, in the list or not.
+
+    Raises:
+        BideError: a node cannot be reached, or does not let us look.
+    """
+    begin = re.sub(r"[][*?\\^-]", r"\\\g<0>", f"{prefix}:")
+    names: set[str] = set()
+    try:
+        for node in blocking.masters(client):
+            for key in node.scan_iter(match=f"{begin}{{*}}*", count=_SCAN):
+                found = _QUEUE.match(key.removeprefix(f"{prefix}:".encode()))
+                with suppress(UnicodeDecodeError):  # no queue's name
+                    names.update([found[1].decode()] if found else ())
+    except (lib.RedisError, OSError) as error:
+        raise translate(error, client.where) from None
+    return names
+
+
+def delayed_on_rq(client: blocking.Client) -> list[DelaySet] | None:
+    """The sets of RQ's delayed jobs; None where the server does not let us look.
+
+    Raises:
+        BideError: the server cannot be reached.
+    """
+    if read_servers(client.url).kind == "cluster":  # RQ cannot be there
+        return []
+    try:
+        return rq_sets.look(blocking.node_of(client, rq_sets.QUEUES))
+    except lib.ResponseError:
+        return None
+    except (lib.RedisError, OSError) as error:
+        raise translate(error, client.where) from None
+
+
+class _Ask(Protocol):
+    """Calls a command; answers with what it was given, where the server refuses."""
+
+    def __call__(self, command: str, call: Callable[[], T], otherwise: T) -> T: ...
+
+
+def _measure(client: redis.Redis, ask: _Ask) -> tuple[float | None, float, list[float]]:
+    """The clock's skew by the quickest round trip, and how long each took."""
+    found: list[tuple[float, float]] = []
+    for _ in range(ROUND_TRIPS):
+        before, began = time.time(), time.monotonic()
+        moment = ask("TIME", client.time, None)
+        took = time.monotonic() - began
+        if moment is None:
+            return None, 0.0, ask("PING", lambda: [_ping(client) for _ in range(ROUND_TRIPS)], [])
+        seconds, us = moment
+        found.append((took, seconds + us / 1e6 - (before + took / 2)))
+    took, skew = min(found)
+    return skew, took / 2, sorted(took for took, _ in found)
+
+
+def _ping(client: redis.Redis) -> float:
+    began = time.monotonic()
+    client.ping()
+    return time.monotonic() - began
+
+
+def _config(client: redis.Redis, ask: _Ask) -> dict[str, str]:
+    asked = ("timeout", "tcp-keepalive", "save", "appendfsync", "min-replicas-to-write")
+    config: dict[str, str] = {}
+    for name in asked:
+        found: dict[Any, Any] = ask("CONFIG GET", partial(client.config_get, name), {})
+        config |= {_text(name): _text(value) for name, value in found.items()}
+    return config
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+_BARE: Final = re.compile(r"[\w:{}~&+@|*./%-]+", re.ASCII)
+
+
+@click.command()
+@click.argument("roles", nargs=-1, type=click.Choice(ROLES), metavar="[ROLE]...")
+@queues_option("Whose keys; again for more.  [default: all queues of the prefix]")
+@click.option("--user", metavar="NAME", help="Of one role's user.  [default: PREFIX-ROLE]")
+@click.option("--fsync", is_flag=True, help='Also for durability="fsync" (Redis 7.2, Valkey).')
+@server_options
+@json_option
+def acl(
+    roles: tuple[Role, ...],
+    queues: tuple[str, ...],
+    user: str | None,
+    fsync: bool,
+    url: str | None,
+    prefix: str | None,
+    as_json: bool,
+) -> None:
+    """Print the least rights on the server for each ROLE.
+
+    ROLE is worker, producer, operator or viewer; without one, all are printed. Asks no server: give
+    the lines to redis-cli, of each node where --url is of a Cluster. They set no password, and keep
+    one that is there.
+    """
+    prefix = check_name(resolve_prefix(prefix), "prefix")
+    chosen = roles or ROLES
+    if user is not None:
+        check_name(user, "--user")
+        if len(chosen) != 1:
+            raise click.UsageError("--user names the user of one ROLE; give that one.")
+    kind = read_servers(resolve_url(url)).kind
+    users = {
+        role: (user or f"{prefix}-{role}", rules(role, queues, prefix, kind, fsync=fsync))
+        for role in chosen
+    }
+    if as_json:
+        echo_json(
+            {"users": [{"name": n, "role": role, "rules": r} for role, (n, r) in users.items()]}
+        )
+        return
+    for name, given in users.values():
+        echo(" ".join(map(quoted, ("ACL", "SETUSER", name, *given))))
+    aside(
+        "Give each a password: ACL SETUSER NAME '>PASSWORD'; ACL SAVE or CONFIG REWRITE keeps it."
+    )
+
+
+def quoted(word: str) -> str:
+    """A word of a command line, as redis-cli reads it."""
+    if _BARE.fullmatch(word):
+        return word
+    escaped = "".join(
+        f"\\{chr(byte)}" if byte in b'"\\' else chr(byte) if 32 < byte < 127 else f"\\x{byte:02x}"
+        for byte in word.encode()
+    )
+    return f'"{escaped}"'

@@ -1,0 +1,1 @@
+"""The only I/O: commands run over blocking and asyncio connections."""

@@ -1,0 +1,341 @@
+"""Settings from outside the code: `$BIDE_*`, and `[tool.bide]` of the nearest pyproject.toml.
+
+What is asked for is taken from the first of these that has it: an override that holds (tests),
+the argument given, the environment, the file, the default. The file is that of the working
+directory or of the nearest directory above it; it is read once per directory and process.
+
+    [tool.bide]
+    url = "redis://127.0.0.1:6379/0"
+    prefix = "shop"
+    log-format = "json"
+
+    [tool.bide.worker]
+    modules = ["shop.tasks"]
+    queues = ["mail", "low"]
+    order = "fair"
+    concurrency = 50
+    lease = "10s"
+    grace = "30s"
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from bide.errors import UsageError
+from bide.model.durations import to_bytes, to_us
+from bide.model.payload.signing import VARIABLE, Keyring
+
+LOG_FORMATS: Final = ("text", "kv", "json")
+
+VARIABLES: Final[dict[str, str]] = {
+    "BIDE_URL": "the server",
+    "BIDE_PREFIX": "of all keys",
+    "BIDE_SIGNING_KEYS": "keys that sign jobs, and are asked of them: `ID:SECRET,ID:SECRET`",
+    "BIDE_LOG_FORMAT": "how a worker logs: text, kv or json",
+    "BIDE_WEB_VIEWER_TOKEN": "lets those who have it look at the page",
+    "BIDE_WEB_OPERATOR_TOKEN": "lets those who have it change things on the page too",
+    "BIDE_SERVER": "the program that `bide demo` and tests start as their server",
+}
+"""The environment variables that bide reads, and what each says."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """`[tool.bide.worker]`: what `bide worker` serves unless told otherwise."""
+
+    modules: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    order: str | dict[str, int] | None = None
+    """As it is typed, or the weight of each queue."""
+    concurrency: int | None = None
+    executor: str | None = None
+    workers: int | None = None
+    max_jobs: int | None = None
+    max_rss: int | None = None
+    """Bytes."""
+    max_idle: int | float | str | None = None
+    lease: int | float | str | None = None
+    grace: int | float | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the environment and the file say; None, or empty, where neither says anything."""
+
+    url: str | None = field(default=None, repr=False)  # it may have a password
+    prefix: str | None = None
+    log_format: str | None = None
+    worker: WorkerSettings = field(default_factory=WorkerSettings)
+    file: Path | None = None
+    """The pyproject.toml that was read."""
+
+
+def settings() -> Settings:
+    """The environment's settings, else the file's.
+
+    Raises:
+        UsageError: the file cannot be read, or sets what bide does not know or cannot mean.
+    """
+    file = _file()
+    log_format = os.environ.get("BIDE_LOG_FORMAT")
+    if log_format:
+        _log_format(log_format, "$BIDE_LOG_FORMAT")
+    return Settings(
+        url=os.environ.get("BIDE_URL") or file.url,
+        prefix=os.environ.get("BIDE_PREFIX") or file.prefix,
+        log_format=log_format or file.log_format,
+        worker=file.worker,
+        file=file.file,
+    )
+
+
+def url_or_prefix(name: str, given: str | None) -> tuple[str | None, str]:
+    """The URL or the prefix that holds, and where it came from, for an error to say.
+
+    The file is not looked at where something before it decides.
+
+    Args:
+        name: `url` or `prefix`.
+        given: the argument, if there was one.
+
+    Raises:
+        UsageError: as for `settings`.
+    """
+    held: str | None = getattr(_overridden, name)
+    if held or given:
+        return held or given, ""
+    variable = f"BIDE_{name.upper()}"
+    if value := os.environ.get(variable):
+        return value, f" (from ${variable})"
+    file = _file()
+    return getattr(file, name), f" (from {file.file})"
+
+
+def signing_keys() -> Keyring | None:
+    """The keys that jobs are signed with, and checked; None where none are set.
+
+    They come from the environment alone: a file that is committed is no place for a secret.
+
+    Raises:
+        UsageError: they cannot be read.
+    """
+    text = _overridden.signing_keys or os.environ.get(VARIABLE)
+    if text is not None and not text.strip():  # a secret that was to be put there, and was not
+        raise UsageError(f"${VARIABLE} is empty; give it keys, or unset it to go without.")
+    return None if text is None else _keyring(text)
+
+
+@lru_cache(maxsize=8)
+def _keyring(text: str) -> Keyring:
+    return Keyring(text)
+
+
+# -- overrides, for tests
+
+
+class Override(NamedTuple):
+    """What holds against everything else; None where nothing does."""
+
+    url: str | None = None
+    prefix: str | None = None
+    clock: str | None = None
+    stand_in: Any = None
+    signing_keys: str | None = None
+
+
+generation: int = 0
+"""Another whenever an override begins or ends: whoever has resolved something looks again."""
+
+_overrides: tuple[Override, ...] = ()
+_overridden = Override()
+_lock = threading.Lock()
+
+
+@contextmanager
+def override(
+    *,
+    url: str | None = None,
+    prefix: str | None = None,
+    clock: str | None = None,
+    stand_in: Any = None,
+    signing_keys: str | None = None,
+) -> Iterator[None]:
+    """While it holds, these win over everything, explicit arguments included; for tests.
+
+    It holds in the whole process, all threads. The one that began last wins; what it leaves out
+    is as it was before.
+
+    Args:
+        url: of the server.
+        prefix: of the keys.
+        clock: which clock the scripts are built for.
+        stand_in: what queues use in place of a server (`bide.queue.binding.StandIn`).
+        signing_keys: as $BIDE_SIGNING_KEYS has them.
+    """
+    ours = Override(url or None, prefix or None, clock or None, stand_in, signing_keys or None)
+    _change(lambda held: (*held, ours))
+    try:
+        yield
+    finally:
+        _change(lambda held: tuple(other for other in held if other is not ours))
+
+
+def overridden() -> Override:
+    """What the overrides that hold come to."""
+    return _overridden
+
+
+def _change(change: Callable[[tuple[Override, ...]], tuple[Override, ...]]) -> None:
+    global _overrides, _overridden, generation
+    with _lock:
+        _overrides = change(_overrides)
+        merged = Override()
+        for other in _overrides:
+            merged = Override(*(new or old for new, old in zip(other, merged, strict=True)))
+        _overridden = merged
+        generation += 1
+
+
+# -- the file
+
+
+def _file() -> Settings:
+    try:
+        return _read_nearest(os.getcwd())
+    except FileNotFoundError:  # the working directory has been removed
+        return Settings()
+
+
+@lru_cache(maxsize=64)
+def _read_nearest(directory: str) -> Settings:
+    for place in (Path(directory), *Path(directory).parents):
+        file = place / "pyproject.toml"
+        if os.path.isfile(file):
+            return Settings() if _planted(file) else _read(file)
+    return Settings()
+
+
+def _planted(file: Path) -> bool:
+    """Whether another user may have put it there, for us to find: one in /tmp, say."""
+    if os.name != "posix":
+        return False
+    anyone_may_write = file.parent.stat().st_mode & stat.S_IWOTH
+    return bool(anyone_may_write) and file.stat().st_uid not in (0, os.geteuid())
+
+
+def _read(file: Path) -> Settings:
+    try:
+        content = tomllib.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise UsageError(
+            f"{file} cannot be read ({error.strerror}); change its rights, or set $BIDE_URL and "
+            "$BIDE_PREFIX."
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{file} is not TOML: {error}.") from None
+    tool = content.get("tool")
+    table = tool.get("bide") if isinstance(tool, dict) else None
+    if table is None:
+        return Settings(file=file)
+    values = _take(table, _KEYS, f"[tool.bide] of {file}")
+    return Settings(**values, file=file)
+
+
+Reader = Callable[[Any, str], Any]
+"""From a value and what to call it in an error, to the value as it is kept."""
+
+
+def _take(table: Any, keys: Mapping[str, Reader], where: str) -> dict[str, Any]:
+    if not isinstance(table, dict):
+        raise UsageError(f"{where} is not a table; write its keys under it, one a line.")
+    for key in table:
+        if key not in keys:
+            raise UsageError(f"{where} sets {key!r}, which is none of {', '.join(keys)}.")
+    return {
+        key.replace("-", "_"): keys[key](value, f"{key} in {where}") for key, value in table.items()
+    }
+
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"{what} must be text that is not empty.")
+    return value
+
+
+def _log_format(value: Any, what: str) -> str:
+    if value not in LOG_FORMATS:
+        raise UsageError(f"{what} must be one of {', '.join(LOG_FORMATS)}, not {value!r}.")
+    return str(value)
+
+
+def _names(value: Any, what: str) -> tuple[str, ...]:
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+        raise UsageError(f'{what} must be a list of names, such as ["a", "b"].')
+    return tuple(names)
+
+
+def _number(value: Any, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UsageError(f"{what} must be a whole number, 1 or more, not {value!r}.")
+    return value
+
+
+def _bytes(value: Any, what: str) -> int:
+    return to_bytes(value, what)
+
+
+def _order(value: Any, what: str) -> str | dict[str, int]:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, dict) or not value:
+        raise UsageError(
+            f'{what} must be "strict", "fair", or a weight for each queue such as '
+            "{mail = 6, low = 1}."
+        )
+    return {queue: _number(weight, f"{queue} of {what}") for queue, weight in value.items()}
+
+
+def _duration(value: Any, what: str) -> Any:
+    key, _, where = what.partition(" in ")
+    try:
+        to_us(value, key)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
+    return value
+
+
+def _worker(value: Any, what: str) -> WorkerSettings:
+    where = what.replace("worker in [tool.bide]", "[tool.bide.worker]")
+    return WorkerSettings(**_take(value, _WORKER_KEYS, where))
+
+
+_WORKER_KEYS: Final[dict[str, Reader]] = {
+    "modules": _names,
+    "queues": _names,
+    "order": _order,
+    "concurrency": _number,
+    "executor": _text,
+    "workers": _number,
+    "max-jobs": _number,
+    "max-rss": _bytes,
+    "max-idle": _duration,
+    "lease": _duration,
+    "grace": _duration,
+}
+_KEYS: Final[dict[str, Reader]] = {
+    "url": _text,
+    "prefix": _text,
+    "log-format": _log_format,
+    "worker": _worker,
+}

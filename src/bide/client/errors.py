@@ -1,0 +1,155 @@
+"""What a server or a connection refuses with: whether it passes, and which error of ours it is."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from redis import exceptions as lib
+
+from bide.client import acl
+from bide.errors import (
+    AccessDenied,
+    BideError,
+    CannotSave,
+    ScriptBug,
+    ServerFull,
+    ServerRefused,
+    ServerUnavailable,
+    TooOld,
+    UsageError,
+)
+from bide.protocol.command import Command
+from bide.protocol.keys import SCHEMA
+from bide.protocol.scripts import SERVER_CLOCK
+from bide.version import VERSION
+
+_WRAPPED: Final = re.compile(r"Error running script .*?: -?([A-Z]+) (.*)", re.DOTALL)
+_BY_CODE: Final[dict[str, type[lib.ResponseError]]] = {
+    "OOM": lib.OutOfMemoryError,
+    "READONLY": lib.ReadOnlyError,
+    "NOPERM": lib.NoPermissionError,
+    "MASTERDOWN": lib.MasterDownError,
+    "MOVED": lib.MovedError,
+    "ASK": lib.AskError,
+    "TRYAGAIN": lib.TryAgainError,
+    "CLUSTERDOWN": lib.ClusterDownError,
+}
+
+
+def unwrapped(error: lib.ResponseError) -> lib.ResponseError:
+    """The error of the client library's class, whatever the age of that and of the server.
+
+    Up to Redis 6.2, what a command in a script met stands in the text of another error; up to
+    version 5 of the library, those of a Cluster are known to its own client of Clusters only.
+    """
+    found = _WRAPPED.match(str(error))
+    code, _, text = f"{found[1]} {found[2]}".partition(" ") if found else str(error).partition(" ")
+    kind = _BY_CODE.get(code)
+    if kind:
+        return kind(text)
+    return lib.ResponseError(f"{code} {text}") if found else error
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether the same call may well succeed a little later."""
+    if isinstance(error, lib.AuthenticationError | lib.AuthorizationError):
+        return False
+    if isinstance(error, lib.ConnectionError | lib.TimeoutError | OSError):
+        return True
+    if isinstance(error, lib.ReadOnlyError | lib.TryAgainError | lib.ClusterDownError):
+        return True
+    return isinstance(error, lib.ResponseError) and str(error).startswith(
+        ("LOADING", "MASTERDOWN", "TRYAGAIN", "BUSY ", "UNBLOCKED", "NOREPLICAS")
+    )
+
+
+def unavailable(error: Exception, where: str) -> ServerUnavailable:
+    """The error for a server that cannot be reached."""
+    reason = " ".join(str(error).rstrip(".").split()) or type(error).__name__
+    remedy = next((cure for sign, cure in _CURES if sign in reason), _START)
+    return ServerUnavailable(f"Cannot reach the server at {where} ({reason}); {remedy}.")
+
+
+def may_pass(error: ServerUnavailable) -> bool:
+    """Whether the server may be reached later with nothing changed here."""
+    return not any(sign in str(error) for sign in _LASTING)
+
+
+_START: Final = "start it, or give its address with url= or $BIDE_URL"
+_CURES: Final = (
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "name the authority that signed its certificate with ?ssl_ca_certs=FILE, and the server as "
+        "its certificate does",
+    ),
+    ("WRONG_VERSION_NUMBER", "it speaks no TLS there: use redis:// instead of rediss://"),
+    (
+        "No such file",
+        "start it, or look at the paths in the address that url= or $BIDE_URL gives",
+    ),
+    ("reset by peer", "start it again if it died; if it wants TLS, use rediss:// and not redis://"),
+)
+"""A word in what the connection died of, and what to do then."""
+
+_LASTING: Final = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER")
+"""Signs that the address has to be corrected: it will not do to wait."""
+
+
+_IN_SCRIPT: Final = ("The user executing the script can't", "ACL failure in script")
+"""What servers say, the older ones first, of a right that only a command of the script lacks."""
+_LACKS: Final = re.compile(r"unknown (redis )?command|syntax error|number of arg", re.IGNORECASE)
+_SCHEMA: Final = re.compile(r"SCHEMA (\S+) (\S+)")
+
+
+def translate(
+    error: Exception, where: str, command: Command[Any] | None = None, clock: str = SERVER_CLOCK
+) -> BideError:
+    """The error of bide's that stands for one of the client library's.
+
+    `where` is the server's URL, fit to be printed; `command` is what was refused, if it is known.
+    """
+    if isinstance(error, BideError):
+        return error
+    text = str(error)
+    if isinstance(error, lib.AskError) or "CROSSSLOT" in text:
+        return UsageError(
+            f"The server at {where} is a node of a Cluster; write redis+cluster://HOST:PORT."
+        )
+    if isinstance(error, lib.OutOfMemoryError) or text.startswith("OOM") or "OOM " in text[:80]:
+        return ServerFull(
+            f"The server at {where} has reached its maxmemory and refused to take more; raise "
+            "maxmemory or let workers drain the backlog, then repeat the call."
+        )
+    if text.startswith("MISCONF"):
+        return CannotSave(
+            f"The server at {where} cannot write to its disk, and refuses each change until it can "
+            "(MISCONF); make room there, or see in its log what it lacks."
+        )
+    if isinstance(error, lib.AuthenticationError | lib.AuthorizationError):
+        return AccessDenied(
+            f"The server at {where} refuses access ({text}); check user, password and rights."
+        )
+    if isinstance(error, lib.NoPermissionError) or any(words in text for words in _IN_SCRIPT):
+        return AccessDenied(
+            f"The server at {where} refuses access: {acl.missing(text, command, clock)}."
+        )
+    if text.startswith("DB index"):
+        return UsageError(f"The server at {where} has no such database; most have 0 to 15.")
+    if newer := _SCHEMA.search(text):
+        return TooOld(
+            f"{newer[2]} at {where} is laid out in schema {newer[1]}, and bide {VERSION} knows "
+            f"{SCHEMA} at most; upgrade bide here, or roll the queue back with the newer one "
+            f"(`bide queues upgrade --to {SCHEMA}`). Nothing was touched."
+        )
+    if "BADARG" in text:
+        return ScriptBug(f"{text}: a script was called with arguments that its header forbids.")
+    if is_transient(error):
+        return unavailable(error, where)
+    if text.startswith("WRONGTYPE"):
+        return ServerRefused(
+            f"Another program uses keys of this name at {where} (WRONGTYPE); give bide another "
+            "prefix, with prefix= or $BIDE_PREFIX, or a database of its own."
+        )
+    fix = "bide needs Redis 6.2 or later, or Valkey" if _LACKS.search(text) else "see its log"
+    return ServerRefused(f"The server at {where} refused a command: {text.rstrip('.')}; {fix}.")

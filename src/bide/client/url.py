@@ -1,0 +1,331 @@
+"""From a URL to a connection of the client library, set up as bide needs it.
+
+The library's own retries are switched off: it repeats a command without knowing what the command
+does, up to ten times. Ours (`bide.client.execute`) know the ids that make a repeat harmless.
+
+    redis://HOST:PORT/DB                           one; rediss:// for TLS, or unix:///PATH?db=0
+    redis+cluster://HOST:PORT,HOST:PORT            some nodes of a Cluster; they name the others
+    redis+sentinel://HOST:PORT,HOST:PORT/NAME/DB   Sentinels, and what they call the master
+
+User, password and TLS options are those of every node. A Sentinel has its own in the query,
+`sentinel_username` and `sentinel_password`, or none.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, Literal, NamedTuple
+from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit
+
+from redis import exceptions as lib
+from redis.backoff import NoBackoff
+
+from bide.client.config import url_or_prefix
+from bide.errors import UsageError
+from bide.protocol.keys import PREFIX
+
+Kind = Literal["one", "cluster", "sentinel"]
+Address = tuple[str, int]
+"""Host and port."""
+
+KINDS: Final[dict[str, Kind]] = {"": "one", "cluster": "cluster", "sentinel": "sentinel"}
+"""By what follows the `+` of the scheme."""
+
+_PORTS: Final[dict[Kind, int]] = {"one": 6379, "cluster": 6379, "sentinel": 26379}
+SENTINELS_OWN: Final = ("sentinel_username", "sentinel_password")
+
+
+class Servers(NamedTuple):
+    """What a URL says."""
+
+    kind: Kind
+    named: tuple[str, ...]
+    """URLs of the servers that it names: of one each, as the client library takes them."""
+    scheme: str
+    user: str
+    """User and password as they stand before the `@`, and that; or nothing."""
+    path: str
+    """`/` and the database, or nothing."""
+    query: str
+    master: str
+    """What the Sentinels call it; empty for the other kinds."""
+
+    def url_of(self, host: str, port: int) -> str:
+        """The URL of one node that holds data."""
+        return _url(self.scheme, self.user, (host, port), self.path, self.query)
+
+    def beside(self, node: str, host: str | None, port: int) -> str:
+        """`url_of` for an address that a node told: without a host, it means its own."""
+        known = host if host and host != "?" else urlsplit(node).hostname or ""
+        return self.url_of(known, port)
+
+
+def read_servers(url: str) -> Servers:
+    """Read a URL that `bide.client.url.resolve_url` has passed.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    parts = urlsplit(url)
+    scheme, _, suffix = parts.scheme.partition("+")
+    kind = KINDS[suffix]
+    if kind == "one":
+        return Servers(kind, (url,), scheme, "", "", "", "")
+    user, at, _ = parts.netloc.rpartition("@")
+    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    query = urlencode([pair for pair in pairs if pair[0] not in SENTINELS_OWN])
+    if kind == "cluster":
+        read = Servers(kind, (), scheme, user + at, "", query, "")
+        return read._replace(named=tuple(read.url_of(*one) for one in addresses(parts)))
+    master, slash, db = parts.path[1:].rstrip("/").partition("/")
+    own = dict(pair for pair in pairs if pair[0] in SENTINELS_OWN)
+    tls = urlencode([pair for pair in pairs if pair[0].startswith("ssl_")])
+    named = tuple(_url(scheme, _user(own), one, "", tls) for one in addresses(parts))
+    return Servers(kind, named, scheme, user + at, slash + db, query, master)
+
+
+def same_servers(one: str, other: str) -> bool:
+    """Whether two URLs that `bide.client.url.resolve_url` has passed name the same data.
+
+    User, password and TLS options may differ, and so may the nodes that are named. Two names of one
+    host are taken for two hosts, but for those of this machine.
+    """
+    (kind, some, rest), (other_kind, others, other_rest) = _named(one), _named(other)
+    return (kind, rest) == (other_kind, other_rest) and not some.isdisjoint(others)
+
+
+def _named(url: str) -> tuple[Kind, set[Address], tuple[str, ...]]:
+    """The kind of servers, those that a URL names, and what else says where the data are."""
+    parts = urlsplit(url)
+    scheme, _, suffix = parts.scheme.partition("+")
+    kind = KINDS[suffix]
+    db = dict(parse_qsl(parts.query)).get("db", "0")
+    if scheme == "unix":
+        return kind, {(parts.path, 0)}, ("unix", db)
+    path = parts.path.strip("/").split("/")
+    master = path.pop(0) if kind == "sentinel" else ""
+    if kind == "one":
+        named = [(parts.hostname or "", parts.port or _PORTS[kind])]
+    else:
+        named = addresses(parts)
+    hosts = {("localhost" if host in _LOCAL else host.lower(), port) for host, port in named}
+    return kind, hosts, (master, "".join(path) or db)
+
+
+_LOCAL: Final = ("127.0.0.1", "::1")
+
+
+def addresses(parts: SplitResult) -> list[Address]:
+    """Host and port of each server before the path of a Cluster's or Sentinels' URL.
+
+    Raises:
+        ValueError: a port is no number, or a host is missing.
+    """
+    default = _PORTS[KINDS[parts.scheme.partition("+")[2]]]
+    found: list[Address] = []
+    for text in parts.netloc.rpartition("@")[2].split(","):
+        one = urlsplit(f"redis://{text}")
+        if not one.hostname or one.port == 0:
+            raise ValueError("no host")
+        found.append((one.hostname, one.port or default))
+    return found
+
+
+def _url(scheme: str, user: str, address: Address, path: str, query: str) -> str:
+    host, port = address
+    shown = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{user}{shown}:{port}{path}" + (f"?{query}" if query else "")
+
+
+def _user(own: dict[str, str]) -> str:
+    name, password = (quote(own.get(key, ""), safe="") for key in SENTINELS_OWN)
+    return f"{name}:{password}@" if password else f"{name}@" if name else ""
+
+
+DEFAULT_URL: Final = "redis://127.0.0.1:6379/0"
+
+CONNECT_TIMEOUT: Final = 2.0
+REPLY_TIMEOUT: Final = 5.0
+"""Seconds without a byte after which a connection counts as dead."""
+
+GOODBYE: Final = 1.0
+"""Seconds for what is said at the end, and costs nothing if it is lost."""
+
+HINT_WAIT: Final = 10
+"""Seconds per blocking call for a wake hint, so that a dead connection is noticed."""
+
+RECONNECT_PAUSE: Final = 0.2
+LONGEST_RECONNECT_PAUSE: Final = 5.0
+"""Seconds before a listener that was cut off connects again; doubled as often as it is refused,
+which it is for ever where its user has no right to the channel."""
+
+_QUERY: Final = ("db", "username", "password")
+_TLS: Final = (
+    "ssl_ca_certs",
+    "ssl_certfile",
+    "ssl_keyfile",
+    "ssl_cert_reqs",
+    "ssl_check_hostname",
+    "ssl_ciphers",
+)
+"""What every kind of client of every supported version of the library takes."""
+_VALUES: Final = {
+    "ssl_cert_reqs": ("required", "optional", "none"),
+    "ssl_check_hostname": ("true", "false"),
+}
+_SCHEMES: Final = ("redis", "rediss", "unix")
+_FORMS: Final = (
+    "redis://HOST:PORT/DB, rediss://... for TLS, unix:///PATH?db=0, redis+cluster://HOST:PORT,... "
+    "or redis+sentinel://HOST:PORT,.../NAME/DB"
+)
+
+_PASSWORD: Final = re.compile(r"(://[^:@/]*:).*@", re.DOTALL)
+# To the next option that there is: a password may hold a & that should have been written as %26.
+_QUERY_PASSWORD: Final = re.compile(
+    r"([?&](?:sentinel_)?password=).*?"
+    r"(?=&(?:db|(?:sentinel_)?username|(?:sentinel_)?password|ssl_[a-z_]+)=|$)",
+    re.DOTALL,
+)
+# Where a password may end is anybody's guess then.
+_PASSWORD_AND_AT: Final = re.compile(r"(://).*[?&](?:sentinel_)?password=.*@.*", re.DOTALL)
+
+
+def resolve_url(url: str | None) -> str:
+    """The URL given, else `$BIDE_URL`, else that of `[tool.bide]`, else the local default.
+
+    Raises:
+        UsageError: it is not of a form that bide takes, or the file cannot be meant.
+    """
+    found, origin = url_or_prefix("url", url)
+    url = found or DEFAULT_URL
+    shown = f"{hide_password(url)!r}{origin if found else ''}"
+    try:
+        parts = urlsplit(url)
+        port = None if "+" in parts.scheme else parts.port
+    except ValueError:  # its text may hold a part of the password
+        raise UsageError(
+            f"{shown} is not a URL; write redis://HOST:PORT/DB, and what is no letter or digit "
+            "in a password as %XX."
+        ) from None
+    base, _, suffix = parts.scheme.partition("+")
+    kind = KINDS.get(suffix)
+    if base not in _SCHEMES or kind is None or (kind != "one" and base == "unix"):
+        raise UsageError(f"{shown} is not a URL that bide takes; write {_FORMS}.")
+    if kind != "one":
+        _check_several(parts, shown)
+    elif parts.scheme == "unix":
+        if not parts.path:
+            raise UsageError(f"{shown} names no socket; write unix:///PATH?db=0.")
+    elif not _is_host(parts.hostname) or port == 0:
+        raise UsageError(f"{shown} names no host; write redis://HOST:PORT/DB.")
+    elif parts.path.strip("/") and not parts.path.strip("/").isdigit():
+        raise UsageError(f"The database in {shown} is not a number; write redis://HOST:PORT/0.")
+    _check_query(parts, shown)
+    return url
+
+
+def _check_several(parts: SplitResult, shown: str) -> None:
+    """Check the URL of a Cluster or of Sentinels."""
+    if parts.scheme.endswith("cluster"):
+        form, path = "redis+cluster://HOST:PORT,HOST:PORT", parts.path.strip("/")
+        if path not in ("", "0"):
+            raise UsageError(f"{shown} names a database, and a Cluster has only one; write {form}.")
+    else:
+        form = "redis+sentinel://HOST:PORT,HOST:PORT/NAME/DB"
+        master, _, db = parts.path[1:].rstrip("/").partition("/")
+        if not master:
+            raise UsageError(
+                f"{shown} does not say what the Sentinels call the master; write {form}."
+            )
+        if db and not db.isdigit():
+            raise UsageError(f"The database in {shown} is not a number; write {form}.")
+    try:
+        found = addresses(parts)
+    except ValueError:
+        raise UsageError(f"{shown} names no host, or a port that is none; write {form}.") from None
+    if not all(_is_host(host) for host, _ in found):
+        raise UsageError(f"{shown} names no host; write {form}.")
+
+
+def _check_query(parts: SplitResult, shown: str) -> None:
+    several = parts.scheme.partition("+")[2]
+    taken = [*_QUERY, *(SENTINELS_OWN if several == "sentinel" else ())]
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name in _TLS and not parts.scheme.startswith("rediss"):
+            form = f"rediss+{several}" if several else "rediss"
+            raise UsageError(f"{shown} sets {name!r}, which is for TLS; write {form}://HOST:PORT.")
+        if name not in taken and name not in _TLS:
+            option = "an option" if "password=" in parts.query else repr(name)  # may be part of it
+            raise UsageError(
+                f"{shown} sets {option}, which bide does not take from a URL; it takes "
+                f"{', '.join(taken)} and, for TLS, {', '.join(_TLS)}."
+            )
+        if name == "db" and not (value.isdigit() and (several != "cluster" or int(value) == 0)):
+            raise UsageError(
+                f"The database in {shown} is not a number."
+                if several != "cluster"
+                else f"{shown} names a database, and a Cluster has only one; leave db= out."
+            )
+        if value not in _VALUES.get(name, (value,)):
+            raise UsageError(
+                f"{name} in {shown} is {value!r}; write one of {', '.join(_VALUES[name])}."
+            )
+
+
+def _is_host(name: str | None) -> bool:
+    try:
+        return bool(name and name.encode("idna"))
+    except UnicodeError:
+        return False
+
+
+def resolve_prefix(prefix: str | None) -> str:
+    """The prefix given, else `$BIDE_PREFIX`, else that of `[tool.bide]`, else `bide`.
+
+    Raises:
+        UsageError: the file cannot be meant.
+    """
+    return url_or_prefix("prefix", prefix)[0] or PREFIX
+
+
+def hide_password(url: str) -> str:
+    """The URL as it may be printed; also one that cannot be parsed."""
+    if _PASSWORD_AND_AT.search(url):
+        return _PASSWORD_AND_AT.sub(r"\1***", url)
+    return _QUERY_PASSWORD.sub(r"\1***", _PASSWORD.sub(r"\1***@", url))
+
+
+def check_master(role: Any) -> None:
+    """Check what a node answered to ROLE; who may not ask takes its word for it.
+
+    Raises:
+        ConnectionError: of the client library: it is a replica now.
+    """
+    if isinstance(role, list) and role[0] != b"master":
+        raise lib.ConnectionError("the node is no master now")
+
+
+def options(url: str, retry: type[Any], reply_timeout: float | None) -> dict[str, Any]:
+    """Keyword arguments for the library's `from_url`, for either kind of client.
+
+    Args:
+        url: as `resolve_url` returns it.
+        retry: the library's `Retry` class of that kind.
+        reply_timeout: seconds to wait for a reply; None where the caller sees to it.
+    """
+    common: dict[str, Any] = {
+        "retry": retry(NoBackoff(), 0),
+        "socket_timeout": reply_timeout,
+        "decode_responses": False,
+        "health_check_interval": 0,
+        "protocol": 2,
+    }
+    if not url.startswith("unix:"):
+        connect_timeout = min(CONNECT_TIMEOUT, reply_timeout or CONNECT_TIMEOUT)
+        common |= {"socket_connect_timeout": connect_timeout, "socket_keepalive": True}
+    if url.startswith("rediss:") and ("ssl_cert_reqs", "none") not in parse_qsl(
+        urlsplit(url).query
+    ):
+        # Up to version 5 of the library, any host with a valid certificate was good enough.
+        common["ssl_check_hostname"] = True
+    return common

@@ -1,0 +1,237 @@
+"""Traces by OpenTelemetry: a span where a job is enqueued, one where it runs, and a link between.
+
+    pip install 'bide[otel]'
+
+    bide.use(Tracing())  # in a module that producers and workers import
+
+A link, and not a parent: a job may run days after the request that asked for it has ended, and more
+than once. Each run is the root of a trace of its own, which names where it came from.
+
+https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/
+
+These are in development, and names have changed before: so nothing but this file knows them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import Any, Final
+
+import msgspec
+from opentelemetry import context, trace
+from opentelemetry.propagate import extract, inject
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode, TracerProvider
+from opentelemetry.util.types import Attributes
+
+from bide.contrib import needed
+from bide.errors import JobCancelled, PayloadError
+from bide.model.context import CurrentJob, Snooze
+from bide.model.durations import from_us
+from bide.model.payload.body import Body, decode_envelope
+from bide.protocol.commands.enqueue import Prepared
+from bide.tasks.middleware import FailedAttempt, Middleware
+from bide.version import VERSION
+
+ERROR_TYPE: Final = "error.type"
+
+
+TASK: Final = "bide.tasks.task"
+
+
+def of_preparing(queue: str, body: Body) -> tuple[str, Attributes]:
+    """Name and attributes of the span of a job that is prepared, to be sent with others."""
+    return f"prepare {queue}", {
+        **_common(queue),
+        TASK: body.task,
+        "messaging.operation.name": "prepare",
+        "messaging.operation.type": "create",
+    }
+
+
+def of_sending(queue: str, jobs: Sequence[Prepared] | None) -> tuple[str, Attributes]:
+    """Name and attributes of the span of a sending: of one job, or of many."""
+    many = {} if jobs is None else {"messaging.batch.message_count": len(jobs)}
+    return f"enqueue {queue}", {
+        **_common(queue),
+        **many,
+        "messaging.operation.name": "enqueue",
+        "messaging.operation.type": "send",
+    }
+
+
+def of_run(job: CurrentJob) -> tuple[str, Attributes]:
+    """Name and attributes of the span of a run."""
+    claimed = from_us(job.token)  # by the server's clock, of which `due` is, too
+    return f"run {job.queue}", {
+        **_common(job.queue),
+        TASK: job.task,
+        "messaging.operation.name": "run",
+        "messaging.operation.type": "process",
+        "messaging.message.id": job.id,
+        "messaging.client.id": job.worker,
+        "bide.attempt": job.attempt,
+        "bide.redelivered": job.redelivered,
+        "bide.lateness": max(0.0, (claimed - job.due).total_seconds()),
+    }
+
+
+def of_failure(job: CurrentJob) -> tuple[str, Attributes]:
+    """Name and attributes of the span of a failure that no run has raised."""
+    return f"fail {job.queue}", {
+        **_common(job.queue),
+        TASK: job.task,
+        "messaging.operation.name": "fail",
+        "messaging.operation.type": "settle",
+        "messaging.message.id": job.id,
+        "messaging.client.id": job.worker,
+        "bide.attempt": job.attempt,
+    }
+
+
+def _common(queue: str) -> dict[str, str]:
+    return {"messaging.system": "bide", "messaging.destination.name": queue}
+
+
+KEY: Final = "otel"
+"""Under which, in a job's `meta`, the context of its enqueue travels."""
+
+_NO_ERRORS: Final = (Snooze, JobCancelled, asyncio.CancelledError)
+"""What ends a run, and is no error."""
+
+_LINKS: Final = 128
+"""Links of a span at most, as SDKs have it by default."""
+
+_sending: ContextVar[Span | None] = ContextVar("_sending", default=None)
+"""The span of a sending whose one job is prepared inside, and has not been yet."""
+
+
+class Tracing(Middleware):
+    """A span for each sending of jobs, and for each run, which links to where its job was made.
+
+    A failure that no run has raised has a span of its own: a time-out, arguments that do not fit.
+
+    That is the sending itself of `enqueue`; a job that is prepared has a span for this, and
+    `enqueue_many` one that links to those of its jobs.
+
+    The context travels in the job's `meta`, as the process's propagators write it. Where nothing
+    is sampled or no SDK is set up, nothing travels.
+    """
+
+    def __init__(self, tracer_provider: TracerProvider | None = None) -> None:
+        """Take a provider; by default the process's own, as of the first span."""
+        self._tracer = trace.get_tracer("bide", VERSION, tracer_provider)
+
+    def enqueuing(self, queue: str, body: Body) -> Body:
+        """Have the body take along the context of its sending, or of a span of its own."""
+        carrier: dict[str, str] = {}
+        span = _sending.get()
+        if span is None:
+            with self._span(SpanKind.PRODUCER, *of_preparing(queue, body)):
+                inject(carrier)
+        else:
+            _sending.set(None)
+            span.set_attribute(TASK, body.task)
+            inject(carrier, trace.set_span_in_context(span))
+        if not carrier:
+            return body
+        return msgspec.structs.replace(body, meta={**(body.meta or {}), KEY: carrier})
+
+    @contextmanager
+    def sending(self, queue: str, jobs: Sequence[Prepared] | None) -> Iterator[None]:
+        """Make the span of a sending, which ends with what it raises."""
+        kind = SpanKind.PRODUCER if jobs is None else SpanKind.CLIENT
+        links = [Link(origin) for origin in map(_made, (jobs or ())[:_LINKS]) if origin.is_valid]
+        with self._span(kind, *of_sending(queue, jobs), links) as span:
+            token = _sending.set(span if jobs is None else None)
+            try:
+                yield
+            finally:
+                _sending.reset(token)
+
+    @contextmanager
+    def running(self, job: CurrentJob) -> Iterator[None]:
+        """Make the span of a run, the root of a trace, with a link to the enqueue."""
+        with self._root(job, SpanKind.CONSUMER, *of_run(job)):
+            yield
+
+    def failed(self, failure: FailedAttempt) -> None:
+        """Make a span of a failure that the span of the run does not show."""
+        if failure.raised:
+            return
+        with self._root(failure.job, SpanKind.CLIENT, *of_failure(failure.job)) as span:
+            _record(span, failure.error)
+
+    @contextmanager
+    def _root(
+        self, job: CurrentJob, kind: SpanKind, name: str, attributes: Attributes
+    ) -> Iterator[Span]:
+        """Make a span that is the root of a trace, with a link to the job's enqueue."""
+        came = _came(job.meta)
+        origin = trace.get_current_span(came).get_span_context()
+        links = [Link(origin)] if origin.is_valid else []
+        # What else the enqueue's context has, baggage for one, holds for the run.
+        token = context.attach(trace.set_span_in_context(trace.INVALID_SPAN, came))
+        try:
+            with self._span(kind, name, attributes, links) as span:
+                yield span
+        finally:
+            context.detach(token)
+
+    @contextmanager
+    def _span(
+        self, kind: SpanKind, name: str, attributes: Attributes, links: Sequence[Link] = ()
+    ) -> Iterator[Span]:
+        with self._tracer.start_as_current_span(
+            name,
+            kind=kind,
+            attributes=attributes,
+            links=links,
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            try:
+                yield span
+            except _NO_ERRORS:
+                raise
+            except BaseException as error:
+                _record(span, error)
+                raise
+
+
+def _record(span: Span, error: BaseException) -> None:
+    """Put an error on a span."""
+    span.set_attribute(ERROR_TYPE, f"{type(error).__module__}.{type(error).__qualname__}")
+    span.set_status(StatusCode.ERROR)
+    with suppress(Exception):  # some exceptions make it impossible to show them
+        span.record_exception(error)
+        span.set_status(StatusCode.ERROR, str(error))
+
+
+def _made(job: Prepared) -> SpanContext:
+    """Where a job was prepared."""
+    try:
+        meta = decode_envelope(job.body).body.meta or {}
+    except PayloadError:  # another program's
+        meta = {}
+    return trace.get_current_span(_came(meta)).get_span_context()
+
+
+def _came(meta: Mapping[str, Any]) -> context.Context:
+    return extract(_texts(meta.get(KEY)), context.Context())
+
+
+def _texts(carrier: Any) -> Mapping[str, str]:
+    """What travelled, if it is what was sent: another program may have written it."""
+    if not isinstance(carrier, Mapping):
+        return {}
+    return {str(name): value for name, value in carrier.items() if isinstance(value, str)}
+
+
+with needed("OpenTelemetry", "otel"):
+    import opentelemetry.trace as _trace  # noqa: F401
+
+
+__all__ = ["Tracing"]

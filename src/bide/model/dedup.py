@@ -1,0 +1,319 @@
+"""Calls that fold into one job: unique, debounced, throttled, gathered (`lua/include/fold.lua`).
+
+A policy is a value; it is given as `unique=` where a job is enqueued, or to its task. What it asks
+travels to the server among the job's terms: the key under which calls fold, and how.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+from urllib.parse import quote
+
+import msgspec
+
+from bide.errors import UsageError
+from bide.model.durations import Duration, describe, to_us
+
+Key = str | int | Callable[..., str | int] | None
+"""A key; a function that makes it of the job's own arguments; None for the policy's default."""
+
+OnConflict = Literal["keep", "replace", "reject"]
+Outcome = Literal["new", "exists", "kept", "rejected", "replaced", "pushed", "folded", "added"]
+"""What an enqueue came to."""
+
+MOST_RUNS: Final = 100
+"""Runs per period of a throttle, at most: the server remembers the time of each."""
+
+MOST_ITEMS: Final = 10_000
+"""Items of a job that gathers, at most."""
+
+LONGEST_KEY: Final = 200
+"""Characters of a key, at most."""
+
+_LONGEST_QUOTED: Final = 500
+_PLAIN: Final = "".join(chr(c) for c in range(33, 127) if chr(c) not in "%")
+_WAYS: Final[dict[str, str]] = {"keep": "k", "replace": "r", "reject": "x"}
+_LOOSE: Final = (
+    "no policy; write unique=Unique(), debounce('2s'), throttle('1/10s') or gather('5s')"
+)
+
+
+@dataclass(frozen=True)
+class Unique:
+    """While a job holds the key, others with the same key are not added.
+
+    Args:
+        key: by default the task and all its arguments.
+        until: how long a job holds its key: until it has `"finished"` in whatever way, or only
+            until it has `"started"`, or for a time from its enqueue.
+        on_conflict: what becomes of a call that finds the key held: `"keep"` leaves all as it is;
+            `"replace"` gives the job that waits this call's arguments, options and due time;
+            `"reject"` raises `NotUnique`.
+    """
+
+    key: Key = None
+    until: Literal["started", "finished"] | Duration = "finished"
+    on_conflict: OnConflict = "keep"
+
+    def __post_init__(self) -> None:
+        _check_key(self.key)
+        if self.on_conflict not in get_args(OnConflict):
+            told = ", ".join(repr(way) for way in get_args(OnConflict))
+            raise UsageError(f"on_conflict must be one of {told}, not {self.on_conflict!r}.")
+        if self.until not in ("started", "finished") and to_us(self.until, "until") <= 0:
+            raise UsageError('until must be "started", "finished" or longer than nothing.')
+
+    @property
+    def way(self) -> str:
+        """As the terms of a job have it."""
+        if self.until in ("started", "finished"):
+            return f"u{_WAYS[self.on_conflict]},{str(self.until)[0]}"
+        return f"u{_WAYS[self.on_conflict]},{to_us(self.until, 'until')}"
+
+
+@dataclass(frozen=True)
+class Debounce:
+    """One job that waits until its calls have been quiet for a while; see `debounce`."""
+
+    quiet: Duration
+    max_wait: Duration | None = None
+    key: Key = None
+
+    def __post_init__(self) -> None:
+        _check_key(self.key)
+        _quiet_us(self.quiet, self.max_wait)
+
+    @property
+    def way(self) -> str:
+        """As the terms of a job have it."""
+        return "d{},{}".format(*_quiet_us(self.quiet, self.max_wait))
+
+
+@dataclass(frozen=True)
+class Throttle:
+    """So many jobs in a period, and a trailing one for all other calls; see `throttle`."""
+
+    rate: str
+    key: Key = None
+
+    def __post_init__(self) -> None:
+        _check_key(self.key)
+        self._read()
+
+    def _read(self) -> tuple[int, int]:
+        count, slash, period = str(self.rate).partition("/")
+        runs = int(count) if count.isascii() and count.isdecimal() else 0
+        if not slash or not period or not 1 <= runs <= MOST_RUNS:
+            raise UsageError(
+                f"throttle({self.rate!r}) does not say how many runs in which period; write "
+                f"'1/10s', with a number from 1 to {MOST_RUNS}."
+            )
+        text = period if period[:1].isdecimal() else f"1{period}"
+        period_us = to_us(text, "the period of a throttle")
+        if period_us <= 0:
+            raise UsageError(f"throttle({self.rate!r}) has an empty period; write '1/10s'.")
+        return runs, period_us
+
+    @property
+    def way(self) -> str:
+        """As the terms of a job have it."""
+        return "t{},{}".format(*self._read())
+
+
+@dataclass(frozen=True)
+class Gather:
+    """One job for the items of many calls; see `gather`."""
+
+    quiet: Duration
+    max_wait: Duration | None = None
+    max_size: int = 100
+    key: Key = None
+
+    def __post_init__(self) -> None:
+        _check_key(self.key)
+        _quiet_us(self.quiet, self.max_wait)
+        is_whole = isinstance(self.max_size, int) and not isinstance(self.max_size, bool)
+        if not is_whole or not 1 <= self.max_size <= MOST_ITEMS:
+            raise UsageError(
+                f"max_size must be a number from 1 to {MOST_ITEMS:,}, not {self.max_size!r}."
+            )
+
+    @property
+    def way(self) -> str:
+        """As the terms of a job have it."""
+        return "g{},{},{}".format(*_quiet_us(self.quiet, self.max_wait), self.max_size)
+
+
+Folding = Unique | Debounce | Throttle | Gather
+
+
+def debounce(quiet: Duration, *, max_wait: Duration | None = None, key: Key = None) -> Debounce:
+    """Run once when calls have been quiet for a while, with the arguments of the latest.
+
+    Args:
+        quiet: how long no call must have come; each call puts the job off by as much again.
+        max_wait: from the first call; by then the job is due however many come. None: no limit.
+        key: calls with the same key are one; by default all calls of the task.
+
+    Raises:
+        UsageError: an argument cannot be meant.
+    """
+    return Debounce(quiet, max_wait, key)
+
+
+def throttle(rate: str, *, key: Key = None) -> Throttle:
+    """Run at most so often; calls above that become one run as soon as there may be one.
+
+    That run has the arguments of the latest call, so the last one is never lost.
+
+    Args:
+        rate: `"1/10s"`, `"5/m"`: so many in any period of this length.
+        key: calls with the same key share the rate; by default all calls of the task.
+
+    Raises:
+        UsageError: an argument cannot be meant.
+    """
+    return Throttle(rate, key)
+
+
+def gather(
+    quiet: Duration,
+    *,
+    max_wait: Duration | None = None,
+    max_size: int = 100,
+    key: Key = None,
+) -> Gather:
+    """Run once for many calls, each of which has one argument; the task gets the list of them.
+
+    Args:
+        quiet: the job is due when no call has come for as long;
+        max_wait: or when the first came as long ago; None: no limit;
+        max_size: or when there are so many items.
+        key: calls with the same key are gathered; by default all calls of the task.
+
+    Raises:
+        UsageError: an argument cannot be meant.
+    """
+    return Gather(quiet, max_wait, max_size, key)
+
+
+def check_folding(policy: Any) -> Folding | None:
+    """The policy.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if policy is None or isinstance(policy, Unique | Debounce | Throttle | Gather):
+        return policy
+    raise UsageError(f"unique={policy!r} is {_LOOSE}.")
+
+
+def write_folding(
+    policy: Folding | None,
+    task: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    names: Sequence[str],
+    pack: Callable[[Any], bytes],
+) -> str:
+    """The words of a job's terms that say under which key it folds, and how; empty without policy.
+
+    Args:
+        policy: of the job.
+        task: its task's name; keys of different tasks never meet.
+        args: its positional arguments.
+        kwargs: those by name.
+        names: those of the task's positional parameters, as far as they are known.
+        pack: encodes what no JSON can hold.
+
+    Raises:
+        UsageError: there is no such policy, its key cannot be meant, or what is to be gathered is
+            not one argument.
+    """
+    policy = check_folding(policy)
+    if policy is None:
+        return ""
+    if isinstance(policy, Gather) and (len(args) != 1 or kwargs):
+        raise UsageError(
+            f"Of each call of {task} one argument is gathered, and given by position; pass a dict "
+            "or a tuple that holds all it needs."
+        )
+    if callable(policy.key):
+        key = _checked(policy.key(*args, **kwargs))
+    elif policy.key is not None:
+        key = _checked(policy.key)
+    else:
+        key = _digest(args, kwargs, names, pack) if isinstance(policy, Unique) else ""
+    text = quote(f"{task}:{key}", safe=_PLAIN)
+    if len(text) > _LONGEST_QUOTED:
+        text = text[:60] + hashlib.sha256(text.encode()).hexdigest()
+    return f"k={text} f={policy.way}"
+
+
+def describe_folding(way: str) -> str:
+    """What a word of the terms means, for people."""
+    kind, numbers = way[:1], [int(n) for n in way[1:].split(",") if n.isdecimal()]
+    told = [describe(n / 1e6) for n in numbers]
+    if kind == "u" and way.endswith(",f"):
+        return "unique until it has finished"
+    if kind == "u" and way.endswith(",s"):
+        return "unique until it has started"
+    if kind == "u" and numbers:
+        return f"unique for {told[0]} from its enqueue"
+    if kind == "t" and len(numbers) == 2:
+        return f"throttled to {numbers[0]} in {told[1]}"
+    if kind in ("d", "g") and len(numbers) >= 2:
+        most = f", at most {told[1]} after the first" if numbers[1] else ""
+        if kind == "d":
+            return f"debounced: due {told[0]} after the latest call{most}"
+        size = f", or with {numbers[2]} items" if len(numbers) == 3 else ""
+        return f"gathering: due {told[0]} after the latest item{most}{size}"
+    return ""
+
+
+def _quiet_us(quiet: Duration, max_wait: Duration | None) -> tuple[int, int]:
+    quiet_us = to_us(quiet, "quiet")
+    most_us = 0 if max_wait is None else to_us(max_wait, "max_wait")
+    if max_wait is not None and most_us < max(quiet_us, 1):
+        raise UsageError(
+            f"max_wait={max_wait!r} is shorter than the quiet time of {quiet!r}, which would then "
+            "never matter; give a longer one, or none."
+        )
+    return quiet_us, most_us
+
+
+def _check_key(key: Any) -> None:
+    if key is not None and not callable(key):
+        _checked(key)
+
+
+def _checked(key: Any) -> str:
+    if isinstance(key, bool) or not isinstance(key, str | int):
+        raise UsageError(f"A key is text or an integer, or a function that makes it, not {key!r}.")
+    text = str(key)
+    if not text.isascii() and text.encode(errors="replace").decode() != text:
+        raise UsageError(f"The key {text[:40]!r} holds half a character; give it as whole text.")
+    if not 0 < len(text) <= LONGEST_KEY:
+        raise UsageError(
+            f"A key has 1 to {LONGEST_KEY} characters, not {len(text)}; use a digest of it."
+        )
+    return text
+
+
+def _digest(
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    names: Sequence[str],
+    pack: Callable[[Any], bytes],
+) -> str:
+    """The same for the same arguments, however they were given."""
+    given = dict(zip(names, args, strict=False)) | dict(kwargs)
+    call = (list(args[len(names) :]), sorted(given.items()))
+    data = pack(call)
+    with suppress(msgspec.MsgspecError):  # what is not JSON stays as it was packed
+        data = msgspec.json.encode(msgspec.json.decode(data), order="sorted")
+    return hashlib.sha256(data).hexdigest()[:24]

@@ -1,0 +1,347 @@
+"""What is known of a job: pure values, read from the server's replies.
+
+The table `TRANSITIONS` is the only place that says so; the scripts obey it, the model test walks
+it, and `docs/keys.md` shows it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from bide.errors import PayloadError
+from bide.model.constraints import Terms
+from bide.model.history import Notes, read_notes
+from bide.model.payload.body import (
+    Body,
+    decode_body,
+    decode_envelope,
+    decode_item,
+    decode_result,
+    is_item,
+)
+
+
+class State(StrEnum):
+    """Where a job is in its life, as the API and the command line print it."""
+
+    BLOCKED = "blocked"
+    """Waits for other jobs."""
+    DELAYED = "delayed"
+    """Due later than now."""
+    WAITING = "waiting"
+    """Due, and not yet taken: derived from the due time, never stored."""
+    ACTIVE = "active"
+    """Taken by a worker, under a lease."""
+    COMPLETED = "completed"
+    """Ran to its end."""
+    FAILED = "failed"
+    """Will not be run again: its attempts are spent, or it was refused."""
+    CANCELLED = "cancelled"
+    """Taken back before it ran, or asked to end while it ran."""
+
+
+LISTABLE: Final = tuple(State)
+"""The states that can be listed, in the order in which they are shown."""
+
+FINISHED: Final = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
+"""The states that a job does not leave by itself."""
+
+_DUE: Final = (State.DELAYED, State.WAITING)
+
+TRANSITIONS: Final[dict[str, tuple[tuple[State, ...], tuple[State, ...]]]] = {
+    "claim": ((State.WAITING,), (State.ACTIVE,)),
+    "pop": ((State.WAITING,), (State.COMPLETED, State.FAILED)),
+    "refuse": ((State.COMPLETED,), (State.FAILED,)),
+    "complete": ((State.ACTIVE,), (State.COMPLETED,)),
+    "retry": ((State.ACTIVE,), (*_DUE, State.CANCELLED)),
+    "fail": ((State.ACTIVE,), (State.FAILED,)),
+    "snooze": ((State.ACTIVE,), (*_DUE, State.CANCELLED)),
+    "release": ((State.ACTIVE,), (State.WAITING, State.CANCELLED)),
+    "crash": ((State.ACTIVE,), (State.WAITING, State.FAILED, State.CANCELLED)),
+    "extend": ((State.ACTIVE,), (State.ACTIVE,)),
+    "reclaim": ((State.ACTIVE,), (State.WAITING, State.FAILED, State.CANCELLED)),
+    "expire": ((*_DUE, State.BLOCKED), (State.CANCELLED,)),
+    "free": ((State.BLOCKED,), _DUE),
+    "drop": ((State.BLOCKED,), (State.CANCELLED,)),
+    "cancel": ((*_DUE, State.BLOCKED, State.ACTIVE), (State.CANCELLED,)),
+    "reschedule": (_DUE, _DUE),
+    "promote": ((*_DUE, State.BLOCKED), (State.WAITING,)),
+    "revive": ((State.COMPLETED, State.FAILED, State.CANCELLED), _DUE),
+}
+"""verb -> (the states it takes a job from, the states it may lead to).
+
+`retry` is what a worker settles an attempt with. What a person asks of a job that has ended, the
+script `retry` and `job.retry()`, is called `revive` here: it leads elsewhere, from elsewhere.
+A job that waits for others is freed by their ends, or dropped where one did not end as it should;
+to reschedule it says when it is due then.
+What is popped is data, and completed by that; a job that is none has failed, and so have data that
+cannot be given out (`refuse`).
+"""
+
+
+EVENTS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
+    "added": (
+        ("enqueue", "fire"),
+        "The job is there: delayed, waiting if it is due, or blocked if it waits for others. "
+        "Someone enqueued it, or its schedule fired.",
+    ),
+    "freed": (
+        ("free",),
+        "What it waited for has ended: it is delayed, or waits if it is due.",
+    ),
+    "active": (("claim",), "A worker has taken it."),
+    "progress": (("note",), "It said how far it is."),
+    "completed": (("complete", "pop"), "It ran to its end; or it was data, and was popped."),
+    "retried": (
+        ("retry", "revive"),
+        "It is to run again: an attempt raised, or someone asked so of a job that had ended.",
+    ),
+    "failed": (("fail", "reclaim", "crash", "pop", "refuse"), "It will not be run again."),
+    "cancelled": (
+        ("cancel", "reclaim", "expire", "drop"),
+        "It was taken back; or it ran, was asked to end, and did; or it had not begun in time; or "
+        "a job that it waited for did not end as it should have.",
+    ),
+    "reclaimed": (
+        ("reclaim", "crash"),
+        "Its lease ended without an outcome, or its process died: it waits again, unless `failed` "
+        "or `cancelled` follows.",
+    ),
+    "rescheduled": (
+        ("reschedule", "promote", "snooze", "release"),
+        "It is due at another time: someone moved it, it snoozed, or a worker that stopped, or "
+        "does not serve its task, gave it back.",
+    ),
+    "deleted": (("delete",), "Someone removed every trace of it."),
+    "emptied": (
+        ("empty",),
+        "All jobs of the queue that were delayed, waiting or blocked were removed.",
+    ),
+    "drained": (
+        ("settle", "reclaim", "pop"),
+        "Nothing is left to do: no job is active, and none is due. Delayed ones may be there.",
+    ),
+    "gap": ((), "Events between the one before and the one after were lost."),
+}
+"""kind of event -> (the verbs that tell it, what it says).
+
+Told while someone listens (`Queue.events`). A running job that is asked to end, and a lease that is
+extended, change no state and tell nothing; nor does a finished job that is kept no longer.
+"""
+
+
+_LONGEST: Final = 18
+"""Characters of a number in a record; with more, it is none of bide's."""
+
+
+class Claimed(NamedTuple):
+    """A job that this worker holds under a lease."""
+
+    id: str
+    body: bytes
+    token: int
+    """Grows with every claim of the job; settles and extends carry it as their fence."""
+    attempt: int
+    """1 for the first run; runs that were given back or snoozed do not count."""
+    reclaims: int
+    """How many leases have ended without an outcome since the last attempt that had one."""
+    first_us: int
+    """When the job was first due, before any retry."""
+    due_us: int
+    crashes: int = 0
+    """How many of those leases ended while the job was the only suspect."""
+    missing_us: int = 0
+    """Since when no worker that claimed it has served its task; 0 where that is not so."""
+
+
+class RunRecord(NamedTuple):
+    """What a job has once it has been claimed (`lua/include/record.lua`)."""
+
+    token: int
+    settled: str
+    priority: int
+    attempt: int
+    crashes: int
+    strikes: int
+    alone: bool
+    started_us: int
+    worker: str
+    due_us: int
+    first_us: int
+    """When it was first due, before any retry or snooze."""
+    ended_us: int
+    """When it finished, where its place among the finished does not say so; else 0."""
+    dropped: int = 0
+    """How many bytes its result had, if that was dropped because the queue's were too large."""
+
+    @classmethod
+    def read(cls, line: bytes | None) -> RunRecord | None:
+        """Parse a stored record; None for none, and for what is not one."""
+        if not line:
+            return None
+        try:
+            head, rest = line[:34].decode(), line[35:].decode().split(" ")
+            priority, attempt, crashes, strikes, alone, started, worker, due, *more = rest
+            ended = more.pop()[:-1] if more and more[-1].endswith("e") else "0"
+            dropped = more.pop()[:-1] if more and more[-1].endswith("d") else "0"
+            if more and more[-1].endswith("m"):  # since when nobody serves its task
+                more.pop()
+            if more and more[-1].endswith("r"):  # the name of the call that retried it
+                more.pop()
+            (first,) = more or (due,)
+            if any(len(number) > _LONGEST for number in (*rest[:6], due, first, ended, dropped)):
+                return None
+            return cls(
+                token=int(head[:16]),
+                settled=head[16],
+                priority=int(priority),
+                attempt=int(attempt),
+                crashes=int(crashes),
+                strikes=int(strikes),
+                alone=alone == "1",
+                started_us=int(started),
+                worker=worker,
+                due_us=int(due),
+                first_us=int(first),
+                ended_us=int(ended),
+                dropped=int(dropped),
+            )
+        except (ValueError, IndexError):
+            return None
+
+
+class Turn(NamedTuple):
+    """How things stand in the group of a job that has not been taken."""
+
+    paused: bool
+    concurrency: int
+    """How many of its jobs may run at once."""
+    running: int
+    """How many do."""
+    before: int
+    """How many are before it."""
+    free_us: int
+    """When the group's rate lets the next one begin; 0, or passed, for now."""
+
+    @classmethod
+    def read(cls, line: bytes | None) -> Turn | None:
+        """Parse what `fetch` says; None for nothing."""
+        if not line:
+            return None
+        paused, *numbers = map(int, line.split())
+        return cls(bool(paused), *numbers)
+
+
+class Snapshot(NamedTuple):
+    """A job as the server had it at `now_us`."""
+
+    id: str
+    state: State
+    now_us: int
+    since_us: int
+    """When it is due, when its lease ends, since when it is blocked, or when it finished: as its
+    state has it."""
+    priority: int | None
+    """None where it is not known: of one that was cancelled before it was ever claimed."""
+    raw_body: bytes
+    run: RunRecord | None
+    """None for a job that was never claimed."""
+    raw_result: bytes | None
+    raw_notes: bytes | None
+    asked: bool
+    """It runs, and was asked to end."""
+    terms: Terms = Terms()
+    """What was asked of it beside its due time."""
+    turn: Turn | None = None
+    """What it waits for, where it is one of a group's and has not been taken."""
+    awaits: int = 0
+    """For how many jobs it waits."""
+    awaited: tuple[str, ...] = ()
+    """The first of them: ids, of jobs of other queues `{queue}id`; the last may be `{}`, while what
+    it waits for is not all known yet."""
+
+    @property
+    def due_us(self) -> int:
+        """When it is due; of one that has started, when it was due.
+
+        Of one that is blocked, when it would be if it were freed at `now_us`.
+        """
+        if self.state == State.BLOCKED:
+            return self.terms.due_us(self.now_us)
+        if self.run is not None and self.state not in (State.DELAYED, State.WAITING):
+            return self.run.due_us
+        return self.since_us
+
+    @property
+    def expires_us(self) -> int | None:
+        """By when it must have begun; None where that does not matter."""
+        return self.terms.expires_us(self.due_us)
+
+    @property
+    def finished_us(self) -> int:
+        """When it ended; 0 for one that has not."""
+        if self.state not in FINISHED:
+            return 0
+        return (self.run.ended_us if self.run else 0) or self.since_us
+
+    @property
+    def attempt(self) -> int:
+        """How many attempts have begun and counted."""
+        return self.run.attempt if self.run else 0
+
+    @property
+    def lateness(self) -> float | None:
+        """Seconds from due to start of the latest attempt, on the server's clock."""
+        if self.run is None:
+            return None
+        return (self.run.started_us - self.run.due_us) / 1e6
+
+    @property
+    def head(self) -> Body:
+        """Task and options, and the arguments if they are JSON.
+
+        Raises:
+            PayloadError: what is stored is not a body of bide's.
+        """
+        return decode_envelope(self.raw_body).body
+
+    def body(self, allow_pickle: bool = False) -> Body:
+        """Task, arguments and options; raises as `head` does, and where pickle is not allowed."""
+        return decode_body(self.raw_body, allow_pickle=allow_pickle)
+
+    @property
+    def is_item(self) -> bool:
+        """Whether it is data of a `DelayQueue`, and no job."""
+        return is_item(self.raw_body)
+
+    def data(self) -> Any:
+        """The data of an item.
+
+        Raises:
+            PayloadError: it is a job, or what is stored is not JSON.
+        """
+        return decode_item(self.raw_body)
+
+    @property
+    def task(self) -> str:
+        """The task's name, `(data)` for an item of data, or `?` when the body cannot be read."""
+        if self.is_item:
+            return "(data)"
+        try:
+            return self.head.task
+        except PayloadError:
+            return "?"
+
+    def result(self, allow_pickle: bool = False) -> Any:
+        """What the task returned, or None.
+
+        Raises:
+            PayloadError: it cannot be read, or is pickled and that is not allowed.
+        """
+        return decode_result(self.raw_result, allow_pickle=allow_pickle)
+
+    @property
+    def notes(self) -> Notes:
+        """Errors, crashes, log lines and progress."""
+        return read_notes(self.raw_notes)

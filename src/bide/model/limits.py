@@ -1,0 +1,214 @@
+"""What a queue lets begin: how many jobs in a time, how many at once; and what it says of that."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from bide.errors import UsageError
+from bide.model.durations import LONGEST_US, SECOND_US, Duration, from_us, to_bytes, to_us
+
+MOST: Final = 1_000_000
+"""Jobs of a rate or of a burst, and jobs at once, at most."""
+
+FINEST_US: Final = 10_000
+"""What a rate lets come in at once by default: as much as comes in so long, and one at least."""
+
+NONE: Final = "none"
+KEEP: Final = "keep"
+"""How a script is told that there is to be no limit, or that it is to stay as it is."""
+
+
+class Limits(NamedTuple):
+    """The limits of a queue, and whether one of them holds it back now."""
+
+    rate: str | None = None
+    """How many jobs may begin in which time, such as `"100/s"`; None for no limit."""
+    burst: int | None = None
+    """How many of them may begin at once, after a quiet time; None without a rate."""
+    max_active: int | None = None
+    """How many jobs may run at once, in the whole fleet; None for no limit."""
+    held_until: datetime | None = None
+    """Until when one of its jobs holds the queue (`RetryLater(..., queue=True)`); None if none."""
+    limited_until: datetime | None = None
+    """When the next job may begin, while the rate is used up; None while it is not."""
+
+    @classmethod
+    def read(cls, meta: Mapping[str, bytes], now_us: int) -> Limits:
+        """From the queue's settings; a limit that cannot be read is none."""
+        held_us, most = _number(meta.get("held_until")), _number(meta.get("max_active"))
+        held_until = from_us(held_us) if held_us > now_us else None
+        found = _NUMBERS.fullmatch(meta.get("rate", b""))
+        count, period_us, burst = map(int, found.groups()) if found else (0, 0, 0)
+        if not (count and period_us and burst):
+            return cls(None, None, most or None, held_until, None)
+        next_us = _refilled_us(count, period_us, burst, meta.get("spent", b""), now_us)
+        until = from_us(next_us) if next_us > now_us else None
+        return cls(f"{count}/{_written(period_us)}", burst, most or None, held_until, until)
+
+
+def stored_rate(rate: Any, burst: Any = None) -> str:
+    """A rate as the queue's settings hold it: how many, in how many µs, how many at once.
+
+    Raises:
+        UsageError: it cannot be meant; the message says how to write it.
+    """
+    if rate is None:
+        if burst is not None:
+            raise UsageError(
+                "burst= says how many of a rate come at once; give it along with rate=."
+            )
+        return NONE
+    found = _RATE.fullmatch(rate) if isinstance(rate, str) else None
+    if not found:
+        raise UsageError(
+            f"rate must be how many in which time, such as '100/s' or '5/10m', not {rate!r}."
+        )
+    count = _checked(int(found[1]), "The number of a rate")
+    unit = found[2]
+    period_us = to_us(unit if unit[0].isdecimal() else f"1{unit}", "The time of a rate")
+    if period_us < count:
+        raise UsageError(f"rate={rate!r} is over a million in a second; leave the limit out.")
+    if burst is None:
+        burst = max(1, count * FINEST_US // period_us)
+    burst = _checked(burst, "burst")
+    if burst * period_us > LONGEST_US * count:
+        raise UsageError(f"A burst of {burst:,} takes over a hundred years at {rate}; give less.")
+    return f"{count} {period_us} {burst}"
+
+
+def written_rate(stored: bytes) -> tuple[str | None, int | None]:
+    """A rate as people write it, and its burst; None and None for none."""
+    found = _NUMBERS.fullmatch(stored)
+    if not found:
+        return None, None
+    return f"{int(found[1])}/{_written(int(found[2]))}", int(found[3])
+
+
+def per_second(rate: str) -> float:
+    """How many jobs a rate lets begin in a second, as `Limits` has it: 0.5 for `"5/10s"`."""
+    number, _, time = rate.partition("/")
+    unit = time.lstrip("0123456789")
+    return int(number) * SECOND_US / (int(time.removesuffix(unit) or 1) * _UNITS.get(unit, 1))
+
+
+def describe_limits(rate: str | None, burst: int | None, at_once: int | None) -> list[str]:
+    """What limits a queue or a group, for people: `100/s in bursts of 10`, `5 at once`."""
+    parts = []
+    if rate:
+        parts.append(f"{rate} in bursts of {burst}" if burst != 1 else rate)
+    if at_once:
+        parts.append(f"{at_once} at once")
+    return parts
+
+
+def stored_active(max_active: Any) -> str:
+    """How many jobs may run at once, as the queue's settings hold it.
+
+    Raises:
+        UsageError: it cannot be meant.
+    """
+    return NONE if max_active is None else str(_checked(max_active, "max_active"))
+
+
+def _checked(number: Any, what: str) -> int:
+    whole = isinstance(number, int) and not isinstance(number, bool)
+    if not whole or not 1 <= number <= MOST:
+        raise UsageError(f"{what} must be a whole number from 1 to {MOST:,}, not {number!r}.")
+    return int(number)
+
+
+def _refilled_us(count: int, period_us: int, burst: int, spent: bytes, now_us: int) -> int:
+    """When the next job may begin, as `lua/include/gate.lua` has it; in the past: now."""
+    found = _NUMBERS.fullmatch(spent)
+    at_us, taken, _ = map(int, found.groups()) if found else (now_us, 0, 0)
+    next_us = at_us + math.ceil((taken + 1 - burst) * period_us / count)
+    return min(next_us, now_us + math.ceil(period_us / count))
+
+
+def _written(period_us: int) -> str:
+    for unit, size in _UNITS.items():
+        if period_us % size == 0:
+            return unit if period_us == size else f"{period_us // size}{unit}"
+    return f"{period_us}us"
+
+
+def _number(stored: bytes | None) -> int:
+    return int(stored) if stored and stored.isdigit() and len(stored) <= 16 else 0
+
+
+_NUMBERS: Final = re.compile(rb"([0-9]{1,16}) ([0-9]{1,16}) ([0-9]{1,16})")
+_RATE: Final = re.compile(r"\s*([0-9]{1,9})\s*/\s*((?:[0-9][^/]*)?(?:ms|us|[wdhms]))\s*")
+_UNITS: Final = {
+    "d": 86_400 * SECOND_US,
+    "h": 3_600 * SECOND_US,
+    "m": 60 * SECOND_US,
+    "s": SECOND_US,
+    "ms": 1_000,
+}
+
+
+MOST_KEPT: Final = 1_000_000
+"""Finished jobs of one state that a queue keeps at most."""
+
+
+@dataclass(frozen=True)
+class Retention:
+    """What a queue keeps of finished jobs, set with `queue.configure(retention=...)`.
+
+    What finished in the last 15 seconds is kept whatever is said here, so that a call that is
+    repeated after a lost reply still finds what it did.
+    """
+
+    completed: Duration = "1d"
+    """How long completed jobs, and their results, are kept."""
+    failed: Duration = "30d"
+    """How long failed jobs are kept."""
+    cancelled: Duration = "1d"
+    """How long cancelled jobs are kept."""
+    count: int = 10_000
+    """How many of each are kept at most."""
+    results: int | str = 100_000_000
+    """Maximum bytes of results that the queue keeps, or text such as `"1GB"`.
+
+    If a new result does not fit, the server drops the oldest results. The jobs stay; reading a
+    dropped result raises `ResultDropped`. Results under 2,000 bytes are not counted.
+    """
+
+    def stored(self) -> str:
+        """As the queue's settings hold it: count and age in µs of each state.
+
+        Raises:
+            UsageError: an age is not a duration, or the count is not from 0 to a million.
+        """
+        count = self.count
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MOST_KEPT:
+            raise UsageError(f"Retention count must be from 0 to {MOST_KEPT:,}, not {count!r}.")
+        ages = [to_us(getattr(self, state), f"Retention {state}") for state in _STATES]
+        return " ".join(f"{count} {age}" for age in ages)
+
+    def result_bytes(self) -> int:
+        """How many bytes of results are kept.
+
+        Raises:
+            UsageError: `results` is no size.
+        """
+        return to_bytes(self.results, "Retention results")
+
+    @classmethod
+    def read(cls, text: bytes | None, results: bytes | None = None) -> Retention:
+        """From the queue's settings; the default where nothing was set that can be read."""
+        found = _STORED.fullmatch(text or b"")
+        kept = int(results) if results and results.isdigit() else cls.results
+        if not found:
+            return cls(results=kept)
+        count, completed, _, failed, _, cancelled = map(int, found[0].split())
+        return cls(completed / 1e6, failed / 1e6, cancelled / 1e6, count, kept)
+
+
+_STORED: Final = re.compile(rb"([0-9]{1,16} ){5}[0-9]{1,16}")
+_STATES: Final = ("completed", "failed", "cancelled")

@@ -1,0 +1,250 @@
+"""What may be said of a job besides its function and arguments.
+
+    local     the server has taken the job: what every enqueue waits for
+    replica   a replica has received it (WAIT), so that a failover to it loses nothing
+    fsync     the server's append-only file has it, on its disk (WAITAOF)
+
+Whether the server can do it, the script that adds asks before it writes. The commands that wait
+stand behind it in the same round trip, on the same connection, because both count what that
+connection has written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, Literal, Protocol, TypedDict, get_args
+
+from bide.errors import CannotConfirm, Unconfirmed, UsageError
+from bide.model.constraints import OnParentCancel
+from bide.model.dedup import Folding
+from bide.model.durations import Duration
+from bide.model.limits import Retention
+from bide.model.retry import Retry
+
+Durability = Literal["local", "replica", "fsync"]
+
+CONFIRM_MS = 3_000
+"""Milliseconds for which a confirmation is waited for; less than a reply may take to come."""
+
+Kinds = tuple[Durability, ...]
+"""What a call waits for, in this order: none, `replica`, `fsync`, or both."""
+
+_WAITS: Final[dict[Durability, tuple[str | int, ...]]] = {
+    "replica": ("WAIT", 1),
+    "fsync": ("WAITAOF", 1, 0),
+}
+"""The commands that wait: for so many, on the server's disk and on those of replicas."""
+
+_LACKS: Final = {
+    "replica": "no replica is connected to the server; connect one",
+    "appendonly": "the server keeps no append-only file; set `appendonly yes`",
+    "WAITAOF": "the server has no WAITAOF; use Valkey, or Redis 7.2 or later",
+    "INFO": "its user lacks the right +info, which `bide acl` prints",
+}
+
+_MISSING: Final[dict[Durability, str]] = {
+    "replica": "no replica has confirmed it in time",
+    "fsync": "it was not on the server's disk in time (with `appendfsync no` it never is for sure)",
+}
+
+
+_LOCAL: Final[frozenset[Durability]] = frozenset(("local",))
+
+
+def check_durability(durability: Any) -> Durability:
+    """What is to be waited for; `local` for None.
+
+    Raises:
+        UsageError: there is no such durability.
+    """
+    if durability is None:
+        return "local"
+    if durability not in get_args(Durability):
+        raise UsageError(f"durability must be 'local', 'replica' or 'fsync', not {durability!r}.")
+    return durability  # type: ignore[no-any-return]
+
+
+def kinds_of(wanted: Iterable[Durability]) -> Kinds:
+    """All that one call has to wait for."""
+    asked = set(wanted)
+    return () if asked <= _LOCAL else tuple(kind for kind in _WAITS if kind in asked)
+
+
+def waits(kinds: Kinds) -> list[tuple[Any, ...]]:
+    """The calls that wait, to be sent behind those that write."""
+    return [(*_WAITS[kind], CONFIRM_MS) for kind in kinds]
+
+
+def missing(kinds: Kinds, replies: Sequence[Any]) -> Exception | None:
+    """What is missing, by the replies of those calls: an `Unconfirmed`, or the server's error.
+
+    Each says how many copies there are: on replicas, or on the server's disk and on replicas'.
+    """
+    for kind, reply in zip(kinds, replies, strict=True):
+        if isinstance(reply, Exception):
+            return reply
+        if (reply[0] if isinstance(reply, list) else reply) < 1:
+            return Unconfirmed(f"The job was added, but {_MISSING[kind]}: it may yet be lost.")
+    return None
+
+
+def cannot(lack: str) -> CannotConfirm:
+    """The error for what the script has found that the server cannot do."""
+    right = lack.partition(":")[2]
+    acl = "`bide acl --fsync`" if right == "WAITAOF" else "`bide acl`"
+    why = (
+        f"its user lacks the right +{right.lower()}, which {acl} prints" if right else _LACKS[lack]
+    )
+    return CannotConfirm(
+        f"The durability asked for cannot be had: {why}, or ask for less. Nothing was added."
+    )
+
+
+def doubtful(error: CannotConfirm) -> Unconfirmed:
+    """The same, where the call was sent before without an answer, and may have added the job."""
+    return Unconfirmed(
+        "The connection broke while the job was added, so it may exist, and no repeat could have "
+        f"its durability confirmed: {error}"
+    )
+
+
+OnCrash = Literal["rerun", "fail"]
+
+
+class Parent(Protocol):
+    """A job that others can wait for: a `Job`, an `AsyncJob`, or what `prepare` returned."""
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        ...
+
+
+Parents = str | Parent | Iterable[str | Parent]
+"""What a job may wait for."""
+
+
+class TaskOptions(TypedDict, total=False):
+    """What a task's decorator may say of all its jobs; a job's own options go first."""
+
+    delay: Duration | None
+    """From now, on the server's clock: seconds, a `timedelta`, or text such as `"30m"`. A negative
+    delay has passed and means now."""
+    priority: int | None
+    """0 to 9; 9 runs first; 5 by default."""
+    timeout: Duration | None
+    """How long the job may run; five minutes by default."""
+    retry: Retry | int | None
+    """What happens when it raises: `Retry(...)`, or a number of retries; 0 by default."""
+    retention: Duration | None
+    """How long the finished job is kept; by default as the queue is configured."""
+    durability: Durability | None
+    """What enqueueing waits for: `"local"` (the server's answer, the default), `"replica"` (one has
+    received the job) or `"fsync"` (it is in the server's append-only file, on its disk)."""
+    on_crash: OnCrash | None
+    """Whether a job whose worker died under it is run again (`"rerun"`, the default) or fails."""
+    expires: Duration | datetime | None
+    """By when it must have begun, or it is cancelled: counted from its due time, or a moment."""
+    group: str | None
+    """Jobs of one group run one at a time, in due order; groups take turns."""
+    group_concurrency: int | None
+    """How many jobs of its group may run at once, instead of one; the latest job's holds."""
+    unique: Folding | None
+    """How calls fold into one job: `Unique`, or what `debounce`, `throttle`, `gather` return."""
+    on_success: Callable[..., Any] | str | None
+    """Called with the current job and its result, in the worker, once the job has completed."""
+    on_failure: Callable[..., Any] | str | None
+    """Called with the current job and its error, in the worker, once it has failed for good."""
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """What may be said of the jobs of a schedule; what each means is said at `Options`."""
+
+    priority: int | None
+    timeout: Duration | None
+    retry: Retry | int | None
+    retention: Duration | None
+    expires: Duration | datetime | None
+    group: str | None
+    group_concurrency: int | None
+    unique: Folding | None
+    on_crash: OnCrash | None
+    on_success: Callable[..., Any] | str | None
+    on_failure: Callable[..., Any] | str | None
+    description: str | None
+    meta: Mapping[str, Any] | None
+
+
+class Options(TaskOptions, total=False):
+    """The options of `enqueue_call`, `prepare` and `Task.options`; all of them have a default."""
+
+    at: datetime | None
+    """An aware `datetime` instead of a delay; one that has passed means now."""
+    job_id: str | None
+    """Your own id: while a job has it, enqueueing it again changes nothing."""
+    description: str | None
+    """A line for people who look at the job: at most 500 characters; by default its call."""
+    depends_on: Parents | None
+    """Jobs that must have completed before: a job, an id, or a list of these. Its delay counts from
+    their end. If one fails, it is cancelled, unless one of the next three says otherwise."""
+    allow_failure: bool | None
+    """Whether it runs also if some of them have failed, once all have ended."""
+    if_failed: bool | None
+    """Whether it runs only if one of them fails, and as soon as one does; else it is cancelled."""
+    on_parent_cancel: OnParentCancel | None
+    """What becomes of it if one of them is cancelled or removed: `"cancel"` (it is cancelled, too;
+    the default) or `"run"` (that does not keep it from running)."""
+    meta: Mapping[str, Any] | None
+    """Your own notes on the job: plain values, stored with it, never passed to the function."""
+
+
+class GroupSettings(TypedDict, total=False):
+    """What `queue.group(name).configure` sets; what is not given stays as it is."""
+
+    concurrency: int | None
+    """How many of its jobs may run at once; None: as many as the latest asks for, or one."""
+    rate: str | None
+    """How many of its jobs may begin in which time, such as `"10/s"`; None: no limit."""
+    burst: int | None
+    """How many of them may begin at once, after a quiet time; as of a queue by default."""
+
+
+class QueueSettings(TypedDict, total=False):
+    """What `queue.configure` may say; what is left out stays as it is."""
+
+    retention: Retention
+    """What the queue keeps of finished jobs."""
+    rate: str | None
+    """How many jobs may begin in which time, by the server's clock: `"100/s"`, `"5/10m"`; None for
+    no limit."""
+    burst: int | None
+    """How many of these may begin at once after a quiet time; by default what comes in 10 ms at the
+    rate, and one at least."""
+    max_active: int | None
+    """How many jobs may run at once, over all workers; None for no limit."""
+
+
+TERMS: Final = frozenset(
+    (
+        *("expires", "group", "group_concurrency", "unique"),
+        *("depends_on", "allow_failure", "if_failed", "on_parent_cancel"),
+    )
+)
+"""The options that become terms; a job with none of them has none."""
+
+
+def check_names(options: Iterable[str], kind: type = Options) -> None:
+    """Refuse options that do not exist.
+
+    Raises:
+        UsageError: one does not; the message lists those that do.
+    """
+    known = kind.__annotations__
+    for name in options:
+        if name not in known:
+            there = ", ".join(sorted(known))
+            raise UsageError(
+                f"There is no option {name!r} here; there are {there}. A function's own "
+                "arguments are given where it is enqueued."
+            )

@@ -1,0 +1,101 @@
+r"""The body of a job that gathers: the bodies of its calls, one behind the other.
+
+Each is one byte that no other body begins with, its length in digits, a newline, and the body as
+its client sent it, with its signature if it has one:
+
+    \x06 38\n{"task":"app.tasks:index","args":[42]} ...     (without the space)
+
+So a script appends a call without looking into it, and each call is signed by itself. Each is of a
+codec of its own, too: while producers are on their way from one to another, both gather.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from bide.errors import PayloadError
+from bide.model.payload.serializers import CODECS
+
+if TYPE_CHECKING:
+    from bide.model.payload.body import Body, Envelope
+
+BATCH_MARK: Final = b"\x06"
+"""`lua/include/fold.lua` has it too."""
+
+MOST: Final = 1_001_000
+"""Bytes: those of the largest body, and of what frames and signatures may take beside."""
+
+_HEAD: Final = re.compile(rb"\x06([0-9]{1,9})\n")
+
+
+def is_gathered(body: bytes) -> bool:
+    """Whether a stored body holds those of several calls."""
+    return body[:1] == BATCH_MARK
+
+
+def framed(body: bytes) -> bytes:
+    """A body as one of several."""
+    return BATCH_MARK + b"%d\n" % len(body) + body
+
+
+def calls_in(body: bytes) -> list[bytes]:
+    """The bodies of the calls, in their order of arrival; at least one.
+
+    Raises:
+        PayloadError: it is not what a script has put together.
+    """
+    found: list[bytes] = []
+    at = 0
+    while at < len(body):
+        head = _HEAD.match(body, at)
+        end = head.end() + int(head[1]) if head else 0
+        if head is None or end > len(body):
+            raise PayloadError(
+                "The stored body of gathered calls is cut off or spoilt; delete the job, and find "
+                "out who can write to the server."
+            )
+        found.append(body[head.end() : end])
+        at = end
+    return found
+
+
+def join(data: bytes, decode: Callable[[bytes], Envelope]) -> tuple[Body, bytes]:
+    """What a job that gathers is: the first call's task and options, and the arguments of all.
+
+    Args:
+        data: the stored body.
+        decode: reads the body of a call.
+
+    Returns:
+        The body, whose codec is that of the calls which can hold the most; and the arguments where
+        not all of them are JSON, else nothing.
+
+    Raises:
+        PayloadError: it is too large, or holds what is no call of one task with one argument.
+    """
+    if len(data) > MOST:
+        raise PayloadError(f"What was gathered has {len(data):,} bytes, more than {MOST:,}.")
+    calls = calls_in(data)
+    if any(map(is_gathered, calls)):
+        raise PayloadError("The stored body of gathered calls holds another such; delete the job.")
+    bodies = [decode(call).body for call in calls]
+    codec = max((each.codec for each in bodies), key=CODECS.index)
+    body = msgspec.structs.replace(bodies[0], args=(), kwargs={}, description=None, codec=codec)
+    if any(each.task != body.task for each in bodies):
+        raise PayloadError(f"Among what was gathered for {body.task} are calls of other tasks.")
+    return (with_items(body, bodies), b"") if codec == "json" else (body, data)
+
+
+def with_items(body: Body, calls: Sequence[Body]) -> Body:
+    """The body with one argument: the list of those of the calls.
+
+    Raises:
+        PayloadError: one of them has another number of arguments.
+    """
+    if any(len(call.args) != 1 or call.kwargs for call in calls):
+        raise PayloadError(f"Each call that was gathered for {body.task} must have one argument.")
+    return msgspec.structs.replace(body, args=([call.args[0] for call in calls],), kwargs={})

@@ -1,0 +1,494 @@
+"""From an annotation to a function that makes a plain value what the annotation says.
+
+msgspec converts nearly all of it, and fast. Below it lies a slower way for what msgspec refuses to
+express (unions of two types that are both written as text) and for values that are objects already
+(out of a pickle): containers and records are taken apart, the parts converted each by itself, the
+members of a union tried in order. An annotation that neither knows leaves a value as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+import inspect
+import re
+import sys
+import threading
+import types
+import typing
+from collections import abc, deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import PurePath
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from bide.model.payload.serializers import simplify
+
+_QUALIFIERS: Final = ("Required", "NotRequired", "ReadOnly", "Final", "ClassVar")
+
+
+def annotations_of(source: Any) -> dict[str, Any]:
+    """What a class or function says of itself, as it is written: nothing is looked up yet."""
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        return annotationlib.get_annotations(source, format=annotationlib.Format.FORWARDREF)
+    return inspect.get_annotations(source)
+
+
+def resolved(
+    annotations: dict[str, Any], names: dict[str, Any], local: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Look up the names in annotations; one that leads nowhere is left out, and spoils no other.
+
+    Args:
+        annotations: types, or text as `from __future__ import annotations` leaves it.
+        names: what the module they were written in has.
+        local: what comes before it.
+    """
+
+    def probe() -> None: ...
+
+    def look_up(some: dict[str, Any]) -> dict[str, Any]:
+        probe.__annotations__ = some
+        return typing.get_type_hints(probe, names, local, include_extras=True)
+
+    try:
+        return look_up(annotations)
+    except Exception:  # evaluating an annotation may raise anything
+        found: dict[str, Any] = {}
+        for name, annotation in annotations.items():
+            with suppress(Exception):
+                found |= look_up({name: annotation})
+        return found
+
+
+def peeled(hint: Any) -> Any:
+    """Take off what does not matter to a value: names, qualifiers, notes to others."""
+    while True:
+        if isinstance(hint, typing.NewType):
+            hint = hint.__supertype__
+        elif isinstance(hint, dataclasses.InitVar):
+            hint = hint.type
+        elif hint is None:
+            return type(None)
+        elif type(hint).__name__ == "TypeAliasType":  # `type Ids = list[int]`, Python 3.12
+            hint = hint.__value__
+        elif typing.get_origin(hint) is typing.Annotated:
+            if any(isinstance(note, msgspec.Meta) for note in hint.__metadata__):
+                return hint
+            hint = hint.__origin__
+        elif getattr(typing.get_origin(hint), "_name", None) in _QUALIFIERS:
+            hint = typing.get_args(hint)[0]
+        else:
+            return hint
+
+
+def is_record(kind: type) -> bool:
+    """Whether a type is one of these."""
+    return (
+        dataclasses.is_dataclass(kind)
+        or typing.is_typeddict(kind)
+        or issubclass(kind, msgspec.Struct)
+        or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
+    )
+
+
+def fields_of(kind: Any) -> list[tuple[str, str, bool]]:
+    """Each field of a record: its key as it is stored, its name, whether it is required."""
+    if issubclass(kind, msgspec.Struct):
+        fields = msgspec.structs.fields(kind)
+        return [(field.encode_name, field.name, field.required) for field in fields]
+    if dataclasses.is_dataclass(kind):
+        absent = dataclasses.MISSING
+        return [
+            (field.name, field.name, field.default is absent and field.default_factory is absent)
+            for field in dataclasses.fields(kind)
+            if field.init
+        ]
+    if typing.is_typeddict(kind):
+        return [(name, name, name in kind.__required_keys__) for name in kind.__annotations__]
+    return [(name, name, name not in kind._field_defaults) for name in kind._fields]
+
+
+def keys_of(kind: Any) -> set[str] | None:
+    """The keys that a record, or a pydantic model, has a place for; None of what is neither."""
+    kind = typing.get_origin(kind) or kind
+    if not isinstance(kind, type):
+        return None
+    if hasattr(kind, "model_fields"):
+        aliases = (getattr(field, "alias", None) for field in kind.model_fields.values())
+        return {*kind.model_fields, *filter(None, aliases)}
+    return {key for key, _, _ in fields_of(kind)} if is_record(kind) else None
+
+
+Convert = Callable[[Any], Any]
+"""Raises `Unfit`."""
+
+
+class Unfit(Exception):
+    """A value is not what an annotation asks for."""
+
+    def __init__(self, reason: str, path: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path = path
+        """Where in the value: `[0].id`."""
+
+
+_PLAIN: Final = (str, int, float, bool, list, dict, type(None))
+_LISTS: Final[dict[Any, type]] = {
+    list: list,
+    set: set,
+    frozenset: frozenset,
+    deque: deque,
+    abc.Sequence: list,
+    abc.MutableSequence: list,
+    abc.Collection: list,
+    abc.Iterable: list,
+    abc.Set: set,
+    abc.MutableSet: set,
+}
+_DICTS: Final = (dict, abc.Mapping, abc.MutableMapping)
+_AS_KEY: Final = " as a key"
+_WHERE: Final = re.compile(r"(.*) - at (`key` in )?`\$\[0\](.*?)`", re.DOTALL)
+
+
+def converter(hint: Any) -> Convert | None:
+    """What makes values fit a hint whose names have been resolved; None if that takes nothing.
+
+    Args:
+        hint: a type, or what `typing.get_type_hints` makes of an annotation.
+    """
+    hint = peeled(hint)
+    if hint is Any or hint is object or isinstance(hint, typing.TypeVar | typing.ForwardRef):
+        return None
+    if hint in (str, int, float, bool, bytes):
+        return _scalar(hint)
+    return _native(hint) if _msgspec_knows(hint) else _by_parts(hint)
+
+
+# -- what msgspec converts
+
+
+def _scalar(kind: type) -> Convert:
+    slow = _native(kind)
+    return lambda value: value if type(value) is kind else slow(value)
+
+
+def _native(hint: Any, whole: bool = False) -> Convert:
+    """By msgspec; what it refuses is then taken apart, unless it is to be seen as a `whole`."""
+    # A struct around the hint keeps what msgspec works out about it, which a bare hint would not.
+    holder: Any = msgspec.defstruct("Holder", [("value", hint)], array_like=True)
+    parts: list[Convert | None] = []
+
+    def convert(value: Any) -> Any:
+        try:
+            return msgspec.convert([value], holder, str_keys=True, dec_hook=_revive).value
+        except msgspec.ValidationError as error:
+            # Inside may be objects that are what they should be, which msgspec takes for plain.
+            if not parts:
+                parts.append(None if whole else _by_parts(hint, known=True))
+            if parts[0] is not None:
+                with suppress(Unfit):
+                    return parts[0](value)
+            raise _unfit(error) from None
+
+    return convert
+
+
+def _unfit(error: Exception) -> Unfit:
+    text = str(error)
+    where = _WHERE.fullmatch(text)
+    if where is None:
+        return Unfit(text)
+    return Unfit(where[1] + _AS_KEY if where[2] else where[1], where[3])
+
+
+def _revive(kind: Any, value: Any) -> Any:
+    """Make one of the types that msgspec leaves to us, out of what `simplify` made of it."""
+    if not isinstance(kind, type) or isinstance(value, kind):
+        return value
+    if issubclass(kind, PurePath) and isinstance(value, str):
+        return kind(value)
+    if _is_model(kind):
+        return _model(kind, value)
+    raise TypeError(f"Expected `{kind.__name__}`, got `{type(value).__name__}`")
+
+
+def _is_model(kind: type) -> bool:
+    """Whether it is a pydantic model, by its looks."""
+    return callable(getattr(kind, "model_validate", None))
+
+
+def _model(kind: Any, value: Any) -> Any:
+    """JSON is what it was written as, so it is read as JSON, by the model's rules for JSON."""
+    try:
+        if not hasattr(kind, "model_validate_json"):
+            return kind.model_validate(value)
+        return kind.model_validate_json(_written(value))
+    except Exception as error:
+        raise TypeError(_told(error)) from None
+
+
+def _told(error: Any) -> str:
+    """A model's complaints in one line."""
+    try:
+        found = error.errors()
+        return "; ".join(
+            f"{'.'.join(map(str, complaint['loc'])) or 'value'}: {complaint['msg']}"
+            for complaint in found[:5]
+        )
+    except Exception:
+        return " ".join(str(error).split()) or type(error).__name__
+
+
+def _msgspec_knows(hint: Any) -> bool:
+    """Whether msgspec, with `_revive`, converts all that is in a hint."""
+    try:
+        return _all_known(msgspec.inspect.type_info(hint), set())
+    except Exception:  # TypeError for what it cannot express, NameError for names in a class, ...
+        return False
+
+
+def _all_known(info: Any, seen: set[int]) -> bool:
+    if id(info) in seen:
+        return True
+    seen.add(id(info))
+    if isinstance(info, msgspec.inspect.CustomType):
+        return info.cls is object or issubclass(info.cls, PurePath) or _is_model(info.cls)
+    if isinstance(info, msgspec.inspect.CollectionType | msgspec.inspect.Type):
+        return all(_all_known(part, seen) for part in _parts_of(info))
+    return True
+
+
+def _parts_of(info: Any) -> list[Any]:
+    found: list[Any] = []
+    for name in info.__struct_fields__:
+        part = getattr(info, name)
+        if isinstance(part, msgspec.inspect.Type):
+            found.append(part)
+        elif isinstance(part, tuple):
+            found += [getattr(p, "type", p) for p in part]
+    return [part for part in found if isinstance(part, msgspec.inspect.Type)]
+
+
+# -- what is taken apart
+
+
+def _by_parts(hint: Any, known: bool = False) -> Convert | None:
+    """The slower way; `known` if msgspec knows the hint, and would only be asked again."""
+    origin = typing.get_origin(hint)
+    args = typing.get_args(hint)
+    kind = origin or hint
+    if origin in (typing.Union, types.UnionType):
+        return _union(hint, args)
+    if kind is tuple:
+        return _tuple(args)
+    if kind in _LISTS:
+        return _list(_LISTS[kind], converter(args[0]) if args else None)
+    if kind in _DICTS:
+        return _dict(args)
+    if not isinstance(kind, type):
+        return None
+    if issubclass(kind, enum.Enum):
+        return _enum(kind)
+    if is_record(kind):
+        return _record(kind)
+    return _instance(kind) if known else None
+
+
+def _instance(kind: type) -> Convert:
+    def convert(value: Any) -> Any:
+        # A `datetime` is a `date` to Python, and to nobody who writes `date`.
+        if (
+            isinstance(value, kind)
+            and type(value) not in _PLAIN
+            and not (kind is datetime.date and isinstance(value, datetime.datetime))
+        ):
+            return value
+        raise _expected(kind, value)
+
+    return convert
+
+
+def _expected(hint: Any, value: Any) -> Unfit:
+    name = hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
+    return Unfit(f"Expected `{name}`, got `{type(value).__name__}`")
+
+
+def _union(hint: Any, members: tuple[Any, ...]) -> Convert:
+    """Members in order; but a record that has no place for a key stands back for one that has."""
+    tried = [(member, converter(member)) for member in map(peeled, members)]
+    kinds = tuple(member for member, _ in tried if isinstance(member, type))
+    records = [keys_of(member) for member, _ in tried]
+
+    def convert(value: Any) -> Any:
+        if value is None and type(None) in kinds:
+            return None
+        if type(value) not in _PLAIN and type(value) in kinds:
+            return value
+        order = tried
+        if isinstance(value, dict):
+            last = [keys is not None and not value.keys() <= keys for keys in records]
+            order = [tried[i] for i in sorted(range(len(tried)), key=last.__getitem__)]
+        for _, one in order:
+            with suppress(Unfit):
+                return value if one is None else one(value)
+        raise _expected(hint, value)
+
+    return convert
+
+
+def _tuple(args: tuple[Any, ...]) -> Convert:
+    if not args or (len(args) == 2 and args[1] is ...):
+        return _list(tuple, converter(args[0]) if args else None)
+    each = [converter(arg) for arg in args]
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, list | tuple):
+            raise _expected(tuple, value)
+        if len(value) != len(each):
+            raise Unfit(f"Expected {len(each)} items, got {len(value)}")
+        return tuple(
+            _within(f"[{i}]", one, item)
+            for i, (one, item) in enumerate(zip(each, value, strict=True))
+        )
+
+    return convert
+
+
+def _list(kind: type, one: Convert | None) -> Convert:
+    def convert(value: Any) -> Any:
+        if not isinstance(value, list | tuple | set | frozenset | deque):
+            raise _expected(kind, value)
+        return kind(_within(f"[{i}]", one, item) for i, item in enumerate(value))
+
+    return convert
+
+
+def _dict(args: tuple[Any, ...]) -> Convert:
+    key_hint, value_hint = args or (Any, Any)
+    name, one = _key(key_hint), converter(value_hint)
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, abc.Mapping):
+            raise _expected(dict, value)
+        return {name(key): _within(f"[{key!r}]", one, item) for key, item in value.items()}
+
+    return convert
+
+
+def _key(hint: Any) -> Convert:
+    """Of a key; JSON has only text for keys, so that text may be a number here."""
+    one = converter(hint)
+    if one is None:
+        return lambda key: key
+    in_text = _native(dict[hint, None], whole=True) if _msgspec_knows(hint) else None
+
+    def convert(key: Any) -> Any:
+        try:
+            if in_text is not None and isinstance(key, str):
+                return next(iter(in_text({key: None})))
+            return one(key)
+        except Unfit as error:
+            raise Unfit(error.reason.removesuffix(_AS_KEY) + _AS_KEY) from None
+
+    return convert
+
+
+def _within(path: str, one: Convert | None, value: Any) -> Any:
+    if one is None:
+        return value
+    try:
+        return one(value)
+    except Unfit as error:
+        raise Unfit(error.reason, path + error.path) from None
+
+
+def _enum(kind: Any) -> Convert:
+    """By value, whatever it is: msgspec knows only those of text or of whole numbers."""
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, kind):
+            return value
+        if issubclass(kind, enum.Flag) and type(value) is int:
+            try:
+                return kind(value)
+            except ValueError as error:
+                raise Unfit(str(error)) from None
+        written = _written(value)
+        for member in kind:
+            if _written(member.value) == written:
+                return member
+        raise Unfit(f"Invalid enum value {value!r}")
+
+    return convert
+
+
+def _written(value: Any) -> bytes:
+    return msgspec.json.encode(value, enc_hook=simplify)
+
+
+class _Field(NamedTuple):
+    key: str
+    """Its name as it is stored."""
+    name: str
+    one: Convert | None
+    required: bool
+
+
+_being_made: Final[dict[Any, list[Convert]]] = {}
+"""Records whose converters are being made: one that holds itself finds its own here."""
+_making: Final = threading.RLock()
+
+
+def _record(kind: Any) -> Convert:
+    with _making:
+        if kind in _being_made:
+            made = _being_made[kind]
+            return lambda value: made[0](value)
+        _being_made[kind] = made = []
+        try:
+            made.append(_record_of(kind))
+        finally:
+            del _being_made[kind]
+        return made[0]
+
+
+def _record_of(kind: Any) -> Convert:
+    hints: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        names = vars(sys.modules.get(base.__module__, typing))
+        hints |= resolved(annotations_of(base), names, dict(vars(base)))
+    fields = [
+        _Field(key, name, converter(hints.get(name, Any)), required)
+        for key, name, required in fields_of(kind)
+    ]
+    is_dict = typing.is_typeddict(kind)
+    is_tuple = issubclass(kind, tuple)
+
+    def convert(value: Any) -> Any:
+        if not is_dict and isinstance(value, kind):
+            return value
+        if is_tuple and isinstance(value, list | tuple):
+            if len(value) > len(fields):
+                raise Unfit(f"Expected at most {len(fields)} items, got {len(value)}")
+            value = {field.key: item for field, item in zip(fields, value, strict=False)}
+        if not isinstance(value, dict):
+            raise _expected(kind, value)
+        made = {}
+        for field in fields:
+            if field.key in value:
+                made[field.name] = _within(f".{field.key}", field.one, value[field.key])
+            elif field.required:
+                raise Unfit(f"Object missing required field `{field.key}`")
+        try:
+            return kind(**made)
+        except (TypeError, ValueError) as error:  # its own __post_init__ refuses it
+            raise Unfit(str(error)) from None
+
+    return convert

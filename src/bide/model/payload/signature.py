@@ -1,0 +1,367 @@
+"""What a task takes: checked where a job is made, converted where it is run.
+
+The producer asks only whether the call fits (`check`): a job that cannot be called is refused on
+the spot, not an hour later on a worker. The worker makes plain values what the annotations say
+(`bind`), and tells apart a value that does not fit from a call that no longer does because the
+function has changed since the job was enqueued.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from bide.errors import PayloadError, UsageError
+from bide.model.payload.convert import Convert, Unfit, annotations_of, converter, resolved
+
+_RESOURCE: Final = "__bide_resource__"
+_ANY: Final = inspect.Parameter.empty
+_MANY: Final = sys.maxsize
+
+
+class _Converters(NamedTuple):
+    positional: tuple[Convert | None, ...]
+    rest: Convert | None
+    by_name: dict[str, Convert | None]
+    other: Convert | None
+    result: Convert | None
+    is_idle: bool
+    """Nothing that is passed needs converting."""
+
+
+class Signature:
+    """The parameters of one function."""
+
+    __slots__ = (
+        "_converters",
+        "_floor",
+        "_function",
+        "_is_loose",
+        "_least",
+        "_most",
+        "_names",
+        "_owner",
+        "_parameters",
+        "_returns",
+        "_takes_any_name",
+        "injected",
+        "names",
+        "positional",
+        "unresolved",
+    )
+
+    positional: tuple[str, ...]
+    """Names of the parameters that may be given by position, in order."""
+    names: frozenset[str]
+    """The parameters that a caller may give by name, as far as they are written down."""
+    injected: dict[str, Any]
+    """The resources that the worker gives, by parameter; a job never carries one."""
+    unresolved: tuple[str, ...]
+    """Parameters whose annotation names what cannot be looked up; filled by the first `bind`."""
+    _function: Callable[..., Any]
+    _owner: type | None
+    _converters: _Converters | None
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], owner: type | None = None) -> Signature:
+        """Read a function's parameters; its annotations are looked up only by the first `bind`.
+
+        Args:
+            function: a function, method, partial, class, or an object that can be called.
+            owner: the class it was looked up in, if it was: the first argument of a plain method is
+                then an object of that class.
+        """
+        self = cls.__new__(cls)
+        self._function = function
+        self._owner = owner if _takes_self(function, owner) else None
+        self._converters = None
+        self.unresolved = ()
+        self._read(*_described(function))
+        return self
+
+    def _read(self, parameters: list[inspect.Parameter], returns: Any, is_loose: bool) -> None:
+        kinds = inspect.Parameter
+        by_position = (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
+        self._parameters = parameters
+        self._returns = returns
+        self._is_loose = is_loose
+        self._takes_any_name = any(p.kind is kinds.VAR_KEYWORD for p in parameters)
+        self.injected = {
+            p.name: resource
+            for p in parameters
+            if (resource := getattr(p.default, _RESOURCE, None)) is not None
+        }
+        listed = [p for p in parameters if p.kind in by_position]
+        named = [p for p in parameters if p.kind is kinds.KEYWORD_ONLY]
+        by_name = {p.name for p in (*listed, *named) if p.kind is not kinds.POSITIONAL_ONLY}
+        self.names = frozenset(by_name - self.injected.keys())
+        self.positional = tuple(p.name for p in listed)
+        self._most = len(listed)
+        if any(p.kind is kinds.VAR_POSITIONAL for p in parameters):
+            self._most = _MANY
+        for i, p in enumerate(listed):
+            if p.name in self.injected:  # what follows it can only be given by name
+                self._most = min(self._most, i)
+        required = [i for i, p in enumerate(listed) if p.default is _ANY]
+        self._least = required[-1] + 1 if required else 0
+        self._floor = sum(listed[i].kind is kinds.POSITIONAL_ONLY for i in required)
+        if any(p.default is _ANY for p in named):
+            self._least = _MANY
+        # For each number of arguments by position: what must, may and must not come by name.
+        self._names = []
+        for given in range(len(listed) + 1):
+            rest = [*listed[given:], *named]
+            must = {p.name for p in rest if p.default is _ANY}
+            may = {
+                p.name
+                for p in rest
+                if p.kind is not kinds.POSITIONAL_ONLY and p.name not in self.injected
+            }
+            taken = {p.name for p in listed[:given] if p.kind is not kinds.POSITIONAL_ONLY}
+            self._names.append((must, may, taken | self.injected.keys()))
+
+    def _fits(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        given = len(args)
+        if not self._floor <= given <= self._most:
+            return False
+        if not kwargs:
+            return given >= self._least
+        must, may, taken = self._names[min(given, len(self.positional))]
+        names = kwargs.keys()
+        if self._takes_any_name:
+            return names >= must and names.isdisjoint(taken)
+        return may >= names >= must
+
+    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any], task_name: str) -> None:
+        """See that a job could be called; where it is made.
+
+        Raises:
+            UsageError: an argument is missing, unknown, or given twice; the message names it.
+        """
+        if not (self._fits(args, kwargs) or self._is_loose):
+            raise UsageError(f"{task_name} {self._misfit(args, kwargs)[1]}.")
+
+    def bind(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], task_name: str
+    ) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Make arguments what the annotations say; where a job is run.
+
+        Raises:
+            PayloadError: a value does not fit its annotation, or the call does not fit the
+                function as this worker has it; the message names the argument.
+        """
+        by_name = kwargs if type(kwargs) is dict else dict(kwargs)
+        if not self._fits(args, by_name):
+            if self._is_loose:
+                return args, by_name
+            raise PayloadError(self._outdated(args, by_name, task_name))
+        to = self._converters or self.compile()
+        if to.is_idle:
+            return args, by_name
+        where: int | str = 0
+        try:
+            if args:
+                args = list(args)
+                for where, value in enumerate(args):
+                    one = to.positional[where] if where < len(to.positional) else to.rest
+                    if one is not None:
+                        args[where] = one(value)
+            if by_name:
+                by_name = dict(by_name)
+                for name, value in by_name.items():
+                    one = to.by_name.get(name, to.other)
+                    if one is not None:
+                        where = name
+                        by_name[name] = one(value)
+        except Exception as error:  # a type's own code may raise anything
+            name = self.position(where) if isinstance(where, int) else where
+            reason = _reason(error, name)
+            raise PayloadError(f"argument {name!r} of {task_name}: {reason}.") from None
+        return args, by_name
+
+    def convert_result(self, value: Any) -> Any:
+        """Make a result what the annotation says; as it is where that cannot be."""
+        to = self._converters or self.compile()
+        if to.result is None:
+            return value
+        try:
+            return to.result(value)
+        except Exception:  # a type's own code may raise anything
+            return value
+
+    def position(self, i: int) -> str:
+        """What an argument by position is called."""
+        if i < len(self.positional):
+            return self.positional[i]
+        rest = [p.name for p in self._parameters if p.kind is inspect.Parameter.VAR_POSITIONAL]
+        return f"{rest[0]}[{i - len(self.positional)}]" if rest else f"[{i}]"
+
+    # -- how a call does not fit
+
+    def _misfit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, str]:
+        """The kind of misfit, and the rest of a sentence that begins with the task's name."""
+        given = len(args)
+        must, may, taken = self._names[min(given, len(self.positional))]
+        known = [p.name for p in self._parameters]
+        for name in (*self.positional[:given], *kwargs):
+            if name in self.injected:
+                return "injected", (
+                    f"gets its argument {name!r} from the worker; leave it out, and pass those "
+                    "after it by name"
+                )
+        for name in kwargs:
+            if name in taken:
+                return "twice", f"is given its argument {name!r} twice, by position and by name"
+        if given > self._most:
+            return "many", (
+                f"takes {self._most} argument{'s' * (self._most != 1)} by position, "
+                f"but {given} were given"
+            )
+        for name in kwargs:
+            if name not in may and not self._takes_any_name:
+                if name in known and name in self.positional:
+                    return "by name", f"takes its argument {name!r} by position only"
+                takes = ", ".join([n for n in known if n in may] or ["no other"])
+                return "unknown", f"takes no argument {name!r} (it takes: {takes})"
+        if given < self._floor:
+            must = {*self.positional[given : self._floor], *(must - kwargs.keys())}
+        else:
+            must = must - kwargs.keys()
+        missing = [name for name in known if name in must]
+        names = ", ".join(map(repr, missing))
+        return "missing", f"needs its argument{'s' * (len(missing) > 1)} {names}"
+
+    def _outdated(self, args: Sequence[Any], kwargs: Mapping[str, Any], task_name: str) -> str:
+        kind, text = self._misfit(args, kwargs)
+        if kind == "missing":
+            advice = (
+                "if the function got it after this job was enqueued, give it a default until "
+                "such jobs are done"
+            )
+        else:
+            advice = (
+                "if the function lost it after this job was enqueued, keep it (with a default) "
+                "until such jobs are done"
+            )
+        return f"{task_name} {text}; {advice}."
+
+    # -- what the annotations say
+
+    def compile(self) -> _Converters:
+        """Look the annotations up, and find what converts to them."""
+        kinds = inspect.Parameter
+        written = {p.name: p.annotation for p in self._parameters if p.annotation is not _ANY}
+        if self._returns is not _ANY:
+            written["return"] = self._returns
+        hints = resolved(written, _names_around(self._function))
+        self.unresolved = tuple(name for name in written if name not in hints)
+        if self._owner is not None and self._parameters:
+            hints.setdefault(self._parameters[0].name, self._owner)
+        one = {p.name: _maybe(hints.get(p.name, Any), p.default) for p in self._parameters}
+        rest = other = None
+        by_name: dict[str, Convert | None] = {}
+        for p in self._parameters:
+            if p.kind is kinds.VAR_POSITIONAL:
+                rest = one.pop(p.name, None)
+            elif p.kind is kinds.VAR_KEYWORD:
+                other = one.pop(p.name, None)
+                by_name |= _unpacked(hints.get(p.name))
+            elif p.kind is not kinds.POSITIONAL_ONLY:
+                by_name[p.name] = one.get(p.name)
+        positional = tuple(one.get(name) for name in self.positional)
+        result = _maybe(_awaited(hints.get("return", Any)), None)
+        is_idle = not any((*positional, rest, other, *by_name.values()))
+        self._converters = _Converters(positional, rest, by_name, other, result, is_idle)
+        return self._converters
+
+
+def _reason(error: Exception, name: str) -> str:
+    if isinstance(error, Unfit):
+        return error.reason.rstrip(".") + (f" at {name}{error.path}" if error.path else "")
+    return f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(".")
+
+
+def _described(function: Any) -> tuple[list[inspect.Parameter], Any, bool]:
+    """Parameters, what is returned, and whether a call that does not fit may work all the same.
+
+    A wrapper that takes anything may add or take away arguments before it calls what it wraps; the
+    parameters are then those of what it wraps, but hold nobody to them.
+    """
+    try:
+        whole = _signature(function)
+    except (TypeError, ValueError):  # some built-in functions do not say
+        anything = [
+            inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL),
+            inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD),
+        ]
+        return anything, _ANY, True
+    is_loose = False
+    if hasattr(function, "__wrapped__"):
+        own = _signature(function, follow_wrapped=False).parameters.values()
+        is_loose = any(
+            p.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD) for p in own
+        )
+    return list(whole.parameters.values()), whole.return_annotation, is_loose
+
+
+def _signature(function: Any, follow_wrapped: bool = True) -> inspect.Signature:
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format
+
+        return inspect.signature(
+            function, follow_wrapped=follow_wrapped, annotation_format=Format.FORWARDREF
+        )
+    return inspect.signature(function, follow_wrapped=follow_wrapped)
+
+
+def _takes_self(function: Any, owner: type | None) -> bool:
+    if owner is None or not inspect.isfunction(function):
+        return False
+    found = inspect.getattr_static(owner, function.__name__, None)
+    return not isinstance(found, staticmethod)
+
+
+def _names_around(function: Any) -> dict[str, Any]:
+    """What the module has in which a function was written."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function, stop=lambda f: hasattr(f, "__signature__"))
+    if not hasattr(function, "__globals__") and not inspect.ismethod(function):
+        kind, called = (
+            (function, "__init__") if isinstance(function, type) else (type(function), "__call__")
+        )
+        function = inspect.unwrap(getattr(kind, called))
+    names: dict[str, Any] = getattr(function, "__globals__", {})
+    return names
+
+
+def _maybe(hint: Any, default: Any) -> Convert | None:
+    """What converts to a hint; None where nothing does, or where it is not known how."""
+    try:
+        one = converter(hint)
+    except Exception:  # an annotation may be any object, and behave in any way
+        return None
+    if one is not None and default is None:  # `name: str = None` means that None will do
+        return lambda value: None if value is None else one(value)
+    return one
+
+
+def _awaited(hint: Any) -> Any:
+    """What comes of awaiting, where a plain function says that it returns something to await."""
+    name = getattr(typing.get_origin(hint), "__name__", "")
+    if name in ("Awaitable", "Coroutine", "Future", "Task"):
+        return typing.get_args(hint)[-1]
+    return hint
+
+
+def _unpacked(hint: Any) -> dict[str, Convert | None]:
+    """The names of `**options: Unpack[Options]`."""
+    if typing.get_origin(hint) is not typing.Unpack:
+        return {}
+    kind = typing.get_args(hint)[0]
+    hints = resolved(annotations_of(kind), vars(sys.modules[kind.__module__]))
+    return {name: _maybe(hint, ...) for name, hint in hints.items()}

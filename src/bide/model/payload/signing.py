@@ -1,0 +1,199 @@
+r"""Signatures: proof that a job comes from someone who has the key, as it is and where it is.
+
+What is signed bears its signature behind it: a newline, the byte 4, the key's id, a space and 64
+hexadecimal digits:
+
+    {"task":"app.tasks:send","args":[42]}\n\x04 2026a 6f1d...
+
+The digits are HMAC-SHA256, under the key's secret, of five parts with a newline between them: what
+it is, the prefix, the queue, the id, and the stored bytes, which hold function, arguments and
+options:
+
+    bide-job-1\nbide\nmail\n0n7...\n{"task":"app.tasks:send","args":[42]}
+
+So a signature is good for no other job, and in no other queue, but for two kinds of body of which
+nobody knows the id when they are signed. The jobs of a schedule share one: `nightly@1795...` is
+good where the body was signed as `bide-schedule-1` of `nightly`. And one that may come to stand in
+another job's place, because calls fold into one (`bide.model.dedup`), is signed as `bide-fold-1`
+without an id, and good for any job of its queue; of a job that gathers, each call bears its own.
+
+A signature is checked before anything is decoded. Bytes that bear none are themselves: who has no
+keys reads both alike.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from typing import Final, Literal, NamedTuple
+
+from bide.errors import BadSignature, PayloadError, UsageError
+from bide.model.ids import short_id
+from bide.model.payload.batched import calls_in, is_gathered
+from bide.protocol.keys import Keys
+
+Kind = Literal["job", "fold", "item", "result", "schedule"]
+Verdict = Literal["good", "bad", "none", "unchecked"]
+
+VARIABLE: Final = "BIDE_SIGNING_KEYS"
+"""The environment variable that holds the keys."""
+
+UNSIGNED: Final = "unsigned"
+"""The word that, beside keys, lets what bears no signature pass: for the time of a change-over."""
+
+SHORTEST: Final = 32
+"""Characters of a secret, at least."""
+
+_LONGEST_ID: Final = 32
+_DIGITS: Final = 64
+_MARK: Final = b"\n\x04"
+_KEY: Final = re.compile(r"([A-Za-z0-9_-]{1,32}):([!-+\--~]+)")
+_END: Final = re.compile(rb"\n\x04 ([A-Za-z0-9_-]{1,32}) ([0-9a-f]{64})\Z")
+_LONGEST: Final = len(_MARK) + 1 + _LONGEST_ID + 1 + _DIGITS
+
+
+class Keyring:
+    """The keys of a process: the first signs, all of them are good."""
+
+    def __init__(self, text: str) -> None:
+        """Read keys as they are set: `2026b:SECRET,2026a:SECRET`, and maybe `unsigned`.
+
+        Raises:
+            UsageError: they cannot be read; the message never holds a part of a secret.
+        """
+        self.text: Final = text
+        """As it was given: for a child process, and for nobody else."""
+        self._secrets: Final[dict[str, bytes]] = {}
+        words = [word.strip() for word in text.split(",")]
+        self.takes_unsigned: Final = UNSIGNED in words
+        for number, word in enumerate((word for word in words if word != UNSIGNED), 1):
+            found = _KEY.fullmatch(word)
+            if found is None or len(found[2]) < SHORTEST or found[1] in self._secrets:
+                why = "repeats an id" if found and found[1] in self._secrets else "cannot be meant"
+                raise UsageError(
+                    f"Key {number} of ${VARIABLE} {why}; write ID:SECRET,ID:SECRET with different "
+                    f"ids of letters and digits and secrets of {SHORTEST} characters or more, such "
+                    "as `openssl rand -hex 32` prints."
+                )
+            self._secrets[found[1]] = found[2].encode()
+        if not self._secrets:
+            raise UsageError(f"${VARIABLE} holds no key; write ID:SECRET, or unset it.")
+        self._first = next(iter(self._secrets))
+
+    def __repr__(self) -> str:
+        return f"<Keyring {', '.join(self._secrets)}>"
+
+    def sign(self, text: bytes, data: bytes) -> bytes:
+        """The signature to stand behind the data."""
+        digest = hmac.digest(self._secrets[self._first], text + data, "sha256")
+        return _MARK + f" {self._first} {digest.hex()}".encode()
+
+    def secret(self, id: str) -> bytes | None:
+        """The secret of a key; None for one that is not here."""
+        return self._secrets.get(id)
+
+
+class Seal(NamedTuple):
+    """What signs and checks the jobs of one queue; without keys it does neither."""
+
+    keyring: Keyring | None
+    keys: Keys
+
+    def sign(self, kind: Kind, id: str, data: bytes) -> bytes:
+        """The data with their signature, if there is a key to sign with."""
+        if self.keyring is None:
+            return data
+        return data + self.keyring.sign(self._text(kind, id), data)
+
+    def check(self, kind: Kind, id: str, data: bytes) -> bool:
+        """Whether a key of ours has signed this; False where that need not be.
+
+        Raises:
+            BadSignature: it has to be signed and is not, or its signature is that of other data,
+                of another job or queue, or of a key that is not here.
+        """
+        ring = self.keyring
+        if ring is None:
+            return False
+        if kind == "job" and is_gathered(data):
+            checked = [self.check("fold", id, call) for call in _calls_in(data)]
+            return all(checked)
+        found = _END.search(data, max(0, len(data) - _LONGEST))
+        what = f"{kind} {short_id(id)!r} of queue {self.keys.queue!r}"
+        if found is None:
+            if ring.takes_unsigned:
+                return False
+            raise BadSignature(
+                f"The {what} bears no signature; give its producer the keys of ${VARIABLE}, and "
+                f"let this worker take what is {UNSIGNED} until the old ones are done."
+            )
+        key = found[1].decode()
+        secret = ring.secret(key)
+        if secret is None:
+            raise BadSignature(
+                f"The {what} is signed with the key {key!r}, which is not here; add it to "
+                f"${VARIABLE}, and retry it."
+            )
+        texts = [self._text("fold", "")] if kind in ("job", "fold") else []
+        if kind != "fold" and "\n" not in id:
+            texts.insert(0, self._text(kind, id))
+            if kind == "job" and "@" in id:
+                texts.append(self._text("schedule", id.rpartition("@")[0]))
+        if not any(_is(secret, text + data[: found.start()], found[2]) for text in texts):
+            raise BadSignature(
+                f"The {what} has been changed since it was signed, or was signed as another one "
+                "or for another queue; delete it, and find out who can write to the server."
+            )
+        return True
+
+    def verdict(self, kind: Kind, id: str, data: bytes) -> Verdict:
+        """What is to be said of a signature, to people."""
+        if not is_signed(data):
+            return "none"
+        if self.keyring is None:
+            return "unchecked"
+        try:
+            return "good" if self.check(kind, id, data) else "none"
+        except BadSignature:
+            return "bad"
+
+    def _text(self, kind: Kind, id: str) -> bytes:
+        head = f"bide-{kind}-1\n{self.keys.prefix}\n{self.keys.queue}\n{id}\n"
+        return head.encode("utf-8", "surrogateescape")
+
+
+def _calls_in(data: bytes) -> list[bytes]:
+    """The calls that were gathered; what cannot be told apart is signed by nobody."""
+    try:
+        return calls_in(data)
+    except PayloadError as error:
+        raise BadSignature(str(error)) from None
+
+
+def _is(secret: bytes, text: bytes, digits: bytes) -> bool:
+    return hmac.compare_digest(hmac.digest(secret, text, "sha256").hex().encode(), digits)
+
+
+def is_signed(data: bytes) -> bool:
+    """Whether a signature stands behind the data, good or bad."""
+    if is_gathered(data):
+        try:
+            return all(_end(call) < len(call) for call in _calls_in(data))
+        except BadSignature:
+            return True  # of which nothing is good
+    return _end(data) < len(data)
+
+
+def unsigned(data: bytes) -> bytes:
+    """The data without the signature behind it, if there is one."""
+    end = _end(data)
+    return data if end == len(data) else data[:end]
+
+
+def _end(data: bytes) -> int:
+    if is_gathered(data):  # whose signatures stand behind its calls
+        return len(data)
+    if data[-_DIGITS - 1 : -_DIGITS] != b" ":  # nearly all that bears none ends here
+        return len(data)
+    found = _END.search(data, max(0, len(data) - _LONGEST))
+    return found.start() if found else len(data)

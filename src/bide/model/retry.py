@@ -1,0 +1,337 @@
+"""Whether, and when, a job that raised is due again.
+
+Exponential delays are drawn with full jitter, which spreads a crowd of jobs that failed together
+better than any fixed or partly jittered delay (M. Brooker, "Exponential Backoff and Jitter", AWS
+Architecture Blog, 2015).
+
+A policy is stored with a job as a JSON list (`Retry.wire`): `[max, backoff, base, cap, max_time,
+on, never_on]`, null for what has its default, cut after the last that has not; a lone `max` is
+that number. Functions and exceptions go by name. Neither is ever imported because a body names it:
+a function is found by whoever decides, an exception is compared by name.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import logging
+import random
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, cast, final
+
+from bide.errors import JobTimeout, UsageError
+from bide.model.durations import Duration, to_us
+
+# Not a `Log`: that is a floor above. What is logged here is one line without it, a function's name
+# and an exception's repr.
+log = logging.getLogger("bide.model.retry")
+
+BackoffFunction = Callable[[int, BaseException], Duration | None]
+"""Takes the attempt that failed (the first is 1) and its error; None gives up."""
+
+Backoff = str | Sequence[Duration] | BackoffFunction
+Errors = type[BaseException] | str | Iterable[type[BaseException] | str]
+
+_MAX: Final = 3
+_BASE: Final = 1.0
+_CAP: Final = 3600.0
+_FIELDS: Final = ("max", "backoff", "base", "cap", "max_time", "on", "never_on")
+_DEFAULTS: Final = (None, "exponential", _BASE, _CAP, None, (), ())
+_jitter = random.SystemRandom()
+
+
+@final
+class Retry:
+    """How often, how soon, and after which errors a job is run again."""
+
+    __slots__ = _FIELDS
+
+    max: int
+    """Retries after the first attempt."""
+    backoff: str | tuple[float, ...] | BackoffFunction
+    """`"exponential"`, `"fixed"`, `"module:function"`, seconds for each retry, or a function."""
+    base: float
+    """Seconds."""
+    cap: float
+    """Seconds."""
+    max_time: float | None
+    """Seconds, or None for no limit."""
+    on: tuple[str, ...]
+    """Names of exceptions, `module.Class`; empty for all."""
+    never_on: tuple[str, ...]
+    """Names of exceptions, `module.Class`."""
+
+    def __init__(
+        self,
+        max: int | None = None,
+        backoff: Backoff = "exponential",
+        base: Duration = _BASE,
+        cap: Duration = _CAP,
+        max_time: Duration | None = None,
+        on: Errors = (),
+        never_on: Errors = (),
+    ) -> None:
+        """Make a policy.
+
+        Args:
+            max: retries after the first attempt; 0 makes the first error final. Left out, it is 3,
+                or as many as `backoff` lists.
+            backoff: `"exponential"` doubles the ceiling each time and draws from 0 to it;
+                `"fixed"` waits `base` each time; a list has a delay for each retry, and its last
+                one repeats; a function of a module, `f(attempt, error)`, returns the delay, or
+                None to give up.
+            base: the first ceiling, or the fixed delay: seconds, a `timedelta` or text (`"1m"`).
+            cap: no ceiling grows past it.
+            max_time: no attempt is due later than this after the job was first due.
+            on: exceptions, or their names, after which the job is run again; none means all.
+            never_on: exceptions, or their names, which are final; they win over `on`.
+
+        Raises:
+            UsageError: an argument cannot be meant.
+        """
+        checked = _checked_backoff(backoff)
+        if max is None:
+            max = len(checked) if isinstance(checked, tuple) else _MAX
+        if isinstance(max, bool) or not isinstance(max, int) or max < 0:
+            raise UsageError(f"Retry(max={max!r}): give a number of retries, 0 or more.")
+        values = (
+            max,
+            checked,
+            _seconds(base, "base"),
+            _seconds(cap, "cap"),
+            None if max_time is None else _seconds(max_time, "max_time"),
+            _names(on, "on"),
+            _names(never_on, "never_on"),
+        )
+        for field, value in zip(_FIELDS, values, strict=True):
+            object.__setattr__(self, field, value)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"A Retry does not change; make another with {name}={value!r}.")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError("A Retry does not change; make another.")
+
+    def __eq__(self, other: object) -> bool:
+        return self._values() == other._values() if isinstance(other, Retry) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._values())
+
+    def __repr__(self) -> str:
+        given = zip(_FIELDS, self._values(), _DEFAULTS, strict=True)
+        return f"Retry({', '.join(f'{n}={v!r}' for n, v, default in given if v != default)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Retry, self._values()
+
+    def _values(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, field) for field in _FIELDS)
+
+    def decide(
+        self,
+        attempt: int,
+        error: BaseException,
+        elapsed: float = 0.0,
+        resolve: Callable[[str], Callable[..., Any]] | None = None,
+        *,
+        asked: bool = False,
+        delay: float | None = None,
+    ) -> float | None:
+        """Seconds until the next attempt, or None: this error is final.
+
+        A backoff function that cannot be found, that raises, or that returns no duration is logged,
+        and the delay is drawn as for `"exponential"`: `max` still bounds the attempts.
+
+        Args:
+            attempt: the attempt that raised; the first is 1.
+            error: what it raised.
+            elapsed: seconds since the job was first due.
+            resolve: finds the function that a stored name `module:function` leads to.
+            asked: the job asked for it: after whatever error, but `max` and `max_time` hold.
+            delay: seconds that the job asked for, instead of what `backoff` says.
+        """
+        if attempt > self.max or not (asked or self._covers(error)):
+            return None
+        if delay is None:
+            delay = self._delay(attempt, error, resolve)
+        if delay is None or (self.max_time is not None and elapsed + delay > self.max_time):
+            return None
+        return delay
+
+    def _covers(self, error: BaseException) -> bool:
+        if not self.on and not self.never_on:
+            return True
+        kinds = type(error).__mro__
+        if isinstance(error, JobTimeout):
+            kinds = (*kinds, TimeoutError)
+        if any(_is_named(kind, name) for name in self.never_on for kind in kinds):
+            return False
+        return not self.on or any(_is_named(kind, name) for name in self.on for kind in kinds)
+
+    def _delay(
+        self,
+        attempt: int,
+        error: BaseException,
+        resolve: Callable[[str], Callable[..., Any]] | None,
+    ) -> float | None:
+        backoff = self.backoff
+        if backoff == "fixed":
+            return self.base
+        if isinstance(backoff, tuple):
+            return backoff[min(attempt, len(backoff)) - 1]
+        if backoff != "exponential":
+            try:
+                if isinstance(backoff, str):
+                    if resolve is None:
+                        raise LookupError("nobody here looks functions up")
+                    backoff = resolve(backoff)
+                delay = backoff(attempt, error)
+                return None if delay is None else to_us(delay, "a delay") / 1e6
+            except Exception as broken:
+                log.error("the backoff %s is of no use (%r): exponential", _told(backoff), broken)
+        ceiling = min(self.cap, self.base * 2.0 ** min(attempt - 1, 64))
+        return _jitter.uniform(0, ceiling)
+
+    def wire(self) -> int | list[Any]:
+        """The form in which it is stored with a job (see the top of this file).
+
+        Raises:
+            UsageError: `backoff` is a function that no worker could find by a name.
+        """
+        values = list(self._values())
+        if callable(self.backoff):
+            values[1] = _function_name(self.backoff)
+        stored = [None if v == d else v for v, d in zip(values, _DEFAULTS, strict=True)]
+        while stored[-1] is None:
+            del stored[-1]
+        return self.max if len(stored) == 1 else stored
+
+    @classmethod
+    def from_wire(cls, stored: object) -> Retry:
+        """Read the stored form; more values than this version knows are passed over.
+
+        Raises:
+            UsageError: it is not a policy.
+        """
+        values = (stored if isinstance(stored, list) else [stored])[: len(_FIELDS)]
+        try:
+            return _from_wire(tuple(tuple(v) if isinstance(v, list) else v for v in values))
+        except TypeError:  # what is no policy may hold what cannot be remembered, such as a dict
+            raise UsageError(f"{stored!r} is not a stored retry policy.") from None
+
+
+def as_retry(retry: Retry | int | None) -> Retry:
+    """Accept `retry=5` for `retry=Retry(5)`, and None for no retry."""
+    if retry is None:
+        return NO_RETRY
+    return retry if isinstance(retry, Retry) else Retry(retry)
+
+
+@functools.lru_cache(maxsize=256)  # a queue's jobs share a few policies
+def _from_wire(values: tuple[Any, ...]) -> Retry:
+    given = {n: v for n, v in zip(_FIELDS, values, strict=False) if v is not None}
+    if not isinstance(given.get("max"), int):
+        raise UsageError(f"A stored retry policy begins with a number, not {values!r}.")
+    return Retry(**given)
+
+
+def _checked_backoff(backoff: Any) -> str | tuple[float, ...] | BackoffFunction:
+    if isinstance(backoff, str):
+        if backoff in ("exponential", "fixed") or _is_path(backoff, colon=True):
+            return backoff
+    elif callable(backoff) and not isinstance(backoff, type):
+        return cast(BackoffFunction, backoff)
+    if isinstance(backoff, list | tuple) and backoff:
+        return tuple(_seconds(delay, "backoff") for delay in backoff)
+    raise UsageError(
+        f"Retry(backoff={backoff!r}): give 'exponential' or 'fixed', a list of delays, or a "
+        "function (attempt, error) -> delay."
+    )
+
+
+def _seconds(value: Any, name: str) -> float:
+    return to_us(value, f"Retry {name}") / 1e6
+
+
+def _names(errors: Any, option: str) -> tuple[str, ...]:
+    if isinstance(errors, str | type) or not isinstance(errors, Iterable):
+        errors = (errors,)
+    return tuple(_name(error, option) for error in errors)
+
+
+def _name(error: Any, option: str) -> str:
+    if isinstance(error, type) and issubclass(error, BaseException):
+        return _class_name(error)
+    if not isinstance(error, str) or not _is_path(error):
+        raise UsageError(
+            f"Retry({option}={error!r}): give exception classes, or names such as "
+            "'TimeoutError' and 'package.module.Error'."
+        )
+    name = error.replace(":", ".").removeprefix("builtins.")
+    if "." not in name and not isinstance(getattr(builtins, name, None), type):
+        raise UsageError(
+            f"Retry({option}={error!r}): no built-in exception has this name; write its module "
+            "as well, as in 'package.module.Error'."
+        )
+    return _true_name(name)
+
+
+def _true_name(name: str) -> str:
+    """Where a loaded module only passes a class on (`asyncio.TimeoutError`), the class's own name.
+
+    Nothing is imported: of a module that is not loaded, the name is taken as it is.
+    """
+    module_name, _, attribute = name.rpartition(".")
+    module = sys.modules.get(module_name)
+    found = vars(module).get(attribute) if module else None
+    if isinstance(found, type) and issubclass(found, BaseException):
+        return _class_name(found)
+    return name
+
+
+def _class_name(kind: type) -> str:
+    if kind.__module__ == "builtins":
+        return kind.__qualname__
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _is_named(kind: type, name: str) -> bool:
+    """Whether a class goes by a name; `requests.HTTPError` names `requests.exceptions.HTTPError`.
+
+    Packages pass their errors on from private modules, so a name's module may be any package above
+    the module that the class is from.
+    """
+    full = _class_name(kind)
+    if full == name:
+        return True
+    module, _, attribute = name.rpartition(".")
+    return attribute == kind.__qualname__ and full.startswith(f"{module}.")
+
+
+def _is_path(text: str, *, colon: bool = False) -> bool:
+    """Whether it reads `a.b.C` or `a.b:C`; with `colon`, only the latter."""
+    head, mark, tail = text.partition(":")
+    if colon and not mark:
+        return False
+    parts = [*head.split("."), *(tail.split(".") if mark else ())]
+    return all(part.isidentifier() for part in parts)
+
+
+def _function_name(function: Any) -> str:
+    module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", "<")
+    if module in (None, "__main__") or "<" in qualname or hasattr(function, "__self__"):
+        raise UsageError(
+            f"Retry(backoff={_told(function)}) cannot be stored with a job, since no worker would "
+            "find the function by a name; define it at the top level of a module."
+        )
+    return f"{module}:{qualname}"
+
+
+def _told(backoff: Any) -> str:
+    return str(getattr(backoff, "__qualname__", backoff))
+
+
+NO_RETRY: Final = Retry(0)
+"""The default: an error is final until someone has said how often a task may be repeated."""

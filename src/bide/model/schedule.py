@@ -1,0 +1,546 @@
+"""Schedules: when each fires, how its record is read, and which times come next.
+
+A schedule fires at its times: an interval's, a cron expression's, or those of a list. What they are
+does not depend on who reckons them or when, so a server and all its clients agree. For an interval
+a script can tell the next itself; of an expression's times a client sends some ahead.
+
+`cronsim` reads an expression and walks along the wall clock. Which moments these times of the wall
+clock are, is found out here, for a clock that is put forward or back skips some and shows others
+twice:
+
+- An expression whose minute and hour both do not begin with `*` names times of day: one that is
+  skipped fires as soon as the clock goes on, one that is shown twice fires the first time.
+- Any other goes along with the clock: what is skipped does not fire, what is shown twice fires
+  twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from heapq import heappop, heappush
+from itertools import count, islice
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias, get_args
+from zoneinfo import ZoneInfo
+
+import msgspec
+from cronsim import CronSim
+
+from bide.errors import UsageError
+from bide.model.durations import LONGEST_US, Duration, at_to_us, describe, from_us, to_us
+from bide.model.ids import check_name
+
+LONGEST: Final = 200
+"""Characters of an expression."""
+
+_LONGEST_ZONE: Final = 64
+_MINUTE: Final = timedelta(minutes=1)
+_OVERLAP: Final = timedelta(hours=3)
+"""Longer than any clock is put back by."""
+
+_WORDS: Final = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+
+_BACK: Final = tuple(timedelta(days=days) for days in (1 / 24, 1, 32, 366))
+
+
+class Cron:
+    """An expression, in a time zone."""
+
+    def __init__(self, text: str, zone: str = "UTC") -> None:
+        """Read both.
+
+        Raises:
+            UsageError: one cannot be read, or the expression never fires.
+        """
+        self.text: Final = _checked(text)
+        self.zone: Final = zone
+        self._tz = zone_of(zone)
+        self._fields = _WORDS.get(self.text.lower(), self.text)
+        try:
+            fields = self._fields.split()
+            if len(fields) != 5:  # with six, the first would be seconds
+                raise ValueError(f"it has {len(fields)} fields")
+            self._is_time_of_day = not (fields[0].startswith("*") or fields[1].startswith("*"))
+            first = next(self._walls(datetime(2024, 1, 1)), None)
+        except Exception as error:  # what a text makes of a parser's insides is not for callers
+            raise UsageError(
+                f"{self.text!r} is no cron expression ({str(error) or type(error).__name__}); "
+                "write five fields, minute, hour, day of month, month and day of week, such as "
+                "'0 9 * * 1-5'."
+            ) from None
+        if first is None:
+            raise UsageError(f"{self.text!r} never fires; is there such a day?")
+
+    def after(self, us: int) -> Iterator[int]:
+        """The moments after this one, in order, in microseconds; for 50 years from each at least.
+
+        Raises:
+            UsageError: the moment lies too far ahead.
+        """
+        last = us
+        for moment in self._moments(from_us(us)):
+            at_us = round(moment.timestamp()) * 1_000_000
+            if at_us > last:
+                yield at_us
+                last = at_us
+
+    def latest(self, after_us: int, until_us: int) -> int | None:
+        """The last moment after the one and not after the other; None where there is none.
+
+        It is looked for from behind: in a year, a minute comes half a million times.
+        """
+        starts = [until_us - round(back.total_seconds() * 1e6) for back in _BACK]
+        for start_us in (*(max(start, after_us) for start in starts), after_us):
+            found = None
+            for at_us in self.after(start_us):
+                if at_us > until_us:
+                    break
+                found = at_us
+            if found is not None or start_us == after_us:
+                return found
+        return None
+
+    def _walls(self, start: datetime) -> Iterator[datetime]:
+        """What the wall clock shows after `start`, both without a zone."""
+        return CronSim(self._fields, start)
+
+    def _moments(self, after: datetime) -> Iterator[datetime]:
+        wall = after.astimezone(self._tz).replace(tzinfo=None, fold=0)
+        walls = self._walls(wall - _OVERLAP)
+        if self._is_time_of_day:
+            return (self._first(wall) for wall in walls)
+        return self._each(walls)
+
+    def _first(self, wall: datetime) -> datetime:
+        """The first moment at which the clock shows this, or has skipped it."""
+        while not self._is_shown(wall):
+            wall += _MINUTE
+        return wall.replace(tzinfo=self._tz).astimezone(UTC)
+
+    def _each(self, walls: Iterator[datetime]) -> Iterator[datetime]:
+        """All moments at which the clock shows one of these, in order."""
+        second: list[datetime] = []
+        for wall in walls:
+            first = wall.replace(tzinfo=self._tz).astimezone(UTC)
+            while second and second[0] < first:
+                yield heappop(second)
+            if self._is_shown(wall):
+                yield first
+                again = wall.replace(tzinfo=self._tz, fold=1).astimezone(UTC)
+                if again != first:
+                    heappush(second, again)
+        yield from sorted(second)
+
+    def _is_shown(self, wall: datetime) -> bool:
+        moment = wall.replace(tzinfo=self._tz).astimezone(UTC)
+        return moment.astimezone(self._tz).replace(tzinfo=None, fold=0) == wall
+
+
+def cron_of(text: str, zone: str) -> Cron:
+    """The expression in this zone; raises as `Cron` does."""
+    return _cron(_checked(text), zone_of(zone).key)
+
+
+_cron: Final = lru_cache(maxsize=256)(Cron)
+
+
+def zone_of(name: str) -> ZoneInfo:
+    """A time zone by its name.
+
+    Raises:
+        UsageError: this machine knows none of that name.
+    """
+    if isinstance(name, str) and len(name) <= _LONGEST_ZONE:
+        try:
+            return ZoneInfo(name)
+        except Exception:  # a name is looked for as a file, so it can be anything
+            pass
+    raise UsageError(
+        f"tz={str(name)[:_LONGEST_ZONE]!r} is no time zone that this machine knows; write one such "
+        "as 'Europe/Paris', and where there are none `pip install tzdata`."
+    )
+
+
+def _checked(text: str) -> str:
+    if not isinstance(text, str) or len(text) > LONGEST:
+        shown = f"{text[:40]!r}…" if isinstance(text, str) else repr(text)
+        raise UsageError(
+            f"cron={shown} must be text of {LONGEST} characters at most, such as '0 9 * * 1-5'."
+        )
+    return " ".join(text.split())
+
+
+Missed = Literal["skip", "once", "all"]
+Kind = Literal["every", "cron", "at"]
+
+AHEAD: Final = 16
+"""Times of an expression that a client sends; it is asked for more when half of them are fired."""
+
+MOST_AT: Final = 100
+"""Moments of a list at most; more are jobs of their own."""
+
+LONGEST_NAME: Final = 100
+"""Bytes of a schedule's name: with a time behind it, it is an id."""
+
+SHORTEST_US: Final = 10_000
+"""The shortest interval."""
+
+MOST_FIRED: Final = 1_000_000_000
+"""The highest limit: a schedule of the shortest interval reaches it in four months."""
+
+_MARK: Final = "@"
+_DIGITS: Final = re.compile(r"[1-9][0-9]{14,15}")
+_FAR: Final = 9_000_000_000_000_000
+"""In the year 2255: scripts take no time beyond it."""
+
+
+_Whole: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=_FAR)]
+
+
+class Timing(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """When a schedule fires: one of `cron`, `every_us` and `at_us`, and its bounds."""
+
+    cron: str = ""
+    tz: str = ""
+    every_us: _Whole = 0
+    at_us: tuple[_Whole, ...] = ()
+    start_us: _Whole = 0
+    end_us: _Whole = 0
+    limit: _Whole = 0
+
+    @property
+    def kind(self) -> Kind:
+        """Which of the three."""
+        return "cron" if self.cron else "every" if self.every_us else "at"
+
+    def written(self) -> str:
+        """The line that is stored, and compared."""
+        return _encoder.encode(self).decode()
+
+    def ahead(self, after_us: int, now_us: int, *, each: bool) -> tuple[list[int], bool]:
+        """Some of the times after a moment, and whether there are no more than these.
+
+        Args:
+            after_us: the moment.
+            now_us: the server's time.
+            each: whether all that have passed are wanted; else of these the last.
+
+        Raises:
+            UsageError: the expression or its time zone cannot be read here.
+        """
+        if not self.cron:
+            return [at for at in self.at_us if at > after_us], True
+        cron = self._cron()
+        until_us = min(now_us, self.end_us or now_us)
+        latest = None if each else cron.latest(after_us, until_us)
+        if latest is not None:
+            after_us = latest - 1
+        times = list(islice(self._bounded(cron.after(after_us)), AHEAD))
+        return times, len(times) < AHEAD
+
+    def times(self, first_us: int | None, after_us: int) -> Iterator[int]:
+        """All times after a moment; `first_us` is the next one of an interval."""
+        if self.every_us:
+            return iter(()) if first_us is None else self._bounded(count(first_us, self.every_us))
+        if not self.cron:
+            return (at for at in self.at_us if at > after_us)
+        return self._bounded(self._cron().after(after_us))
+
+    def _cron(self) -> Cron:
+        return cron_of(self.cron, self.tz)
+
+    def _bounded(self, times: Iterator[int]) -> Iterator[int]:
+        for at_us in times:
+            if (self.end_us and at_us > self.end_us) or at_us >= _FAR:
+                return
+            yield at_us
+
+
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder(Timing)
+
+
+class Schedule(NamedTuple):
+    """A schedule as the server has it."""
+
+    name: str
+    task: str
+    """The name of its task."""
+    timing: Timing
+    priority: int
+    jitter_us: int
+    missed: Missed
+    """What becomes of times that have passed while nobody could fire."""
+    paused: bool
+    fired: int
+    """How many of its times have been fired."""
+    last_us: int
+    """The time that was fired last; 0 for none."""
+    times: tuple[int, ...]
+    """What comes next, as far as the server knows it."""
+    seen_us: int
+    """No time up to this one is fired again."""
+    version: int
+    closed: bool
+    """No times come behind those that the server knows."""
+
+    @property
+    def cron(self) -> str | None:
+        """Its expression."""
+        return self.timing.cron or None
+
+    @property
+    def tz(self) -> str | None:
+        """The time zone of its expression."""
+        return self.timing.tz or None
+
+    @property
+    def every(self) -> float | None:
+        """Its interval in seconds."""
+        return self.timing.every_us / 1e6 if self.timing.every_us else None
+
+    @property
+    def at(self) -> tuple[datetime, ...]:
+        """Its moments, where it is a list of them."""
+        return tuple(map(from_us, self.timing.at_us))
+
+    @property
+    def start(self) -> datetime | None:
+        """Before which it does not fire."""
+        return from_us(self.timing.start_us) if self.timing.start_us else None
+
+    @property
+    def end(self) -> datetime | None:
+        """After which it does not fire."""
+        return from_us(self.timing.end_us) if self.timing.end_us else None
+
+    @property
+    def limit(self) -> int | None:
+        """How often it fires."""
+        return self.timing.limit or None
+
+    @property
+    def jitter(self) -> float:
+        """Seconds by which its jobs are due after its times, at most."""
+        return self.jitter_us / 1e6
+
+    @property
+    def last(self) -> datetime | None:
+        """The time that was fired last."""
+        return from_us(self.last_us) if self.last_us else None
+
+    @property
+    def next(self) -> datetime | None:
+        """The time that is fired next; None where it is paused or over."""
+        return next(iter(self.upcoming(1)), None)
+
+    @property
+    def stand(self) -> str:
+        """What whoever changes it says that it has read: its version, jitter and missed."""
+        return f"{self.version} {self.jitter_us} {self.missed}"
+
+    @property
+    def over(self) -> bool:
+        """Whether none of its times is left."""
+        return self.closed and not self.times
+
+    @property
+    def when(self) -> str:
+        """When it fires, for people."""
+        timing = self.timing
+        if timing.cron:
+            return f"{timing.cron} {timing.tz}"
+        if timing.every_us:
+            return f"every {describe(timing.every_us / 1e6)}"
+        return f"at {len(timing.at_us)} moment{'s'[: len(timing.at_us) != 1]}"
+
+    def upcoming(self, count: int = 5) -> list[datetime]:
+        """The times that are fired next, `count` at most; none where it is paused.
+
+        Raises:
+            UsageError: `count` is no number from 1 to 1,000; or the expression or its time zone
+                cannot be read here.
+        """
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 1_000:
+            raise UsageError(f"count must be a number from 1 to 1,000, not {count!r}.")
+        return [from_us(at_us) for at_us in islice(self.firing(), count)]
+
+    def firing(self, since_us: int = 0) -> Iterator[int]:
+        """The times that are fired next, in microseconds; none where it is paused.
+
+        Args:
+            since_us: what lies before it, and the server does not know yet, is passed over.
+
+        Raises:
+            UsageError: as `upcoming` does, when a time is asked for that the server does not know.
+        """
+        if self.paused or self.over:
+            return iter(())
+        left = max(0, self.timing.limit - self.fired) if self.timing.limit else None
+        return islice(self._times(since_us), left)
+
+    def _times(self, since_us: int) -> Iterator[int]:
+        yield from self.times
+        if not self.closed:
+            last_us = self.times[-1] if self.times else self.seen_us
+            first_us = last_us + self.timing.every_us if self.times else None
+            yield from self.timing.times(first_us, max(last_us, since_us - 1))
+
+    def foreseen(self, timing: Timing, now_us: int) -> Schedule:
+        """The schedule as it would be if it were set now to fire at other times, and not paused.
+
+        What `lua/schedule_set.lua` does, for people who look before they set it.
+        """
+        if timing == self.timing:
+            return self._replace(paused=False)
+        seen_us = max(now_us, timing.start_us - 1, self.last_us)
+        times: tuple[int, ...] = tuple(at for at in timing.at_us if at > seen_us)
+        if timing.every_us:
+            first_us = timing.start_us or now_us + timing.every_us
+            missed = max(0, -(-(seen_us + 1 - first_us) // timing.every_us))
+            first_us += missed * timing.every_us
+            times = (first_us,) if first_us <= (timing.end_us or first_us) else ()
+        closed = timing.kind == "at" or (timing.kind == "every" and not times)
+        return self._replace(
+            timing=timing, paused=False, fired=0, seen_us=seen_us, times=times, closed=closed
+        )
+
+    @classmethod
+    def read(cls, name: str, record: bytes) -> Schedule | None:
+        """Parse a stored record (`lua/include/timetable.lua`); None for what is not one."""
+        try:
+            line, timing, task, *_ = record.decode().split("\n")
+            head, colon, times = line.partition(":")
+            version, kind, priority, _, jitter, missed, *more = head.split(" ")
+            _, _, paused, fired, seen, last = more
+            known = tuple(map(_number, times.removesuffix(".").split()))
+            found = cls(
+                name=name,
+                task=task,
+                timing=_decoder.decode(timing),
+                priority=_number(priority),
+                jitter_us=_number(jitter),
+                missed=missed,  # type: ignore[arg-type]
+                paused=paused == "1",
+                fired=_number(fired),
+                last_us=_number(last),
+                times=known,
+                seen_us=_number(seen),
+                version=_number(version),
+                closed=times.endswith("."),
+            )
+        except (ValueError, msgspec.MsgspecError):
+            return None
+        if not colon or kind != found.timing.kind or missed not in get_args(Missed):
+            return None
+        return found
+
+
+def _number(text: str) -> int:
+    if len(text) > 16 or not text.isascii() or not text.isdigit() or int(text) >= _FAR:
+        raise ValueError(text)
+    return int(text)
+
+
+def time_of(id: str, schedule: str | None) -> datetime | None:
+    """The time of a schedule that a job is for, from its id; None of one that is for none."""
+    name, mark, time = id.rpartition(_MARK)
+    if schedule is None or name != schedule or not mark or not _DIGITS.fullmatch(time):
+        return None
+    return from_us(int(time))
+
+
+def id_of(schedule: str, time: int | str) -> str:
+    """The id of the job of a schedule for one of its times, or with an id for one that runs now."""
+    return f"{schedule}{_MARK}{time}"
+
+
+def check_schedule_name(name: str) -> str:
+    """The name of a schedule.
+
+    Raises:
+        UsageError: it cannot be part of an id.
+    """
+    if len(check_name(name, "the name of a schedule").encode()) > LONGEST_NAME:
+        raise UsageError(
+            f"The name of a schedule has {LONGEST_NAME} bytes at most, and {name[:40]!r}… is "
+            "longer; give it one with name=."
+        )
+    return name
+
+
+def check_missed(missed: Missed) -> Missed:
+    """What becomes of times that have passed.
+
+    Raises:
+        UsageError: it is none of the three.
+    """
+    if missed not in get_args(Missed):
+        raise UsageError(f"missed must be 'skip', 'once' or 'all', not {missed!r}.")
+    return missed
+
+
+def timing_of(
+    cron: str | None,
+    every: Duration | None,
+    at: Sequence[datetime] | None,
+    tz: str | None,
+    start: datetime | None,
+    end: datetime | None,
+    limit: int | None,
+) -> Timing:
+    """When a schedule fires, as its maker says it.
+
+    Raises:
+        UsageError: not exactly one of `cron`, `every` and `at` is given, or something cannot be
+            meant.
+    """
+    if sum(given is not None for given in (cron, every, at)) != 1:
+        raise UsageError("Give one of cron=, every= and at=: a schedule fires by one of them.")
+    if tz is not None and cron is None:
+        raise UsageError("tz= goes with cron=: moments and intervals are the same in every zone.")
+    is_whole = isinstance(limit, int) and not isinstance(limit, bool)
+    if limit is not None and not (is_whole and 1 <= limit <= MOST_FIRED):
+        raise UsageError(f"limit must be a whole number from 1 to {MOST_FIRED:,}, not {limit!r}.")
+    start_us = 0 if start is None else at_to_us(start)
+    end_us = 0 if end is None else at_to_us(end)
+    if start_us and end_us and start_us > end_us:
+        raise UsageError(f"start={start} is after end={end}, so it would never fire.")
+    read = cron_of(cron, "UTC" if tz is None else tz) if cron is not None else None
+    return Timing(
+        cron=read.text if read else "",
+        tz=read.zone if read else "",
+        every_us=0 if every is None else _interval(every),
+        at_us=() if at is None else _moments(at, start_us, end_us),
+        start_us=start_us,
+        end_us=end_us,
+        limit=limit or 0,
+    )
+
+
+def _interval(every: Duration) -> int:
+    every_us = to_us(every, "every")
+    if not SHORTEST_US <= every_us <= LONGEST_US:
+        raise UsageError(f"every={every!r} is too short; an interval has 10ms or more.")
+    return every_us
+
+
+def _moments(at: Sequence[datetime], start_us: int, end_us: int) -> tuple[int, ...]:
+    if isinstance(at, datetime | str) or not isinstance(at, Sequence) or not at:
+        raise UsageError(f"at must be a list of aware datetimes, not {at!r}.")
+    if len(at) > MOST_AT:
+        raise UsageError(
+            f"at= has {len(at)} moments, and a schedule {MOST_AT} at most; enqueue a job for each."
+        )
+    found = sorted({at_to_us(one) for one in at})
+    return tuple(us for us in found if us >= start_us and (not end_us or us <= end_us))

@@ -1,0 +1,405 @@
+"""Adding jobs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from functools import lru_cache
+from itertools import islice, takewhile
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, get_args
+
+import msgspec
+
+from bide.errors import JobNotFound, ServerUnavailable, UsageError
+from bide.model.constraints import folds
+from bide.model.dedup import Outcome
+from bide.model.durations import Duration, at_to_us, delay_to_us
+from bide.model.ids import check_name, new_id, short_id
+from bide.model.options import Durability, Kinds, cannot, check_durability, kinds_of
+from bide.model.payload.body import Body, encode_body
+from bide.protocol.command import Arg, Command, command, pieces, text, words
+from bide.protocol.commands.dependencies import GATE, attend, is_remote, link, split_reference
+from bide.protocol.keys import DEFAULT_PRIORITY, DUE_SETS, PRIORITIES, Keys, check_priority, keys_of
+from bide.protocol.scripts import load
+
+CHUNK: Final = 250
+CHUNK_BYTES: Final = 2_000_000
+"""Jobs, and bytes of bodies, per script call: bounds the time a call may take on the server."""
+
+TERMS_CHUNK: Final = 100
+"""The same of jobs with terms, for which a call does more."""
+CHUNK_FOLDED: Final = 50
+"""Jobs per call of which one may change the body of another, which is then read and written."""
+
+TRIP: Final = 40
+"""Calls per round trip; one that is full by its bytes ends the trip."""
+
+
+_SENT: Final = 4
+"""Fields of a job that the script takes; what is to be confirmed stands behind all of them."""
+
+_OUTCOMES: Final[dict[bytes, Outcome]] = {
+    b"open": "exists",
+    **{word.encode(): word for word in get_args(Outcome)},
+}
+
+
+def read_outcome(word: bytes) -> Outcome:
+    """What an enqueue came to, from a script's word for it."""
+    return _OUTCOMES[word]
+
+
+NOW: Final = "+0"
+_WHEN: Final = re.compile(r"[+=][0-9]{1,16}")
+
+
+class Prepared(NamedTuple):
+    """A job that is ready to be enqueued. Enqueueing it twice adds it once."""
+
+    id: str
+    when: str
+    priority: int
+    body: bytes
+    durability: Durability = "local"
+    """What is to be waited for when it is enqueued."""
+    terms: str = ""
+    """What is asked of it beside its due time, as `bide.model.constraints` writes it."""
+    parents: tuple[str, ...] = ()
+    """What it waits for: ids, of jobs of other queues `{queue}id`."""
+
+
+parents_of: Final[Callable[[Prepared], tuple[str, ...]]] = attrgetter("parents")
+_durability_of: Final[Callable[[Prepared], Durability]] = attrgetter("durability")
+
+
+class Receipt(msgspec.Struct, frozen=True, gc=False):
+    """What an enqueue did."""
+
+    id: str
+    due_us: int
+    """When the job is due, on the server's clock; 0 where the id existed."""
+    outcome: Outcome
+    """What it came to: `"new"`; `"exists"`, where the id did and nothing was changed; or how the
+    call was folded into another job, whose id this then has."""
+    confirmed: Durability = "local"
+    """What was waited for, and has come true."""
+
+    @property
+    def new(self) -> bool:
+        """Whether a job was added."""
+        return self.outcome == "new"
+
+
+def when(delay: Duration | None, at: datetime | None) -> str:
+    """Write down when a job is due: `+N` microseconds from now, or the moment `=N`.
+
+    A negative delay has passed and means now, as a moment that has passed does.
+
+    Raises:
+        UsageError: both are given, `at` is naive, or the delay is not a duration.
+    """
+    if at is not None:
+        if delay is not None:
+            raise UsageError("Give either delay= or at=, not both.")
+        return f"={at_to_us(at)}"
+    return NOW if delay is None else f"+{delay_to_us(delay)}"
+
+
+def check_when(when: str) -> str:
+    """Return what says when a job is due, if it is what `when` writes.
+
+    Raises:
+        UsageError: it is not; a script would refuse it.
+    """
+    if not isinstance(when, str) or not _WHEN.fullmatch(when):
+        raise UsageError(f"{when!r} does not say when; write Snooze('10m') or Snooze(at=...).")
+    return when
+
+
+def prepare(
+    body: Body,
+    delay: Duration | None = None,
+    at: datetime | None = None,
+    priority: int | None = None,
+    job_id: str | None = None,
+    names: Sequence[str] = (),
+    durability: Durability | None = None,
+    terms: str = "",
+    parents: Sequence[str] = (),
+) -> Prepared:
+    """Make a job ready to be enqueued; `names` are those of the task's positional parameters.
+
+    Raises:
+        UsageError: an option cannot be meant.
+        PayloadError: the arguments do not fit the encoding.
+    """
+    return Prepared(
+        new_id() if job_id is None else check_name(job_id, "job_id"),
+        NOW if delay is None and at is None else when(delay, at),
+        DEFAULT_PRIORITY if priority is None else check_priority(priority),
+        encode_body(body, names),
+        "local" if durability is None else check_durability(durability),
+        terms,
+        tuple(parents),
+    )
+
+
+def enqueue(
+    keys: Keys,
+    jobs: Sequence[Prepared],
+    kinds: Kinds = (),
+    place: bool = False,
+    with_all_keys: bool = False,
+) -> Command[list[Receipt]]:
+    """Add up to `CHUNK` jobs, all or (on a full server) none.
+
+    Args:
+        keys: of the queue.
+        jobs: what to add: all with terms, or all without.
+        kinds: what to wait for behind it. Without jobs, it is only asked whether that can be had.
+        place: some may have terms, and others not.
+        with_all_keys: also those that most calls have no need of, and go without.
+    """
+    args: list[Arg] = []
+    have_terms = place or bool(jobs and jobs[0].terms)
+    for job in jobs:
+        args += job[:_SENT]
+        if have_terms:
+            args += (job.terms, " ".join(job.parents))
+    if kinds:
+        args.append(",".join(kinds))
+
+    def parse(reply: list[Any]) -> list[Receipt]:
+        if reply[0] == b"cannot":
+            raise cannot(reply[1].decode())
+        if reply[0] == b"unknown":
+            raise unknown_parent(text(reply[1]))
+        if reply[0] == b"data":
+            raise data_parent(keys.queue or "")
+        if have_terms:
+            return [
+                Receipt(text(id), due_us, read_outcome(word), confirmed(job, kinds))
+                for job, (word, due_us, id) in zip(jobs, pieces(reply, 2, 3), strict=True)
+            ]
+        return [
+            Receipt(
+                job.id,
+                due_us,
+                "new" if due_us else "exists",
+                confirmed(job, kinds) if kinds else "local",
+            )
+            for job, due_us in zip(jobs, islice(reply, 2, None), strict=True)
+        ]
+
+    confirm = kinds if jobs else ()
+    if have_terms:
+        return command("place", keys, args, parse, confirm, _again_if_busy(keys, jobs, kinds))
+    if with_all_keys or len(jobs) != 1:
+        return command("enqueue", keys, args, parse, confirm)
+
+    def with_all(reply: list[Any]) -> Command[list[Receipt]] | None:
+        return enqueue(keys, jobs, kinds, with_all_keys=True) if reply[0] == b"keys" else None
+
+    return Command("enqueue", _few_keys(keys, jobs[0].priority), args, parse, confirm, with_all)
+
+
+@lru_cache(maxsize=8192, typed=True)
+def _few_keys(keys: Keys, priority: int) -> tuple[str, ...]:
+    """Those of `enqueue` for a job alone; to send and read all 33 takes some µs."""
+    header = load("enqueue").keys
+    if str(priority) not in DUE_SETS[:PRIORITIES]:  # the script refuses it
+        return keys.of(header)
+    few = tuple(takewhile(lambda name: name != "due", header))
+    return *keys.of(few), keys.names["due"][DUE_SETS.index(str(priority))]
+
+
+def _again_if_busy(
+    keys: Keys, jobs: Sequence[Prepared], kinds: Kinds
+) -> Callable[[list[Any]], Command[list[Receipt]] | None]:
+    return lambda reply: enqueue(keys, jobs, kinds, True) if reply[0] == b"busy" else None
+
+
+def confirmed(job: Prepared, kinds: Kinds) -> Durability:
+    """What of this job's durability has come true, where these kinds were waited for."""
+    return job.durability if job.durability in kinds else "local"
+
+
+def unknown_parent(id: str) -> JobNotFound:
+    """The error for a parent that there is not."""
+    return JobNotFound(
+        f"There is no job {short_id(id)!r} to wait for, so nothing was added: it never was, was "
+        "deleted, or its time is over; enqueue it before what depends on it, or leave it out."
+    )
+
+
+def data_parent(queue: str) -> UsageError:
+    """The error for a parent in a delay queue."""
+    return UsageError(
+        f"{queue!r} is a delay queue: its items are data, and no job can wait for them, so nothing "
+        "was added; wait for a job."
+    )
+
+
+def wanted(jobs: Sequence[Prepared]) -> Kinds:
+    """What the jobs of one call ask for together: all of them get all of it."""
+    return kinds_of(map(_durability_of, jobs))
+
+
+def jobs_in(command: Command[Any]) -> int:
+    """How many jobs a command of `enqueue` adds."""
+    return len(command.args) // (_SENT + 2 * (command.script == "place"))
+
+
+def enqueue_many(
+    keys: Keys, jobs: Sequence[Prepared], kinds: Kinds = ()
+) -> Iterator[list[Command[list[Receipt]]]]:
+    """Add any number of jobs: round trips of several calls, each bounded by count and bytes.
+
+    No job waits for one of another call in its trip: any of these may have to be sent again, behind
+    the others.
+    """
+    if len(jobs) == 1 and not (jobs[0].terms or jobs[0].parents):
+        yield [enqueue(keys, jobs, kinds)]
+        return
+    trip: list[Command[list[Receipt]]] = []
+    sent: set[str] = set()  # the jobs of these calls
+    size, first, kind, awaited = 0, 0, 0, 0
+    # All by one script, so that what waits may share a call with what it waits for.
+    is_flow = any(map(parents_of, jobs))
+    for i, job in enumerate(jobs):
+        full = size + len(job.body) > CHUNK_BYTES
+        new_kind = _kind(job) if job.terms or is_flow else 0
+        most = CHUNK if not new_kind else CHUNK_FOLDED if folds(job.terms) else TERMS_CHUNK
+        many = i - first >= most or (is_flow and awaited + len(job.parents) > CHUNK)
+        if i > first and (full or many or new_kind != kind or kind == _IN_STEPS):
+            trip.append(_adding(keys, jobs[first:i], kinds, kind))
+            if is_flow:
+                sent.update(earlier.id for earlier in jobs[first:i])
+            first, size, awaited = i, 0, 0
+            if full or len(trip) == TRIP:
+                yield trip
+                trip, sent = [], set()
+        if is_flow and trip and not sent.isdisjoint(job.parents):
+            yield trip
+            trip, sent = [], set()
+        size += len(job.body)
+        kind = new_kind
+        awaited += len(job.parents)
+    if first < len(jobs):
+        trip.append(_adding(keys, jobs[first:], kinds, kind))
+    if trip:
+        yield trip
+
+
+_IN_STEPS: Final = 2
+"""The kind of a job that one call cannot add: it waits for many, or for jobs of other queues."""
+
+
+def _kind(job: Prepared) -> int:
+    in_steps = len(job.parents) > CHUNK or any(is_remote(parent) for parent in job.parents)
+    return _IN_STEPS if in_steps else 1
+
+
+def _adding(
+    keys: Keys, jobs: Sequence[Prepared], kinds: Kinds, kind: int
+) -> Command[list[Receipt]]:
+    if kind == _IN_STEPS:
+        return Placing(keys, jobs[0], kinds).begin()
+    # What went without some keys might have to be sent again, behind the others.
+    return enqueue(keys, jobs, kinds, place=kind > 0, with_all_keys=True)
+
+
+class Placing:
+    """Adds a job that waits for many others, or for jobs of other queues, step by step.
+
+    It is there from the first step on, and waits also for a gate that only the last step opens. So
+    nobody sees it run before all that it waits for is known, whoever dies; and whoever finds a gate
+    that has stood closed for half a minute removes the job, which nobody has been told of.
+    """
+
+    def __init__(self, keys: Keys, job: Prepared, kinds: Kinds) -> None:
+        self._keys = keys
+        self._job = job
+        self._kinds = kinds
+        self._is_new = True
+        self._left = list(job.parents[CHUNK:])
+        """What it waits for and has not been noted."""
+        self._to_ask = [parent for parent in job.parents if is_remote(parent)]
+        """Of these, those of other queues that have not been asked."""
+        self._ended: list[tuple[str, str]] = []
+        """Of these, those that have ended, and how."""
+        self._data = ""
+        """A delay queue that was met among these."""
+
+    def begin(self) -> Command[list[Receipt]]:
+        """The first step."""
+        gated = self._job._replace(parents=(*self._job.parents[:CHUNK], GATE))
+        first = enqueue(self._keys, [gated], self._kinds)
+        return first._replace(rest=self._begun)
+
+    def _begun(self, reply: list[Any]) -> Command[list[Receipt]] | None:
+        if reply[0] == b"busy":
+            return self.begin()
+        if reply[0] != b"ok" or reply[2] == b"exists":
+            return None
+        self._is_new = reply[2] == b"new"
+        return self._next()
+
+    def _next(self) -> Command[Any]:
+        if self._left:
+            some, self._left = self._left[:CHUNK], self._left[CHUNK:]
+            return self._link([(parent, "-") for parent in some], is_last=False)
+        if self._to_ask:
+            return self._ask()
+        some_ended, self._ended = self._ended[:CHUNK], self._ended[CHUNK:]
+        return self._link(some_ended, is_last=not self._ended)
+
+    def _ask(self) -> Command[Any]:
+        queue, _ = split_reference(self._to_ask[0])
+        of_queue = [ref for ref in self._to_ask if split_reference(ref)[0] == queue][:CHUNK]
+        child = f"{{{self._keys.queue}}}{self._job.id}"
+
+        def asked(reply: list[Any]) -> Command[Any]:
+            if reply[0] == b"busy":
+                return again
+            outcomes = words(reply, 1)
+            known = set(of_queue)
+            self._to_ask = [ref for ref in self._to_ask if ref not in known]
+            for ref, outcome in zip(of_queue, outcomes, strict=True):
+                if outcome == "D":
+                    self._data = queue
+                    outcome = "U"
+                if outcome != "-":
+                    self._ended.append((ref, outcome))
+            return self._next()
+
+        awaited = [(child, split_reference(ref)[1]) for ref in of_queue]
+        again = attend(keys_of(queue, self._keys.prefix), awaited, asked)
+        return again
+
+    def _refusal(self, parent: str) -> JobNotFound | UsageError:
+        return data_parent(self._data) if self._data else unknown_parent(parent)
+
+    def _link(self, told: list[tuple[str, str]], is_last: bool) -> Command[Any]:
+        def linked(reply: list[Any]) -> Command[Any] | None:
+            if reply[0] == b"busy":
+                return again
+            if reply[0] == b"unknown":
+                raise self._refusal(text(reply[1]))
+            if reply[0] == b"gone":
+                raise ServerUnavailable(
+                    f"Enqueueing job {short_id(self._job.id)} took so long that it was removed "
+                    "again, as is what a producer that died leaves behind; enqueue it again."
+                )
+            return None if is_last or reply[0] == b"ended" else self._next()
+
+        def receipt(reply: list[Any]) -> list[Receipt]:
+            due_us = reply[1] if reply[0] == b"ok" else 0
+            outcome: Outcome = "new" if self._is_new else "exists"
+            is_confirmed = confirmed(self._job, self._kinds)
+            return [Receipt(self._job.id, due_us, outcome, is_confirmed)]
+
+        again = link(self._keys, self._job.id, told, is_last, receipt, self._kinds, linked)
+        return again

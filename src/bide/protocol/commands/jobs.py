@@ -1,0 +1,546 @@
+"""Reading jobs and queues; nothing here changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from bide.errors import UsageError
+from bide.model.constraints import Terms
+from bide.model.durations import from_us
+from bide.model.ids import new_id
+from bide.model.job import LISTABLE, RunRecord, Snapshot, State, Turn
+from bide.model.latency import Minute
+from bide.model.limits import Limits, Retention
+from bide.protocol.command import Command, command, number, pairs, pieces, raw, text, words
+from bide.protocol.keys import SCHEMA, Keys
+
+MOST_CHANGED: Final = 100
+"""Jobs cancelled or deleted per call at most: bounds the time one call may take on the server."""
+
+DATA: Final = "data"
+"""The `kind` of a delay queue, in the settings."""
+
+SWEEP: Final = 500
+"""Jobs deleted per call while a queue is emptied."""
+
+
+class Moved(NamedTuple):
+    """What became of a job that was to be rescheduled, promoted or retried."""
+
+    word: str
+    """`ok`, or the state that the job is in instead (`gone` if there is none)."""
+    due_us: int
+
+
+class Emptied(NamedTuple):
+    """One step of emptying."""
+
+    aside: int
+    """How many jobs this emptying has set aside."""
+    more: bool
+    """Some are not deleted yet."""
+    busy: bool = False
+    """An earlier trash was left, and is being swept first: begin again."""
+
+
+def cancel(keys: Keys, ids: Sequence[str], running: bool = True) -> Command[list[str]]:
+    """Take up to `CHUNK` jobs back.
+
+    For each `ok`, `asked` (it runs, and was asked to end), or the state that it is in instead.
+    """
+    _check_few(ids)
+    return command("cancel", keys, (int(running), *map(raw, ids)), lambda reply: words(reply, 2))
+
+
+def reschedule(keys: Keys, ids: Sequence[str], when: str) -> Command[list[Moved]]:
+    """Give up to `CHUNK` jobs another due time, `when` as `ops.produce.when` writes it."""
+    _check_few(ids)
+    return command("reschedule", keys, (when, *map(raw, ids)), _read_moved)
+
+
+def promote(keys: Keys, ids: Sequence[str]) -> Command[list[Moved]]:
+    """Make up to `CHUNK` jobs due now."""
+    _check_few(ids)
+    return command("promote", keys, [*map(raw, ids)], _read_moved)
+
+
+def retry(keys: Keys, ids: Sequence[str], when: str) -> Command[list[Moved]]:
+    """Run up to `CHUNK` jobs that have ended once more.
+
+    The command has a name, which the jobs remember: a repeat after a lost reply runs none of them
+    again, though they may have ended meanwhile.
+    """
+    _check_few(ids)
+    return command("retry", keys, (new_id(), when, *map(raw, ids)), _read_moved)
+
+
+def delete(keys: Keys, ids: Sequence[str], unbegun: bool = True) -> Command[list[str]]:
+    """Remove up to `CHUNK` jobs.
+
+    For each `ok`, `active` or (if none may go that has not begun) `unended`: nothing was removed;
+    or `gone`.
+    """
+    _check_few(ids)
+    args = (int(unbegun), *map(raw, ids))
+    return command("delete", keys, args, lambda reply: words(reply, 1))
+
+
+def pause(keys: Keys) -> Command[None]:
+    """Let nothing be claimed."""
+    return command("pause", keys, (), lambda reply: None)
+
+
+def resume(keys: Keys) -> Command[None]:
+    """Let jobs be claimed again."""
+    return command("resume", keys, (), lambda reply: None)
+
+
+def configure(keys: Keys, retention: Retention) -> Command[None]:
+    """Set what the queue keeps of finished jobs.
+
+    Raises:
+        UsageError: it is no `Retention`, or an age or the count cannot be meant.
+    """
+    if not isinstance(retention, Retention):
+        raise UsageError(f"retention must be a bide.Retention, not {retention!r}.")
+    return command(
+        "configure", keys, (retention.stored(), "-", retention.result_bytes()), lambda reply: None
+    )
+
+
+def limit(keys: Keys, rate: str, max_active: str) -> Command[None]:
+    """Set how many jobs may begin in a time, and run at once; both as `bide.model.limits` writes them."""
+    return command("limit", keys, (rate, max_active), lambda reply: None)
+
+
+def mark_data(keys: Keys, retention: Retention, pushes: bool) -> Command[bool]:
+    """Mark a queue as one of data, with its retention; whether it is one.
+
+    It is by its first push, or if it has items already; a queue with jobs of a worker's stays as
+    it is.
+    """
+    args = (retention.stored(), DATA if pushes else "maybe", retention.result_bytes())
+    return command("configure", keys, args, lambda reply: reply[1] == DATA.encode())
+
+
+def empty(keys: Keys, begin: str | None) -> Command[Emptied]:
+    """One bounded step of removing all delayed and waiting jobs.
+
+    Args:
+        keys: of the queue.
+        begin: a new id, to set the jobs aside (its repeat sets nothing more aside); None to go on
+            deleting them.
+    """
+    return command("empty", keys, (begin or "-", SWEEP), _read_emptied)
+
+
+def forget(keys: Keys) -> Command[dict[str, int]]:
+    """Remove what is left of a queue that holds nothing and that nobody serves.
+
+    Returns:
+        Nothing, if it was removed; else how many it holds of what (see `forget.lua`), and nothing
+        was removed.
+    """
+    return command(
+        "forget", keys, (), lambda reply: {what.decode(): n for what, n in pieces(reply, 1, 2)}
+    )
+
+
+class Upgraded(NamedTuple):
+    """One step of bringing a queue to another schema."""
+
+    cursor: str
+    """With which the next step goes on; `0` at the end."""
+    changed: int
+    """How much this step has converted."""
+    found: int
+    """0; or the schema of the queue, from which this target cannot be reached in one step."""
+
+
+def upgrade(keys: Keys, target: int, cursor: str) -> Command[Upgraded]:
+    """One bounded step of bringing a queue to the next schema, or back by one.
+
+    A step that is repeated changes nothing, and all of it may be begun again at any time.
+
+    Args:
+        keys: of the queue.
+        target: the schema.
+        cursor: what the last step has returned; `0` to begin.
+
+    Raises:
+        UsageError: this bide does not know that schema.
+    """
+    return command("upgrade", keys, (check_schema(target), cursor), _read_upgraded)
+
+
+def check_schema(schema: int) -> int:
+    """A schema that this bide knows.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if not 1 <= schema <= SCHEMA:
+        raise UsageError(f"bide knows the schemas 1 to {SCHEMA} here; {schema} is none of them.")
+    return schema
+
+
+def _read_upgraded(reply: list[Any]) -> Upgraded:
+    if reply[0] == b"cannot":
+        return Upgraded("0", 0, reply[1])
+    return Upgraded(reply[1].decode(), reply[2], 0)
+
+
+def _check_few(ids: Sequence[str]) -> None:
+    if len(ids) > MOST_CHANGED:
+        raise UsageError(
+            f"{len(ids)} jobs are too many for one call; give {MOST_CHANGED} at a time."
+        )
+
+
+def _read_moved(reply: list[Any]) -> list[Moved]:
+    return [Moved(word.decode(), due_us) for word, due_us in pieces(reply, 2, 2)]
+
+
+def _read_emptied(reply: list[Any]) -> Emptied:
+    if reply[0] == b"busy":
+        return Emptied(0, True, busy=True)
+    return Emptied(reply[1], bool(reply[2]))
+
+
+CHUNK: Final = 25
+"""Jobs read per call at most. A call reads some megabytes at most, too; what is left is asked for
+by a call of its own."""
+
+MAX_PAGE: Final = 1_000
+"""Jobs per page at most: bounds the time one call may take on the server."""
+
+MAX_UPCOMING: Final = 500
+MOST_MINUTES: Final = 1_500
+"""The same of what is due next, for which as many of each priority are read."""
+
+
+class Counts(NamedTuple):
+    """How many jobs are in each state, and the queue's running totals."""
+
+    now_us: int
+    delayed: int
+    waiting: int
+    active: int
+    completed: int
+    failed: int
+    cancelled: int
+    blocked: int
+    next_due_us: int
+    """When the earliest job that has not been taken is due; 0 where there is none."""
+    idle_workers: int
+    paused: bool
+    totals: dict[str, int]
+    """Since the queue was first used: completed, failed, cancelled, of these expired, retried,
+    reclaimed."""
+    gap_us: int
+    """The last jump of the server's clock, or stretch in which no worker claimed; 0 for none."""
+    retention: Retention
+    """What the queue keeps of finished jobs."""
+    is_data: bool = False
+    """Whether it is a delay queue: it holds data, and no worker serves it."""
+    schema: int = 1
+    """What a program must know to touch it."""
+    schedules: int = 0
+    """How many schedules it has."""
+    next_fire_us: int = 0
+    """When the first of them fires next; 0 where none will."""
+    limits: Limits = Limits()
+    """How many jobs may begin and run, and whether that holds any back now."""
+
+    @property
+    def now(self) -> datetime:
+        """The server's time when it counted."""
+        return from_us(self.now_us)
+
+    @property
+    def next_due(self) -> datetime | None:
+        """When the earliest job that has not been taken is due; None where there is none."""
+        return from_us(self.next_due_us) if self.next_due_us else None
+
+    @property
+    def gap(self) -> float:
+        """`gap_us` in seconds; negative where the clock was set back."""
+        return self.gap_us / 1e6
+
+
+def fetch(
+    keys: Keys, ids: Sequence[str], before: Sequence[Snapshot | None] = ()
+) -> Command[list[Snapshot | None]]:
+    """Everything that is known of jobs; None for an id that is not there.
+
+    Args:
+        keys: of the queue.
+        ids: `CHUNK` of them at most.
+        before: what earlier calls have read, to stand before it in the result.
+    """
+
+    def read(ids: Sequence[str], reply: list[Any]) -> list[Snapshot | None]:
+        items = zip(ids, reply[2:], strict=True)
+        return [*before, *(_snapshot(id, reply[1], item) for id, item in items)]
+
+    def rest(reply: list[Any]) -> Command[list[Snapshot | None]] | None:
+        count = len(reply) - 2
+        if reply[0] != b"more" or count < 1:
+            return None
+        return fetch(keys, ids[count:], read(ids[:count], reply))
+
+    return command(
+        "fetch", keys, [raw(id) for id in ids], lambda reply: read(ids, reply), rest=rest
+    )
+
+
+def fetch_many(keys: Keys, ids: Sequence[str]) -> list[Command[list[Snapshot | None]]]:
+    """The same for any number of jobs, in calls that share a round trip."""
+    return [fetch(keys, ids[i : i + CHUNK]) for i in range(0, len(ids), CHUNK)]
+
+
+def counts(keys: Keys) -> Command[Counts]:
+    """Count the jobs in each state."""
+    return command("counts", keys, (), _read_counts)
+
+
+def upcoming(keys: Keys, within_us: int, count: int) -> Command[list[tuple[str, int]]]:
+    """Id and due time of the delayed jobs that are due next, whatever their priority.
+
+    Args:
+        keys: of the queue.
+        within_us: how far to look ahead; 0 for no limit.
+        count: how many at most.
+
+    Raises:
+        UsageError: the count is not within its bounds.
+    """
+    check_count(count, MAX_UPCOMING)
+
+    def parse(reply: list[Any]) -> list[tuple[str, int]]:
+        found = [(text(id), due_us) for id, due_us in pieces(reply, 2, 2)]
+        return sorted(found, key=lambda job: (job[1], job[0]))[:count]
+
+    return command("upcoming", keys, (within_us, count), parse)
+
+
+def ahead(keys: Keys, within: Sequence[int]) -> Command[list[int]]:
+    """How many delayed jobs are due within so many seconds, for each of 32 of them at most."""
+    args = [seconds * 1_000_000 for seconds in within]
+    return command("ahead", keys, args, lambda reply: reply[2:])
+
+
+def minutes(keys: Keys, first: int, count: int = 1) -> Command[list[Minute]]:
+    """How late jobs began and how long attempts ran, minute by minute.
+
+    Args:
+        keys: of the queue.
+        first: how many minutes ago the first began; 0 for the one that is under way.
+        count: how many, from the first on; `MOST_MINUTES` at most.
+    """
+
+    def parse(reply: list[Any]) -> list[Minute]:
+        return [Minute.read(reply[2] + i, line) for i, line in enumerate(reply[3:])]
+
+    return command("minutes", keys, (first, count), parse)
+
+
+def watch(keys: Keys, id: str, for_us: int) -> Command[str]:
+    """Wait for a job's end: its state, or `due`; its end is told over the channel `waiters`."""
+    return command("watch", keys, (id, for_us), lambda reply: reply[2].decode())
+
+
+def listing(keys: Keys, state: str, start: int, count: int) -> Command[list[str]]:
+    """The ids of a page of the jobs in one state.
+
+    Raises:
+        UsageError: there is no such state, or the page is not within its bounds.
+    """
+    if state not in LISTABLE:
+        raise UsageError(f"There is no state {state!r}; give one of {', '.join(LISTABLE)}.")
+    check_count(count)
+    if isinstance(start, bool) or not isinstance(start, int) or start < 0:
+        raise UsageError(f"start={start!r} is no place in a list; the first is 0.")
+    return command("list", keys, (str(state), start, count), lambda reply: words(reply, 2))
+
+
+def check_count(count: int, most: int = MAX_PAGE) -> None:
+    """Refuse a page that is too long for one call.
+
+    Raises:
+        UsageError: it is not from 0 to `most`.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= most:
+        raise UsageError(f"count={count!r} is no page: give 0 to {most}.")
+
+
+def _snapshot(id: str, now_us: int, item: list[Any]) -> Snapshot | None:
+    if item[0] == b"gone":
+        return None
+    state, since, priority, body, line, result, notes, asked, stored, turn, awaited = item
+    terms = Terms.read(stored)
+    run = RunRecord.read(line)
+    known = run.priority if run else priority
+    if state == b"blocked":
+        known = terms.priority
+    if run is not None and not run.started_us:  # cancelled before it was ever claimed
+        run = None
+    return Snapshot(
+        id=id,
+        state=State(state.decode()),
+        now_us=now_us,
+        since_us=since,
+        priority=known,
+        raw_body=body or b"",
+        run=run,
+        raw_result=result,
+        raw_notes=notes,
+        asked=asked is not None,
+        terms=terms,
+        turn=Turn.read(turn),
+        awaits=awaited[0] if awaited else 0,
+        awaited=tuple(map(text, awaited[1:])) if awaited else (),
+    )
+
+
+_TOTALS: Final = ("completed", "failed", "cancelled", "expired", "retried", "reclaimed")
+
+
+def _read_counts(reply: list[Any]) -> Counts:
+    meta = pairs(reply[11])
+    return Counts(
+        now_us=reply[1],
+        delayed=reply[2],
+        waiting=reply[3],
+        active=reply[4],
+        completed=reply[5],
+        failed=reply[6],
+        cancelled=reply[7],
+        blocked=reply[8],
+        next_due_us=reply[9],
+        idle_workers=reply[10],
+        paused="paused" in meta,
+        totals={name: number(meta.get(name)) for name in _TOTALS},
+        gap_us=number(meta.get("gap_us")),
+        retention=Retention.read(meta.get("retention"), meta.get("result_budget")),
+        is_data=meta.get("kind") == DATA.encode(),
+        schema=number(meta.get("schema")) or 1,
+        schedules=reply[12],
+        next_fire_us=reply[13],
+        limits=Limits.read(meta, reply[1]),
+    )
+
+
+MOST_STRETCHES: Final = 240
+"""Stretches of a timeline at most: bounds the time one call may take on the server, however many
+jobs there are."""
+
+
+class Timeline(NamedTuple):
+    """How many jobs are due, and have ended, in each of some stretches of time."""
+
+    now_us: int
+    from_us: int
+    """Where the first stretch begins."""
+    step_us: int
+    overdue: int
+    """Jobs that wait: due, and not taken."""
+    later: int
+    """Jobs due after the last stretch."""
+    due: tuple[int, ...]
+    completed: tuple[int, ...]
+    """Of those that are kept."""
+    failed: tuple[int, ...]
+
+    @property
+    def to_us(self) -> int:
+        """Where the last stretch ends."""
+        return self.from_us + self.step_us * len(self.due)
+
+
+class Between(NamedTuple):
+    """Jobs due in a stretch of time."""
+
+    now_us: int
+    total: int
+    jobs: list[tuple[str, int]]
+    """Id and due time of a page of them."""
+
+
+def timeline(
+    keys: Keys, step_us: int, count: int, *, offset_us: int = 0, at_us: int | None = None
+) -> Command[Timeline]:
+    """Count what is due in `count` stretches of `step_us` each.
+
+    Args:
+        keys: of the queue.
+        step_us: how long a stretch is; the first begins at a whole multiple of it.
+        count: how many, `MOST_STRETCHES` at most.
+        offset_us: where to begin, from the server's now; negative for the past.
+        at_us: the same as a moment; it holds against `offset_us`.
+
+    Raises:
+        UsageError: the step or the count is not within its bounds.
+    """
+    if step_us < 1 or not 1 <= count <= MOST_STRETCHES:
+        raise UsageError(
+            f"A timeline has 1 to {MOST_STRETCHES} stretches of a microsecond or more, not {count} "
+            f"of {step_us}."
+        )
+    start = f"{offset_us:+d}" if at_us is None else f"={at_us:d}"
+
+    def parse(reply: list[Any]) -> Timeline:
+        now_us, from_us, overdue, later = reply[1:5]
+        due, completed, failed = zip(*pieces(reply, 5, 3), strict=True)
+        return Timeline(now_us, from_us, step_us, overdue, later, due, completed, failed)
+
+    return command("timeline", keys, (start, step_us, count), parse)
+
+
+def between(
+    keys: Keys, from_us: int, to_us: int, start: int = 0, count: int = 50
+) -> Command[Between]:
+    """How many jobs are due from `from_us` on and before `to_us`, and a page of them.
+
+    Raises:
+        UsageError: the page is not within its bounds.
+    """
+    check_count(count)
+
+    def parse(reply: list[Any]) -> Between:
+        jobs = [(text(id), due_us) for id, due_us in pieces(reply, 3, 2)]
+        return Between(reply[1], reply[2], jobs)
+
+    return command("between", keys, (from_us, to_us, start, count), parse)
+
+
+HOLD_US: Final = 610_000_000
+"""Microseconds for which a listener holds the stream open: ten minutes from its last read, and a
+little, because it does not say at each that it reads."""
+
+
+class Position(NamedTuple):
+    """Where a listener reads on."""
+
+    after: str
+    """The id behind which the next event stands."""
+    gap: bool
+    """Events before that were lost."""
+
+
+def listen(keys: Keys, name: str, after: str, hold_us: int = HOLD_US) -> Command[Position]:
+    """Hold the stream of events open.
+
+    Args:
+        keys: of the queue.
+        name: of the listener.
+        after: the id of the event that it read last; `-` to begin with what happens next.
+        hold_us: for how long from now; 0 to let go of it.
+    """
+
+    def parse(reply: list[Any]) -> Position:
+        return Position(reply[2].decode(), bool(reply[3]))
+
+    return command("listen", keys, (name, after, hold_us), parse)

@@ -1,0 +1,384 @@
+"""Which queues and workers there are.
+
+A worker says every `EVERY` seconds that it lives. What it runs at this moment, the server knows
+better: each job that runs is held under a lease, and its record names the worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from bide.errors import BideError, PayloadError
+from bide.model.constraints import check_concurrency
+from bide.model.durations import from_us
+from bide.model.ids import check_name, is_name
+from bide.model.limits import written_rate
+from bide.model.payload.body import decode_envelope
+from bide.protocol.command import Command, command, number, pairs, pieces, text, words
+from bide.protocol.commands.jobs import DATA
+from bide.protocol.keys import Keys, keys_of
+
+EVERY: Final = 10.0
+"""Seconds between two heartbeats of a worker."""
+
+ALIVE: Final = 15.0
+"""Seconds within which a live worker has given a sign of life: a heartbeat, with time to spare."""
+
+
+class Doing(msgspec.Struct, frozen=True, array_like=True):
+    """A job that a worker runs."""
+
+    queue: str
+    id: str
+    task: str
+    since_us: int
+
+    @property
+    def since(self) -> datetime:
+        """When it was claimed, by the server's clock."""
+        return from_us(self.since_us)
+
+
+MOST_DOING: Final = 10
+"""Jobs that a worker tells of; how many there are, it says too."""
+
+
+_FORGOTTEN: Final = 3600.0
+"""Seconds after which `heartbeat.lua` may forget a worker that says nothing."""
+
+MOST_UNSERVED: Final = 10
+"""Tasks that it does not serve that a worker tells of."""
+
+
+class About(msgspec.Struct, frozen=True):
+    """What a worker says of itself."""
+
+    host: str = "?"
+    pid: int = 0
+    queues: list[str] = []
+    executor: str = "?"
+    concurrency: int = 0
+    started_us: int = 0
+    version: str = "?"
+    busy: int = 0
+    """How many jobs it runs."""
+    doing: list[Doing] = []
+    """The first of them."""
+    rss: int = 0
+    """Bytes of memory, of its children too."""
+    schema: int = 1
+    """The newest that it knows."""
+    unserved: list[str] = []
+    """Tasks that it was lately asked for, and does not serve."""
+    skew: float | None = None
+    """Seconds by which its clock is ahead of the server's; None while that is not known."""
+    lease: float = 0.0
+    """Seconds for which it holds a job without renewing the lease; 0 where it does not say."""
+
+    @property
+    def started(self) -> datetime:
+        """When it started, by its own clock."""
+        return from_us(self.started_us)
+
+
+class WorkerSeen(NamedTuple):
+    """A worker, and how long ago (seconds) it last gave a sign of life."""
+
+    name: str
+    ago: float
+    about: About
+
+    @property
+    def alive(self) -> bool:
+        """Whether that is less than 15 seconds ago.
+
+        A worker sends a heartbeat every 10 seconds; to renew the lease of a job is a sign of life
+        too. A worker that is not alive is listed as long as it holds a job under a lease.
+        """
+        return self.ago <= ALIVE
+
+
+def register(keys: Keys, queues: Sequence[str]) -> Command[None]:
+    """Note that queues are in use; `keys` are the global ones."""
+    return command("register", keys, queues, lambda reply: None)
+
+
+def unregister(keys: Keys, queues: Sequence[str]) -> Command[None]:
+    """Take queues off the list of those that are in use; `keys` are the global ones."""
+    return command("unregister", keys, queues, lambda reply: None)
+
+
+class Beginning(NamedTuple):
+    """What a worker must know of a queue before it serves it."""
+
+    is_data: bool
+    """Whether it is a delay queue, whose data no worker can run."""
+    policy: str | None
+    """What the server drops when its memory is full; None where that may not be asked."""
+
+
+def begin(keys: Keys) -> Command[Beginning]:
+    """Ask what a worker must know of a queue before it serves it."""
+    return command("begin", keys, (), _read_beginning)
+
+
+def _read_beginning(reply: list[Any]) -> Beginning:
+    _, kind, policy = words(reply, 0)
+    return Beginning(kind == DATA, None if policy == "-" else policy)
+
+
+class Pulse(NamedTuple):
+    """What a worker learns when it says that it lives."""
+
+    now_us: int
+    stop: bool
+    """Someone wants it to stop."""
+
+
+def heartbeat(keys: Keys, worker: str, about: About | None) -> Command[Pulse]:
+    """Say that a worker lives, or with None that it stops."""
+    text = msgspec.json.encode(about) if about else b""
+    return command("heartbeat", keys, (worker, text), lambda reply: Pulse(reply[1], reply[2] == 1))
+
+
+def stop(keys: Keys, names: Sequence[str]) -> Command[list[str]]:
+    """Ask workers to stop; `ok` or `gone` for each."""
+    return command("stop", keys, names, lambda reply: words(reply, 2))
+
+
+def workers(keys: Keys) -> Command[list[WorkerSeen]]:
+    """The workers that were heard of within an hour, dead ones too; see `bide.protocol.commands.queues`."""
+    return command("workers", keys, (), _read_workers)
+
+
+def queues(keys: Keys) -> Command[list[str]]:
+    """The names of all queues that were ever used, sorted; what is no name, is none of bide's."""
+    return command("queues", keys, (), lambda reply: sorted(filter(is_name, words(reply[1], 0))))
+
+
+def _read_workers(reply: list[Any]) -> list[WorkerSeen]:
+    seen = []
+    for name, value in pairs(reply[2]).items():
+        if " " in name:  # who was asked to stop
+            continue
+        at_us, _, text = value.partition(b" ")
+        ago = (reply[1] - number(at_us)) / 1e6
+        if ago <= _FORGOTTEN:
+            seen.append(WorkerSeen(name, ago, _read_about(text)))
+    return sorted(seen, key=lambda worker: worker.name)
+
+
+def _read_about(text: bytes) -> About:
+    """Other versions may say other things of themselves."""
+    try:
+        return msgspec.json.decode(text, type=About)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return About()
+
+
+CHUNK: Final = 500
+"""Jobs that one call looks at."""
+
+
+class Held(NamedTuple):
+    """What one worker holds of one queue."""
+
+    number: int
+    for_: float
+    """Seconds until the last of its leases ends; 0 or less if they have ended."""
+    doing: list[Doing]
+    """The jobs that it has held for longest."""
+
+
+Holders = dict[str, Held]
+"""By the worker's name."""
+
+
+def holders(
+    keys: Keys, shown: int, start: int = 0, before: Holders | None = None
+) -> Command[Holders]:
+    """Ask which workers hold jobs of a queue.
+
+    Args:
+        keys: of the queue.
+        shown: how many jobs of each worker to name.
+        start: how many jobs to pass over.
+        before: what earlier calls have found among these.
+    """
+
+    def read(reply: list[Any]) -> Holders:
+        found = dict(before or {})
+        for name, count, until_us, *jobs in reply[3:]:
+            doing = [
+                Doing(str(keys.queue), text(id), _task(body), since_us)
+                for id, since_us, body in zip(jobs[::3], jobs[1::3], jobs[2::3], strict=True)
+            ]
+            held = Held(count, (until_us - reply[1]) / 1e6, doing)
+            found[text(name)] = _sum([held, *filter(None, [found.get(text(name))])], shown)
+        return found
+
+    def rest(reply: list[Any]) -> Command[Holders] | None:
+        return holders(keys, shown, reply[2], read(reply)) if reply[2] else None
+
+    return command("holders", keys, (start, CHUNK, shown), read, rest=rest)
+
+
+def ask(seen: Sequence[WorkerSeen], prefix: str, shown: int = MOST_DOING) -> list[Command[Holders]]:
+    """The calls that say what workers hold; `tell` takes what came of them.
+
+    Args:
+        seen: the workers that have said something within the last hour.
+        prefix: of the keys.
+        shown: how many jobs of each worker to name.
+    """
+    return [holders(keys_of(queue, prefix), shown) for queue in _queues(seen)]
+
+
+def tell(seen: Sequence[WorkerSeen], replies: Sequence[Holders | BideError]) -> list[WorkerSeen]:
+    """The workers that live or hold a job, with what they run now.
+
+    What a worker runs of a queue that could not be read (whoever asks may have no permission) is
+    what the worker said itself.
+    """
+    by_queue = dict(zip(_queues(seen), replies, strict=True))
+    return [one for worker in seen if (one := _as_it_is(worker, by_queue)) is not None]
+
+
+def _as_it_is(worker: WorkerSeen, by_queue: dict[str, Holders | BideError]) -> WorkerSeen | None:
+    about = worker.about
+    told = [by_queue.get(queue, {}) for queue in about.queues]
+    read = [found for found in told if not isinstance(found, BideError)]
+    held = _sum([found[worker.name] for found in read if worker.name in found], MOST_DOING)
+    if about.lease and held.for_ > 0:  # a lease that was renewed is a sign of life, too
+        worker = worker._replace(ago=min(worker.ago, max(0.0, about.lease - held.for_)))
+    if not worker.alive and held.for_ <= 0:
+        return None
+    if len(read) < len(told):
+        return worker
+    # A worker may hold more jobs than it has slots for: the others wait for a slot.
+    busy = min(held.number, about.concurrency) if about.concurrency else held.number
+    about = msgspec.structs.replace(about, busy=busy, doing=held.doing[:busy])
+    return worker._replace(about=about)
+
+
+def _queues(seen: Sequence[WorkerSeen]) -> list[str]:
+    return sorted({queue for worker in seen for queue in worker.about.queues if is_name(queue)})
+
+
+def _sum(parts: Sequence[Held], shown: int) -> Held:
+    doing = sorted((job for part in parts for job in part.doing), key=lambda job: job.since_us)
+    return Held(
+        sum(part.number for part in parts),
+        max((part.for_ for part in parts), default=0.0),
+        doing[:shown],
+    )
+
+
+def _task(body: bytes | None) -> str:
+    try:
+        return decode_envelope(body).body.task if body else "?"
+    except PayloadError:
+        return "?"
+
+
+PAGE: Final = 200
+"""Groups read per call, about: bounds the time one call may take on the server."""
+
+BEGIN: Final = "0"
+"""The cursor of a first page; and what the last one gives back."""
+
+UNSET: Final = 0
+"""In place of a number: what its jobs ask for holds."""
+
+
+class GroupCounts(NamedTuple):
+    """How things stand in a group."""
+
+    name: str
+    delayed: int
+    waiting: int
+    active: int
+    priority: int
+    """Of the whole group: that of the job that was enqueued last."""
+    concurrency: int
+    """How many of its jobs may run at once."""
+    is_configured: bool
+    """Whether that was configured; else it is what its jobs asked for, or 1."""
+    paused: bool
+    rate: str | None = None
+    """How many may begin in which time, such as `"10/s"`; None for no limit."""
+    burst: int | None = None
+    """How many of them may begin at once, after a quiet time; None without a rate."""
+
+
+class Page(NamedTuple):
+    """Some of a queue's groups."""
+
+    cursor: str
+    """Where to go on; `BEGIN` at the end."""
+    groups: list[GroupCounts]
+    now_us: int
+    turns: dict[str, int]
+    """When each has its next turn; those that have none are left out."""
+
+
+def configure(
+    keys: Keys,
+    name: str,
+    concurrency: int | None = None,
+    paused: bool | None = None,
+    rate: str = "-",
+) -> Command[None]:
+    """Say how a group's jobs run; None leaves a thing as it is.
+
+    Args:
+        keys: of the queue.
+        name: of the group.
+        concurrency: how many at once; `UNSET` for what its jobs ask for.
+        paused: whether none may begin.
+        rate: as `stored_rate` writes it; `-` leaves it as it is.
+
+    Raises:
+        UsageError: a value cannot be meant.
+    """
+    if concurrency is not None and concurrency != UNSET:
+        check_concurrency(concurrency)
+    words = ["-" if value is None else str(int(value)) for value in (concurrency, paused)]
+    return command(
+        "group_configure", keys, (check_name(name, "group"), *words, rate), lambda reply: None
+    )
+
+
+def counts(keys: Keys, name: str) -> Command[GroupCounts]:
+    """How things stand in a group.
+
+    Raises:
+        UsageError: nothing can have that name.
+    """
+    args = (check_name(name, "group"), BEGIN, 1)
+    return command("groups", keys, args, lambda reply: _read(reply).groups[0])
+
+
+def page(keys: Keys, cursor: str) -> Command[Page]:
+    """Some of the groups that have jobs or are configured; one may be told twice."""
+    return command("groups", keys, ("-", cursor, PAGE), _read)
+
+
+def _read(reply: list[Any]) -> Page:
+    found, turns = [], {}
+    for name, *numbers, rate, turn_us in pieces(reply, 3, 10):
+        delayed, waiting, running, priority, limit, configured, paused = numbers
+        found.append(
+            GroupCounts(
+                text(name),
+                *(delayed, waiting, running, priority, limit, bool(configured), bool(paused)),
+                *written_rate(rate),
+            )
+        )
+        if turn_us:
+            turns[text(name)] = turn_us
+    return Page(reply[2].decode(), found, reply[1], turns)

@@ -1,0 +1,258 @@
+"""The worker's side: claim, settle, extend, leave.
+
+A claim carries a number, so that its repeat after a lost reply returns what the first took. A
+settle carries the token of its claim: the server applies it if the job is still held under that
+token, answers `ok` again to a repeat, and `lost` to a worker whose lease has passed to another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any, Final, Literal, NamedTuple
+
+from bide.model.job import Claimed
+from bide.protocol.command import Arg, Command, command, pieces, raw, text, words
+from bide.protocol.keys import Keys
+
+MAX_CLAIM: Final = 250
+"""Jobs per claim at most: bounds the time one call may take on the server."""
+
+MAX_POP: Final = 250
+"""The same of a pop."""
+
+MAX_SETTLES: Final = 250
+MAX_ERRORS: Final = 100
+MAX_SETTLE_BYTES: Final = 4_000_000
+"""Bounds of one settle call: outcomes, errors (which take the server longer), bytes of both."""
+
+MAX_NOTED: Final = 12
+"""Jobs to whose notes one `note` or `refuse` adds at most: notes may take 90 KB each, and are read
+and written. (`settle` counts the bytes, and says which outcomes are to be sent again.)"""
+
+_LATER: Final = "later"
+"""How a settle says that an outcome is to be sent again."""
+
+_MORE: Final = 1
+_LIMITED: Final = 2
+"""How a claim says what is left."""
+
+Outcome = Literal["complete", "retry", "fail", "snooze", "hold", "release", "cancel", "crash"]
+Verdict = Literal["ok", "full", "lost", "gone"]
+"""`full`: applied, and results that the queue kept had to be dropped to make room."""
+Renewal = Literal["ok", "asked", "lost", "gone"]
+
+
+class Lost(NamedTuple):
+    """An attempt whose lease has ended without an outcome."""
+
+    claimed: Claimed
+    """The job as it was claimed then, without its body."""
+    worker: str
+    """Who held it."""
+    has_failed: bool
+    """It will not be run again: too many workers have died under it."""
+
+
+class Claim(NamedTuple):
+    """What a claim brought."""
+
+    now_us: int
+    """The server's time at the claim."""
+    until_us: int
+    """When to claim again unless woken before; 0 where the worker was left without free slots."""
+    deadline_us: int
+    """The next due time or end of a lease; 0 where there is none."""
+    more: bool
+    """More is due than was taken or looked at: claim again as soon as there is room."""
+    alone: bool
+    """The job taken is a suspect: nothing may be claimed beside it."""
+    drain: bool
+    """A suspect waits for a worker that runs nothing else: finish what runs, then claim."""
+    jobs: list[Claimed]
+    stale: bool = False
+    """The server has seen a later claim of this worker."""
+    post: bool = False
+    """Something is to be told to, or asked of, another queue."""
+    thin: Sequence[str] = ()
+    """Schedules that want to be sent more of their times."""
+    limited: bool = False
+    """More is due, and a limit of the queue holds it back: until the deadline, or a job's end."""
+    lost: Sequence[Lost] = ()
+    """Jobs whose leases this claim has found to have ended; a repeat does not name them again."""
+
+
+class Popped(NamedTuple):
+    """What a pop brought."""
+
+    bodies: list[bytes]
+    """What was taken, one of each of `ids`."""
+    more: bool
+    """Fewer than were asked for, though there may be more: pop again."""
+    refused: int
+    """How many jobs were met that are no data; they have failed by this."""
+    lost: int = 0
+    """Of how many items that the call took its repeat came too late."""
+    astray: bool = False
+    """The queue holds jobs of a worker's, and no data; they are as they were."""
+    stale: bool = False
+    """The server has seen a later call of this consumer."""
+    ids: Sequence[str] = ()
+
+
+class Settle(NamedTuple):
+    """How one claimed job ended."""
+
+    id: str
+    token: int
+    outcome: Outcome
+    when: str = ""
+    """When it is due again; of one that has ended, how long to keep it if not as the queue does; of
+    one that is given back, anything if it had begun."""
+    data: bytes = b""
+    """Its result, or its error; of one that is snoozed unrun, because nobody serves it, that."""
+
+
+class Said(NamedTuple):
+    """Something that a running job says of itself."""
+
+    id: str
+    token: int
+    kind: str
+    text: bytes
+
+
+def claim(
+    keys: Keys,
+    worker: str,
+    seq: int,
+    count: int,
+    lease_us: int,
+    busy: int,
+    arm: int = 2,
+) -> Command[Claim]:
+    """Take up to `count` due jobs.
+
+    Args:
+        keys: of the queue.
+        worker: who claims.
+        seq: the number of this claim; a repeat carries the same.
+        count: how many at most.
+        lease_us: how long they are held without being extended.
+        busy: how many jobs the worker runs already.
+        arm: 2: with free slots left it waits for what is due next; 1: it does if nothing was
+            taken; 0: it does not, and another is called to keep the time; 3: as 2, and the reply
+            is `limited` also if the rate of a group holds a due job back.
+    """
+    args = (worker, seq, min(count, MAX_CLAIM), lease_us, busy, arm)
+    return command("claim", keys, args, _read_claim)
+
+
+def pop(keys: Keys, consumer: str, seq: int, count: int, previous_us: int) -> Command[Popped]:
+    """Take up to `count` items off the queue that were due `previous_us` ago, for good."""
+    args = (consumer, seq, min(count, MAX_POP), previous_us)
+    return command("pop", keys, args, _read_popped)
+
+
+def refuse(keys: Keys, refused: Sequence[tuple[str, bytes]]) -> Command[list[str]]:
+    """Have items that were popped fail after all; `refused` is (id, error) of `MAX_NOTED` at most.
+
+    For each `ok`, or `gone` for what retention has removed meanwhile.
+    """
+    args: list[Arg] = []
+    for id, error in refused:
+        args += (raw(id), error)
+    return command("refuse", keys, args, lambda reply: words(reply, 2))
+
+
+def settle(keys: Keys, settles: Sequence[Settle]) -> Command[list[Verdict]]:
+    """Apply outcomes; one verdict for each."""
+    return _settle(keys, settles, [_LATER] * len(settles))
+
+
+def _settle(keys: Keys, settles: Sequence[Settle], before: Sequence[str]) -> Command[list[Verdict]]:
+    """Apply the outcomes that have no verdict yet, as often as the server leaves some for later."""
+    args: list[Arg] = []
+    for settle, verdict in zip(settles, before, strict=True):
+        if verdict == _LATER:
+            id, token, outcome, when, data = settle
+            args += (raw(id), f"{token:016d}", outcome, when, data)
+
+    def parse(reply: list[Any]) -> list[Any]:
+        new = iter(words(reply, 2))
+        return [next(new) if verdict == _LATER else verdict for verdict in before]
+
+    def rest(reply: list[Any]) -> Command[list[Verdict]] | None:
+        verdicts = parse(reply)
+        return _settle(keys, settles, verdicts) if _LATER in verdicts else None
+
+    return command("settle", keys, args, parse, rest=rest)
+
+
+def fitting(settles: Iterable[Settle]) -> int:
+    """How many of the first settles fit one call: by count, by errors, by bytes after the first."""
+    size = errors = count = 0
+    for settle in islice(settles, MAX_SETTLES):
+        size += len(settle.data)
+        errors += settle.outcome != "complete" and settle.data != b""
+        if count and (size > MAX_SETTLE_BYTES or errors > MAX_ERRORS):
+            break
+        count += 1
+    return count
+
+
+def extend(keys: Keys, lease_us: int, held: Sequence[tuple[str, int]]) -> Command[list[Renewal]]:
+    """Renew leases; `held` is (id, token) of each job."""
+    args: list[Arg] = [lease_us]
+    for id, token in held:
+        args += (raw(id), f"{token:016d}")
+    return command("extend", keys, args, lambda reply: words(reply, 2))  # type: ignore[arg-type, return-value]
+
+
+def note(keys: Keys, said: Sequence[Said]) -> Command[None]:
+    """Add what jobs say of themselves to their notes; not of one that another has claimed since."""
+    args: list[Arg] = []
+    for id, token, kind, told in said:
+        args += (raw(id), f"{token:016d}", kind, told)
+    return command("note", keys, args, lambda reply: None)
+
+
+def leave(keys: Keys, worker: str) -> Command[None]:
+    """Drop what the queue remembers of a worker that stops."""
+    return command("leave", keys, (worker,), lambda reply: None)
+
+
+def _read_claim(reply: list[Any]) -> Claim:
+    if reply[0] == b"stale":
+        return Claim(0, 0, 0, True, False, False, [], stale=True)
+    jobs = [_read_claimed(*fields) for fields in pieces(reply, 10, 5)]
+    now_us, until_us, deadline_us, more, alone, drain, thin, post, lost = reply[1:10]
+    is_more, limited = more == _MORE, more == _LIMITED
+    alone, drain = bool(alone), bool(drain)
+    claim = Claim(now_us, until_us, deadline_us, is_more, alone, drain, jobs, limited=limited)
+    if thin or post or lost:
+        names = text(thin).split(" ") if thin else ()
+        told = [_read_lost(*fields) for fields in pieces(lost, 0, 6)]
+        return claim._replace(thin=names, post=bool(post), lost=told)
+    return claim
+
+
+def _read_popped(reply: list[Any]) -> Popped:
+    if reply[0] == b"stale":
+        return Popped([], False, 0, stale=True)
+    bodies, ids = reply[6::2], [text(id) for id in reply[5::2]]
+    astray = reply[0] == b"strangers"
+    return Popped(bodies, bool(reply[2]), reply[3], reply[4], astray=astray, ids=ids)
+
+
+def _read_claimed(id: bytes, body: bytes, token: int, tries: int | bytes, due_us: int) -> Claimed:
+    if isinstance(tries, int):
+        return Claimed(text(id), body, token, tries, 0, due_us, due_us)
+    attempt, reclaims, first_us, *rest = map(int, tries.split())
+    return Claimed(text(id), body, token, attempt, reclaims, first_us, due_us, *rest)
+
+
+def _read_lost(
+    id: bytes, token: bytes, tries: bytes, due_us: int, worker: bytes, has_failed: int
+) -> Lost:
+    return Lost(_read_claimed(id, b"", int(token), tries, due_us), text(worker), bool(has_failed))

@@ -1,0 +1,124 @@
+"""A job, for code on an event loop."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from bide.model.durations import Duration, to_us
+from bide.model.job import Snapshot
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands.enqueue import Receipt
+from bide.queue.explain import Reason, told, why, why_calls
+from bide.queue.job_view import ANNOUNCE_US, LOOK_EVERY, PENDING, JobView, not_found
+
+if TYPE_CHECKING:
+    from bide.queue._async.queue import AsyncQueue
+
+R = TypeVar("R")
+
+
+class AsyncJob(JobView[R]):
+    """A job; what it says of itself is what `await job.refresh()` last read."""
+
+    def __init__(
+        self,
+        queue: AsyncQueue,
+        id: str,
+        receipt: Receipt | None = None,
+        snapshot: Snapshot | None = None,
+    ) -> None:
+        super().__init__(id, receipt, snapshot, queue._pickle_seal)
+        self.queue: Final = queue
+
+    async def refresh(self) -> AsyncJob[R]:
+        """Read the job again; jobs that are read at once share round trips.
+
+        Raises:
+            JobNotFound: it is no more.
+        """
+        (snapshot,) = await self.queue._client.share(job_commands.fetch(self.queue.keys, [self.id]))
+        if snapshot is None:
+            raise not_found(self.id)
+        self._snapshot = snapshot
+        return self
+
+    async def wait(self, timeout: Duration | None = None) -> R:
+        """Wait until the job has ended; what the task returned.
+
+        Args:
+            timeout: how long at most; None waits without end.
+
+        Raises:
+            JobFailed: it has failed for good.
+            JobCancelled: it was cancelled.
+            JobNotFinished: it has not ended in time; it goes on.
+            JobNotFound: it is no more.
+        """
+        seconds = None if timeout is None else to_us(timeout, "timeout") / 1e6
+        until = None if seconds is None else time.monotonic() + seconds
+        watch = job_commands.watch(self.queue.keys, self.id, ANNOUNCE_US)
+        channel = self.queue.keys["waiters"]
+        async with self.queue._client.waiting_for(channel, self.id) as waiter:
+            while (state := await self.queue._client.share(watch)) != "gone":
+                if state not in PENDING and (await self.refresh())._ended():
+                    return self._outcome()
+                look_at = time.monotonic() + LOOK_EVERY
+                await waiter.hear(look_at if until is None else min(look_at, until))
+                if until is not None and time.monotonic() >= until:
+                    if (await self.refresh())._ended():
+                        return self._outcome()
+                    raise self._late(seconds or 0)
+        raise not_found(self.id)
+
+    async def why(self) -> list[Reason]:
+        """Why it has not run: what holds it back now, the nearest first; empty once it has begun.
+
+        Raises:
+            JobNotFound: it is no more.
+        """
+        workers = await self.queue.workers()
+        results = await self.queue._client.run_many(why_calls(self.queue, self.id))
+        return why(told(self.queue, self, results, workers))
+
+    async def cancel(self, running: bool = True) -> bool:
+        """Take the job back before it runs; one that runs is asked to end; as `Queue.cancel`."""
+        self._snapshot = None
+        return await self.queue.cancel(self.id, running)
+
+    async def reschedule(self, delay: Duration | None = None, at: datetime | None = None) -> None:
+        """Give the job another due time.
+
+        Raises:
+            JobStateError: it runs or has ended.
+            JobNotFound: it is no more.
+        """
+        command = job_commands.reschedule(
+            self.queue.keys, [self.id], enqueue_commands.when(delay, at)
+        )
+        self._moved((await self.queue._run(command))[0], "rescheduled", "a delayed or waiting one")
+
+    async def promote(self) -> None:
+        """Make the job due now; raises as `reschedule` does."""
+        command = job_commands.promote(self.queue.keys, [self.id])
+        self._moved((await self.queue._run(command))[0], "promoted", "a delayed or waiting one")
+
+    async def retry(self, delay: Duration | None = None, at: datetime | None = None) -> None:
+        """Run a job that has ended once more; its attempts are counted anew.
+
+        Raises:
+            JobStateError: it has not ended.
+            JobNotFound: it is no more.
+        """
+        command = job_commands.retry(self.queue.keys, [self.id], enqueue_commands.when(delay, at))
+        self._moved((await self.queue._run(command))[0], "retried", "one that has ended")
+
+    async def delete(self) -> bool:
+        """Remove every trace of the job; False if there was none.
+
+        Raises:
+            JobStateError: it runs.
+        """
+        return self._removed((await self.queue.delete_many([self.id]))[0])

@@ -1,0 +1,496 @@
+"""Queues for code on an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
+
+from bide.client import aio, config
+from bide.client.coalesce import PerLoop
+from bide.client.execute import PATIENCE
+from bide.errors import BideError
+from bide.model.constraints import OnParentCancel
+from bide.model.context import current_job
+from bide.model.dedup import Folding
+from bide.model.durations import Duration, to_us
+from bide.model.events import Event
+from bide.model.ids import new_id
+from bide.model.options import (
+    Durability,
+    Kinds,
+    OnCrash,
+    Options,
+    Parents,
+    QueueSettings,
+    TaskOptions,
+)
+from bide.model.payload.serializers import Codec
+from bide.model.retry import Retry
+from bide.protocol.command import Command
+from bide.protocol.commands import enqueue as enqueue_commands
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import queues as queue_commands
+from bide.protocol.commands.enqueue import Prepared, Receipt
+from bide.protocol.commands.jobs import Counts, Moved
+from bide.protocol.commands.queues import WorkerSeen
+from bide.protocol.keys import keys_of
+from bide.queue._async.events import AsyncEvents, AsyncListening, stop_all
+from bide.queue._async.job import AsyncJob
+from bide.queue._async.schedules import AsyncGrouping, AsyncScheduling
+from bide.queue.batching import AsyncGathering, none_rejected
+from bide.queue.binding import StandIn
+from bide.queue.core import (
+    QueueCore,
+    checked_callback,
+    checked_ids,
+    chunks,
+    options_only,
+    read_cancel,
+    settings_calls,
+)
+from bide.queue.dependencies import by_queue, in_order
+from bide.queue.job_view import not_found
+from bide.queue.pipeline import Batches, Together
+from bide.queue.task import AsyncTask, AsyncTaskDecorator
+from bide.tasks.middleware import around_sending
+from bide.tasks.task import Function
+
+
+class AsyncManaging(QueueCore[aio.Client]):
+    """What a queue does with jobs that are there, and with itself."""
+
+    async def cancel(self, id: str, running: bool = True) -> bool:
+        """Take a job back before it runs; one that runs is asked to end, unless `running=False`.
+
+        Asked to end, a coroutine is cancelled; a plain function goes on until it looks at
+        `current_job().cancelled`.
+
+        Returns:
+            Whether it is cancelled, now or before, or asked to end; False if it has ended in
+            another way, does not exist, or runs and is not to be asked.
+        """
+        return read_cancel(await self.cancel_many([id], running))
+
+    async def cancel_many(self, ids: Sequence[str], running: bool = True) -> list[str]:
+        """`cancel` for many; for each `ok`, `asked`, the state it is in instead, or `gone`."""
+        commands = [job_commands.cancel(self.keys, some, running) for some in chunks(ids)]
+        return [word for words in await self._client.run_many(commands) for word in words]
+
+    async def reschedule_many(
+        self, ids: Sequence[str], delay: Duration | None = None, at: datetime | None = None
+    ) -> list[str]:
+        """Give jobs another due time; for each `ok`, the state it is in instead, or `gone`."""
+        when = enqueue_commands.when(delay, at)
+        return await self._move(
+            [job_commands.reschedule(self.keys, some, when) for some in chunks(ids)]
+        )
+
+    async def promote_many(self, ids: Sequence[str]) -> list[str]:
+        """Make jobs due now; for each `ok`, the state it is in instead, or `gone`."""
+        return await self._move([job_commands.promote(self.keys, some) for some in chunks(ids)])
+
+    async def retry_many(
+        self, ids: Sequence[str], delay: Duration | None = None, at: datetime | None = None
+    ) -> list[str]:
+        """Run jobs that have ended once more; for each `ok`, its state instead, or `gone`."""
+        when = enqueue_commands.when(delay, at)
+        return await self._move([job_commands.retry(self.keys, some, when) for some in chunks(ids)])
+
+    async def delete_many(self, ids: Sequence[str]) -> list[str]:
+        """Remove every trace of jobs; for each `ok`, `active` (nothing was removed) or `gone`."""
+        commands = [job_commands.delete(self.keys, some) for some in chunks(ids)]
+        return [word for words in await self._client.run_many(commands) for word in words]
+
+    async def pause(self) -> None:
+        """Let no job be claimed; those that run go on."""
+        await self._client.run(job_commands.pause(self.keys))
+
+    async def resume(self) -> None:
+        """Let jobs be claimed again."""
+        await self._client.run(job_commands.resume(self.keys))
+
+    async def empty(self) -> int:
+        """Remove all delayed, waiting and blocked jobs, in bounded steps; how many there were."""
+        begin = new_id()
+        step = await self._client.run(job_commands.empty(self.keys, begin))
+        while step.busy:
+            step = await self._client.run(job_commands.empty(self.keys, begin))
+        removed = step.aside
+        while step.more:
+            step = await self._client.run(job_commands.empty(self.keys, None))
+        return removed
+
+    async def _move(self, commands: Sequence[Command[list[Moved]]]) -> list[str]:
+        return [moved.word for page in await self._client.run_many(commands) for moved in page]
+
+
+class AsyncReading:
+    """What a queue asks of other queues, and of workers."""
+
+    async def parents(self, id: str | None = None) -> list[AsyncJob[Any]]:
+        """The jobs that a job waits for, or has waited for, in the order given.
+
+        Args:
+            id: of a job of this queue; None for the job that the calling code runs in.
+
+        Raises:
+            JobNotFound: there is no job of this id, or one of those that it waits for is no more.
+            UsageError: without an id, outside of a job.
+        """
+        queue = cast("AsyncQueue", self)
+        if id is None:
+            home, parents = current_job().queue, current_job().parents
+        else:
+            home, parents = queue.name, (await queue.fetch(id)).parents
+        read = {}
+        for name, ids in by_queue(home, parents).items():
+            keys = keys_of(name, queue.prefix)
+            pages = await queue._client.run_many(job_commands.fetch_many(keys, ids))
+            read[name] = [snapshot for page in pages for snapshot in page]
+        return [
+            AsyncJob(queue._beside(name), snapshot.id, snapshot=snapshot)
+            for name, snapshot in in_order(home, parents, read)
+        ]
+
+    async def workers(self) -> list[WorkerSeen]:
+        """Return the workers that serve this queue and live or hold a job, with their running jobs.
+
+        A worker that dies is listed for up to 15 seconds, and for as long as it holds a job.
+        """
+        queue = cast("AsyncQueue", self)
+        seen = await queue._client.run(queue_commands.workers(queue._here.everywhere))
+        seen = [worker for worker in seen if queue.name in worker.about.queues]
+        held = await queue._client.attempt_many(queue_commands.ask(seen, queue.prefix))
+        return queue_commands.tell(seen, held)
+
+    def _beside(self, name: str) -> AsyncQueue:
+        """Another queue of the same server, by its name."""
+        queue = cast("AsyncQueue", self)
+        if name == queue.name:
+            return queue
+        return type(queue)(
+            name,
+            url=queue._url,
+            prefix=queue._prefix,
+            serializer=queue.serializer,
+            patience=queue._patience,
+        )
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+P = ParamSpec("P")
+
+
+class AsyncQueue(AsyncGathering, AsyncManaging, AsyncScheduling, AsyncGrouping, AsyncReading):
+    """A queue, for code on an event loop; safe to share by loops, in one thread or in several."""
+
+    def __init__(
+        self,
+        name: str = "default",
+        *,
+        url: str | None = None,
+        prefix: str | None = None,
+        serializer: Codec = "json",
+        patience: float = PATIENCE,
+    ) -> None:
+        """Name a queue; nothing is sent before the first call.
+
+        Args:
+            name: without braces, spaces or control characters.
+            url: of the server; else `$BIDE_URL`, else that of `[tool.bide]` in pyproject.toml,
+                else redis://127.0.0.1:6379/0.
+            prefix: of all keys: separates applications that share a server; else `$BIDE_PREFIX`,
+                else that of `[tool.bide]`, else `bide`.
+            serializer: how arguments and results travel: `"json"`, `"msgpack"`, or `"pickle"`,
+                which runs code when it is read: it needs a signing key ($BIDE_SIGNING_KEYS), and
+                must be allowed by the worker too.
+            patience: seconds for which a call is repeated when the connection breaks.
+
+        Raises:
+            UsageError: a name or the URL cannot be meant.
+        """
+        super().__init__(name, url, prefix, serializer, patience)
+        self._listenings: set[AsyncListening] = set()
+        self._together: PerLoop[dict[Kinds, Together]] = PerLoop(dict)
+
+    @overload
+    def task(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> AsyncTask[P, R, R]: ...
+    @overload
+    def task(
+        self, /, *, name: str | None = None, **options: Unpack[TaskOptions]
+    ) -> AsyncTaskDecorator: ...
+    def task(
+        self, function: Any = None, /, *, name: str | None = None, **options: Unpack[TaskOptions]
+    ) -> Any:
+        """Register a function as a task of this queue, with options that its jobs have by default.
+
+        Workers that import the function's module run it without being told to serve the module.
+
+        Args:
+            function: given where the decorator is used without options.
+            name: by which jobs and workers know the task, instead of `module:function`: a word,
+                such as `"send_email"`, which programs without the function can enqueue.
+
+        Raises:
+            UsageError: no worker could find it by its name, or another task has the name that it
+                is given; or an option cannot be meant.
+        """
+        if function is None:
+            return lambda function: AsyncTask(function, self, options, name)
+        return AsyncTask(function, self, options, name)
+
+    async def enqueue(
+        self,
+        task: Callable[..., Any] | str,
+        /,
+        *args: Any,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        priority: int | None = None,
+        job_id: str | None = None,
+        timeout: Duration | None = None,
+        retry: Retry | int | None = None,
+        retention: Duration | None = None,
+        durability: Durability | None = None,
+        on_crash: OnCrash | None = None,
+        expires: Duration | datetime | None = None,
+        group: str | None = None,
+        group_concurrency: int | None = None,
+        unique: Folding | None = None,
+        depends_on: Parents | None = None,
+        allow_failure: bool | None = None,
+        if_failed: bool | None = None,
+        on_parent_cancel: OnParentCancel | None = None,
+        description: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        on_success: Function | str | None = None,
+        on_failure: Function | str | None = None,
+        **kwargs: Any,
+    ) -> AsyncJob[Any]:
+        """Add a job that calls `task(*args, **kwargs)`; options and errors as for `enqueue_call`.
+
+        An option whose name is also one of the function's own parameters is refused here.
+        """
+        given = (
+            delay,
+            at,
+            priority,
+            job_id,
+            timeout,
+            retry,
+            retention,
+            durability,
+            on_crash,
+            expires,
+            group,
+            group_concurrency,
+            unique,
+            depends_on,
+            allow_failure,
+            if_failed,
+            on_parent_cancel,
+            description,
+            meta,
+            on_success,
+            on_failure,
+        )
+        options = options_only(task, given)
+        return await self.enqueue_call(task, args, kwargs, **options)
+
+    async def enqueue_call(
+        self,
+        task: Callable[..., Any] | str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        **options: Unpack[Options],
+    ) -> AsyncJob[Any]:
+        """Add a job that calls `task(*args, **kwargs)` when it is due.
+
+        Args:
+            task: a task, a function at the top level of a module, a method of an object that can
+                travel, or a name `"module:function"`.
+            args: positional arguments; with `kwargs` they must fit the queue's serializer.
+            kwargs: keyword arguments.
+            options: see `bide.Options`.
+
+        Raises:
+            UsageError: an option cannot be meant, or the arguments do not fit the function.
+            PayloadError: the arguments do not fit the serializer, or take more than a megabyte.
+            ServerFull: the server takes no more; nothing was changed.
+            ServerUnavailable: no answer; the job may exist. Its id is in the error's `job_ids`:
+                repeating with `job_id=` is safe.
+            CannotConfirm: the server cannot give the `durability`; nothing was changed.
+            NotUnique: another holds the key, and `unique` says to reject; nothing was changed.
+            JobNotFound: there is no job that it could depend on; nothing was added.
+            Unconfirmed: the job was added, and its `durability` not confirmed within 3 s; what
+                `ServerUnavailable` says of repeating holds for it too.
+        """
+        with around_sending(self.name, None):
+            jobs = await self._send([self.prepare(task, args, kwargs, **options)])
+        return jobs[0]
+
+    async def enqueue_many(
+        self, jobs: Iterable[Prepared], *, durability: Durability | None = None
+    ) -> list[AsyncJob[Any]]:
+        """Add prepared jobs, in one round trip up to some thousands; raises as `enqueue_call` does.
+
+        Calls that are made while others are under way share the next round trip.
+        Where the server becomes full in the middle, those before are added; enqueueing the same
+        prepared jobs again adds the rest. Where one is `NotUnique`, all others are added. With
+        `durability`, it holds for all of them; else each has its own, and all wait for what any of
+        them asks for.
+
+        What an iterator gives is added in batches of a hundred. What it gave before it raised is
+        added; of an error of ours, `left` are those that it gave and of which it is not known:
+        enqueueing them again is safe.
+        """
+        batches = Batches(jobs, durability)
+        added: list[AsyncJob[Any]] = []
+        for batch in batches:
+            with batches.sending(batch), around_sending(self.name, batch):
+                added += await self._send(batch)
+        return added
+
+    async def _send(self, jobs: Sequence[Prepared]) -> list[AsyncJob[Any]]:
+        """Add jobs, or items of data; nothing surrounds it."""
+        place = self._here
+        jobs = self._signed(jobs, place)
+        if (stand_in := place.stand_in) is not None:
+            taken = await stand_in.enqueue_async(place.keys, jobs)
+            return [AsyncJob(self, r.id, receipt=r, snapshot=s) for r, s in taken]
+        # With those who wait for the same: nobody else is to wait for it.
+        here, kinds = self._together.here, enqueue_commands.wanted(jobs)
+        together = here.get(kinds)
+        if together is None:
+            together = here[kinds] = Together(self._trip)
+        receipts = await together.add(jobs)
+        none_rejected(receipts, jobs)
+        return [AsyncJob(self, r.id, receipt=r) for r in receipts]
+
+    async def fetch(self, id: str) -> AsyncJob[Any]:
+        """The job with this id, as it is now.
+
+        Raises:
+            JobNotFound: there is none, or no more.
+        """
+        job = (await self.fetch_many([id]))[0]
+        if job is None:
+            raise not_found(id)
+        return job
+
+    async def fetch_many(self, ids: Sequence[str]) -> list[AsyncJob[Any] | None]:
+        """Jobs by id in one round trip; None for one that is not there."""
+        pages = await self._client.run_many(job_commands.fetch_many(self.keys, checked_ids(ids)))
+        return [s and AsyncJob(self, s.id, snapshot=s) for page in pages for s in page]
+
+    async def jobs(self, state: str, start: int = 0, count: int = 50) -> list[AsyncJob[Any]]:
+        """A page of the jobs in one state: due ones in the order they run, others newest first."""
+        ids = await self._client.run(job_commands.listing(self.keys, state, start, count))
+        return [job for job in await self.fetch_many(ids) if job is not None]
+
+    async def upcoming(
+        self, count: int = 50, within: Duration | None = None
+    ) -> list[AsyncJob[Any]]:
+        """The delayed jobs that are due next, whatever their priority; `within` looks so far."""
+        within_us = 0 if within is None else to_us(within, "within")
+        found = await self._client.run(job_commands.upcoming(self.keys, within_us, count))
+        return [job for job in await self.fetch_many([id for id, _ in found]) if job is not None]
+
+    async def counts(self) -> Counts:
+        """How many jobs are in each state."""
+        return await self._client.run(job_commands.counts(self.keys))
+
+    async def configure(self, **settings: Unpack[QueueSettings]) -> None:
+        """Change settings (`bide.QueueSettings`) for all workers; what is left out stays as it is.
+
+        Raises:
+            UsageError: one cannot be meant, or none is given.
+        """
+        await self._client.run_many(settings_calls(self.keys, settings))
+
+    def events(
+        self,
+        *,
+        name: str | None = None,
+        after: str | None = None,
+        kinds: str | Iterable[str] | None = None,
+        job_id: str | Iterable[str] | None = None,
+        timeout: Duration | None = None,
+    ) -> AsyncEvents:
+        """What becomes of the queue's jobs, from the moment in which the context begins.
+
+            async with queue.events(kinds=("failed", "reclaimed")) as events:
+                async for event in events: ...
+
+        Arguments and errors as for `Queue.events`.
+        """
+        following = self._following(name, after, kinds, job_id, timeout)
+        place = self._here
+        return AsyncEvents(following, lambda: self._make_client(place.url, place.clock))
+
+    async def on(
+        self,
+        kinds: str | Iterable[str],
+        callback: Callable[[Event], object],
+        *,
+        name: str | None = None,
+        after: str | None = None,
+        job_id: str | Iterable[str] | None = None,
+    ) -> AsyncListening:
+        """Have a function called with the queue's events, in a task of its own, from now on.
+
+        Arguments and errors as for `Queue.on`. A coroutine function is awaited.
+        """
+        wanted = checked_callback(kinds, callback)
+        events = self.events(name=name, after=after, kinds=wanted, job_id=job_id)
+        await events.__aenter__()
+        listening = AsyncListening(events, wanted, callback, self._listenings.discard)
+        self._listenings.add(listening)
+        return listening
+
+    async def close(self) -> None:
+        """Close the connections of this event loop, after what is being enqueued.
+
+        What listens on it ends. The next call opens new ones.
+        """
+        await stop_all(self._listenings)
+        for together in self._together.here.values():
+            await together.settled()
+        await self._here.made.close()
+
+    async def _trip(self, jobs: Sequence[Prepared]) -> list[Receipt | BideError]:
+        """What came of each job, to the end of the first round trip in which one failed.
+
+        Where there was no answer, that is what came of all the rest.
+        """
+        receipts: list[Receipt | BideError] = []
+        place = self._here
+        for trip in self._trips(jobs, place):
+            try:
+                came = trip.read(await place.client.attempt_many(trip.commands))
+            except BideError as error:
+                return [*receipts, *[error] * (len(jobs) - len(receipts))]
+            receipts += came
+            if any(isinstance(one, BideError) for one in came):
+                break
+        return receipts
+
+    def _make_client(self, url: str, clock: str) -> aio.Client:
+        stand_in: StandIn | None = config.overridden().stand_in
+        if stand_in is not None:
+            return stand_in.awaited(self.name)
+        return aio.Client(url, patience=self._patience, clock=clock)
+
+    def _leave(self, client: aio.Client) -> None:
+        for listening in [*self._listenings]:
+            listening.abandon()
+        client.abandon()
+
+    async def _run(self, command: Command[T]) -> T:
+        return await self._client.run(command)

@@ -1,0 +1,1 @@
+"""Queues, jobs, events and schedules for code that blocks."""

@@ -1,0 +1,363 @@
+"""Delay queues for code that blocks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+from bide.client import blocking
+from bide.client.execute import PATIENCE
+from bide.client.pubsub import BlockingHints
+from bide.client.url import GOODBYE
+from bide.errors import BideError, UsageError
+from bide.model.durations import Duration, to_us
+from bide.model.options import Durability
+from bide.protocol.commands.worker import Outcome
+from bide.queue import Queue
+from bide.queue.binding import Place
+from bide.queue.delay.core import Core
+from bide.queue.delay.items import (
+    CLOSED,
+    LEASE,
+    Ask,
+    Hear,
+    Item,
+    Items,
+    ItemSeen,
+    Pushed,
+    Steps,
+    Wanted,
+    checked_num,
+    pushed,
+    usable,
+    wanted,
+)
+
+T = TypeVar("T")
+
+
+class DelayQueue:
+    """Data that come out when they are due, for code that blocks; safe to share by threads.
+
+    What is pushed comes out in the order in which it is due, and of what is due at one instant,
+    in the order in which it was pushed. However many consumers there are, no two of them receive
+    the same item; with `take`, unless one held it for longer than its lease.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        url: str | None = None,
+        prefix: str | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        """Name a delay queue; nothing is sent before the first call. Arguments as for `Queue`.
+
+        Raises:
+            UsageError: a name or the URL cannot be meant.
+        """
+        self.queue: Final = Queue(name, url=url, prefix=prefix, patience=patience)
+        """What holds the items: its `counts()`, `pause()`, `resume()`, `configure()`."""
+        self._core = Core()
+        self._lock = threading.Lock()
+        self._hearing: list[BlockingHints] = []
+        """What waits for news, to be cut off by `close`."""
+        self._closes = 0
+        """How often this was closed."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.queue.name!r})"
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self.queue.name
+
+    # -- pushing
+
+    def push(
+        self,
+        data: Any,
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        id: str | None = None,
+        durability: Durability | None = None,
+    ) -> Pushed:
+        """Add one item; arguments and errors as for `push_many`."""
+        ids = None if id is None else [id]
+        return self.push_many([data], delay=delay, at=at, ids=ids, durability=durability)[0]
+
+    def push_many(
+        self,
+        data: Iterable[Any],
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        ids: Sequence[str] | None = None,
+        durability: Durability | None = None,
+    ) -> list[Pushed]:
+        """Add items, in one round trip up to some thousands.
+
+        Args:
+            data: what JSON can hold, each at most a megabyte.
+            delay: from now until they are due; without it, they are due at once.
+            at: when they are due instead, an aware `datetime`.
+            ids: one for each, so that pushing it again adds nothing; by default new ones. An id
+                is remembered for as long as its item is there, and at least 15 s longer.
+            durability: what to wait for: `"local"` (the server's answer), `"replica"` or `"fsync"`.
+
+        Raises:
+            UsageError: an argument cannot be meant.
+            PayloadError: the data do not fit JSON, or take more than a megabyte.
+            ServerFull: the server takes no more; those before may have been added.
+            ServerUnavailable: no answer; the items may be there. Their ids are in the error's
+                `job_ids`: repeating with `ids=` is safe.
+            CannotConfirm: the server cannot give the durability; nothing was added.
+            Unconfirmed: it was not confirmed within 3 s; as for `ServerUnavailable`.
+        """
+        jobs = self._core.prepare(data, delay, at, ids, durability)
+        self._drive(self._core.beginning(self._place, pushes=True, jobs=jobs))
+        added = self.queue._send(jobs)
+        return [pushed(job) for job in added]
+
+    # -- taking
+
+    def pop(self, num: int = 1, previous: Duration = 0) -> list[Any]:
+        """Take up to `num` data that are due, for good: they are gone when they are returned.
+
+        A reply that is lost loses nothing if the server is back within 15 s: the call is repeated,
+        and returns the same. What is repeated later finds nothing, and says so in the log; and
+        what this process does not live to deal with is lost. `take` is for what must not be.
+
+        Args:
+            num: how many at most.
+            previous: only what was due so long ago.
+
+        Raises:
+            UsageError: an argument cannot be meant, or the queue holds jobs and no data.
+            ServerUnavailable: no answer; what was taken by then is what the next call returns, if
+                it comes within 15 s.
+        """
+        count, previous_us = checked_num(num), to_us(previous, "previous")
+        place = self._place
+        self._drive(self._core.beginning(place, pushes=False))
+        return self._drive(self._core.popping(place.keys, count, previous_us))
+
+    def take(self, num: int = 1, *, lease: Duration = LEASE, wait: Duration | None = 0) -> Taking:
+        """Hold up to `num` items that are due, for the length of a `with` block.
+
+        Ack each item that is dealt with. What is neither acked nor given back when the block ends
+        is given back at once: after an exception as a delivery that failed, which counts as an
+        attempt; else as if it had not been taken. Of a consumer that dies, others receive the items
+        when the lease has ended; one whose consumers die of it again and again, fails.
+
+        Args:
+            num: how many at most, up to 250.
+            lease: how long they are held, unless they are extended.
+            wait: how long to wait for the first of them to be due; None for as long as it takes,
+                or until `close`.
+
+        Raises:
+            UsageError: an argument cannot be meant; or, when the block is entered, the queue holds
+                jobs and no data.
+        """
+        return Taking(self, wanted(num, lease, wait), self._closes)
+
+    def each(
+        self, *, num: int = 1, lease: Duration = LEASE, wait: Duration | None = None
+    ) -> Iterator[Item]:
+        """Items one after another, as they are due; ends when none came for `wait`, or by `close`.
+
+        Deal with each in a `with item:` block: at its end the item is acked, and after an exception
+        given back, which counts as an attempt. (Without it the loop cannot tell an exception from
+        its end, and gives back as if it had not been taken.) An item that is passed over without an
+        answer comes again after a while, which grows and counts as an attempt, with a warning.
+
+        Args as for `take`; with `num` above 1, that many are taken at once, and the leases of all
+        begin then: choose a lease for as long as the work on all of them takes, or extend it.
+
+        Raises:
+            UsageError: an argument cannot be meant.
+        """
+        asked = wanted(num, lease, wait)
+        return self._each(asked)
+
+    # -- looking and removing
+
+    def length(self) -> int:
+        """How many items there are that nobody has taken: delayed and due."""
+        counts = self.queue.counts()
+        return counts.delayed + counts.waiting
+
+    def __len__(self) -> int:
+        return self.length()
+
+    def __bool__(self) -> bool:
+        return True  # an empty one is a delay queue all the same, and asks no server
+
+    def peek(self, num: int = 10, *, within: Duration | None = None) -> list[ItemSeen]:
+        """The items that come out next, in that order; they stay where they are.
+
+        Args:
+            num: how many at most, up to 500.
+            within: only what is due by then; 0 for what is due now.
+
+        Raises:
+            UsageError: an argument cannot be meant.
+        """
+        within_us = None if within is None else to_us(within, "within")
+        return self._drive(self._core.peeking(self._place.keys, num, within_us))
+
+    def items(self, state: str, start: int = 0, count: int = 50) -> list[ItemSeen]:
+        """A page of the items in one state: `delayed`, `waiting`, `active`, `failed` ..."""
+        return self._drive(self._core.listing(self._place.keys, state, start, count))
+
+    def remove(self, ids: Sequence[str]) -> list[str]:
+        """Remove items that nobody holds, failed ones too.
+
+        Returns:
+            For each `ok`, also if it was removed before; `active` (it is held, nothing was
+            removed), `completed` (it was taken lately) or `gone`.
+        """
+        return self._drive(self._core.removing(self._place.keys, ids))
+
+    def retry(
+        self, ids: Sequence[str], delay: Duration | None = None, at: datetime | None = None
+    ) -> list[str]:
+        """Have failed items come out again; for each `ok`, its state instead, or `gone`."""
+        return self.queue.retry_many(ids, delay, at)
+
+    def clear(self) -> int:
+        """Remove all items that nobody has taken; how many there were."""
+        return self.queue.empty()
+
+    def close(self) -> None:
+        """Close the connections; the next call opens new ones.
+
+        A `take` that waits in another thread comes back empty, and `each` ends. If the server is
+        away, this takes a second at most: what is held comes back when its lease ends.
+        """
+        with self._lock:
+            self._closes += 1
+            for hints in self._hearing:
+                hints.cut()
+        place = self._place
+        goodbye = blocking.Client(place.url, patience=0, reply_timeout=GOODBYE, clock=place.clock)
+        try:
+            self._drive(self._core.leaving(place.keys), by=goodbye)
+        finally:
+            goodbye.close()
+        self.queue.close()
+
+    # -- what items and `take` use
+
+    @property
+    def _place(self) -> Place[blocking.Client]:
+        return usable(self.queue._here)
+
+    def _answer(
+        self, items: Sequence[Item], outcome: Outcome, when: str = "", data: bytes = b""
+    ) -> list[bool]:
+        return self._drive(self._core.answering(self.queue.keys, items, outcome, when, data))
+
+    def _extend(self, items: Sequence[Item], lease: Duration | None) -> list[bool]:
+        return self._drive(self._core.extending(self.queue.keys, items, lease))
+
+    def _begin(self, asked: Wanted, closes: int) -> Items:
+        place = self._place
+        self._drive(self._core.beginning(place, pushes=False))
+        claimed = self._drive(self._core.taking(place.keys, asked), closes)
+        items = [Item(self, job, data, asked.lease_us) for job, data in claimed]
+        self._core.seats.hold(items)
+        return Items(self, items)
+
+    def _end(self, items: Items, error: BaseException | None) -> None:
+        self._drive(self._core.ending(self.queue.keys, items, error))
+
+    def _return(self, item: Item, error: BaseException) -> None:
+        self._drive(self._core.giving_up(self.queue.keys, [item], error))
+
+    def _each(self, asked: Wanted) -> Iterator[Item]:
+        closes = self._closes
+        while closes == self._closes:
+            with Taking(self, asked, closes) as items:
+                if not items:
+                    return
+                yield from items
+                self._drive(self._core.passing_over(self.queue.keys, items.unanswered))
+
+    def _drive(self, steps: Steps[T], closes: int = 0, by: blocking.Client | None = None) -> T:
+        """Do what the steps say; what fails is for them to judge.
+
+        Args:
+            steps: what to do.
+            closes: how often this had been closed when the caller began.
+            by: what else than the queue's client sends it.
+        """
+        client, hints = by or self.queue._client, None
+        try:
+            step = next(steps)
+            while True:
+                if isinstance(step, Ask):
+                    try:
+                        results = client.attempt_many(step.commands)
+                    except BideError as error:
+                        step = steps.throw(error)
+                    else:
+                        step = steps.send(results)
+                elif isinstance(step, Hear):
+                    hints = hints or self._hear(client)
+                    heard = None if closes != self._closes else hints.hear(step.until)
+                    step = steps.send(heard if closes == self._closes else CLOSED)
+                else:
+                    came = hints is not None and self._hush(hints)
+                    hints = None
+                    step = steps.send(came)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        finally:
+            steps.close()
+            if hints is not None:
+                self._hush(hints)
+
+    def _hear(self, client: blocking.Client) -> BlockingHints:
+        hints = client.hints(self.queue.keys["wake"])
+        with self._lock:
+            self._hearing.append(hints)
+        return hints
+
+    def _hush(self, hints: BlockingHints) -> bool:
+        with self._lock:
+            self._hearing.remove(hints)
+        return hints.close()
+
+
+class Taking:
+    """The `with` block of a `take`."""
+
+    def __init__(self, pile: DelayQueue, asked: Wanted, closes: int) -> None:
+        self._pile = pile
+        self._closes = closes
+        self._asked = asked
+        self._items: Items | None = None
+
+    def __enter__(self) -> Items:
+        if self._items is not None:
+            raise UsageError("This take has been entered already; call take() again.")
+        self._items = self._pile._begin(self._asked, self._closes)
+        return self._items
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        items, self._items = self._items, None
+        if items is not None:
+            self._pile._end(items, error)

@@ -1,0 +1,186 @@
+"""Why a job has not run: what is known of it, of its queue and of the workers, put into a sentence.
+
+A pure function of three things that were read: each reason is one function, and they stand in the
+order in which they are told.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from typing import Any, Final, Literal, NamedTuple
+
+from bide.model.durations import describe, from_us
+from bide.model.ids import short_id
+from bide.model.job import FINISHED, Snapshot, State
+from bide.protocol.command import Command
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands.dependencies import GATE
+from bide.protocol.commands.jobs import Counts
+from bide.protocol.commands.queues import WorkerSeen
+from bide.queue.core import QueueCore
+from bide.queue.job_view import JobView, not_found
+
+Kind = Literal[
+    "blocked",
+    "not due",
+    "paused",
+    "held",
+    "limited",
+    "max active",
+    "no worker",
+    "not served",
+    "busy",
+    "next",
+    "group",
+    "group paused",
+    "group limited",
+]
+
+
+class Reason(NamedTuple):
+    """One thing that a job waits for."""
+
+    kind: Kind
+    text: str
+    """A sentence without its end, for people."""
+    until: datetime | None = None
+    """When that is over, where it is known."""
+
+
+class Read(NamedTuple):
+    """What was read, all of it lately."""
+
+    queue: str
+    job: Snapshot
+    counts: Counts
+    workers: Sequence[WorkerSeen]
+    """Of all queues."""
+
+    @property
+    def serving(self) -> list[WorkerSeen]:
+        """The workers that serve the job's queue."""
+        return [worker for worker in self.workers if self.queue in worker.about.queues]
+
+
+def why(read: Read) -> list[Reason]:
+    """Why a job has not run; nothing for one that runs or has ended.
+
+    All that holds it back is told, what is nearest to it first. For one that nothing holds back,
+    that it is the next, or that all workers are busy.
+    """
+    if read.job.state == State.ACTIVE or read.job.state in FINISHED:
+        return []
+    found = [reason for look in _LOOKS for reason in look(read)]
+    return found or [*_in_line(read)]
+
+
+def _blocked(read: Read) -> Iterator[Reason]:
+    if read.job.state != State.BLOCKED:
+        return
+    named = [short_id(id) for id in read.job.awaited if id != GATE]
+    if len(named) < len(read.job.awaited):
+        named.append("others that its producer has yet to name")
+    more = read.job.awaits - len(read.job.awaited)
+    text = ", ".join(named) + (f" and {more:,} more" if more else "")
+    yield Reason("blocked", f"it waits for {text}")
+
+
+def _due(read: Read) -> Iterator[Reason]:
+    if read.job.state == State.DELAYED:
+        yield _until("not due", "it is not due", read.job.due_us, read)
+
+
+def _paused(read: Read) -> Iterator[Reason]:
+    if read.counts.paused:
+        text = f"the queue is paused; `bide queues resume {read.queue}` ends that"
+        yield Reason("paused", text)
+
+
+def _limits(read: Read) -> Iterator[Reason]:
+    limits, active = read.counts.limits, read.counts.active
+    if limits.held_until:
+        text = f"a job holds the queue until {limits.held_until:%F %T} UTC"
+        yield Reason("held", text, limits.held_until)
+    if read.job.state in (State.DELAYED, State.BLOCKED):  # these may be over by then
+        return
+    if limits.limited_until:
+        text = f"the rate of {limits.rate} is used up"
+        yield Reason("limited", text, limits.limited_until)
+    if limits.max_active and active >= limits.max_active:
+        yield Reason("max active", f"{active} jobs run, and max_active is {limits.max_active}")
+
+
+def _group(read: Read) -> Iterator[Reason]:
+    turn, name = read.job.turn, read.job.terms.group
+    if turn is None or name is None:
+        return
+    before = f"{turn.before:,} of them are before it"
+    if turn.paused:
+        resume = shlex.join(["bide", "queues", "resume", read.queue, "--group", name])
+        yield Reason("group paused", f"its group {name} is paused; `{resume}` ends that")
+    elif read.job.state == State.DELAYED:
+        return
+    elif turn.running >= turn.concurrency:
+        text = f"{turn.running} of its group {name} run, and no more may"
+        yield Reason("group", f"{text}; {before}" if turn.before else text)
+    elif turn.free_us > read.job.now_us:
+        yield _until(
+            "group limited", f"the rate of its group {name} is used up", turn.free_us, read
+        )
+    elif turn.before:
+        yield Reason("group", f"jobs of its group {name} take turns; {before}")
+
+
+def _workers(read: Read) -> Iterator[Reason]:
+    serving = read.serving
+    if not serving:
+        yield Reason("no worker", f"no worker serves the queue {read.queue}, or none is alive")
+    elif all(read.job.task in worker.about.unserved for worker in serving):
+        yield Reason("not served", f"no worker of the queue serves the task {read.job.task}")
+
+
+def _in_line(read: Read) -> Iterator[Reason]:
+    about = [worker.about for worker in read.serving]
+    slots, busy = sum(one.concurrency for one in about), sum(one.busy for one in about)
+    if busy >= slots:
+        yield Reason("busy", f"all {slots} slots of the queue's workers are taken")
+    else:
+        yield Reason(
+            "next", f"it is in line with {read.counts.waiting} that are due, and is taken soon"
+        )
+
+
+_LOOKS: Final[tuple[Callable[[Read], Iterator[Reason]], ...]] = (
+    *(_blocked, _due, _paused, _limits, _group, _workers),
+)
+
+
+def _until(kind: Kind, text: str, until_us: int, read: Read) -> Reason:
+    ahead = describe((until_us - read.job.now_us) / 1e6)
+    return Reason(kind, f"{text} for another {ahead}", from_us(until_us))
+
+
+def why_calls(queue: QueueCore[Any], id: str) -> list[Command[Any]]:
+    """The calls whose results `told` takes."""
+    place = queue._here
+    return [
+        job_commands.fetch(place.keys, [id]),
+        job_commands.counts(place.keys),
+    ]
+
+
+def told(
+    queue: QueueCore[Any], job: JobView[Any], results: Sequence[Any], workers: Sequence[WorkerSeen]
+) -> Read:
+    """What those calls have read, and the workers of the queue; the job shows it, too.
+
+    Raises:
+        JobNotFound: the job is no more.
+    """
+    (snapshot,), counts = results
+    if snapshot is None:
+        raise not_found(job.id)
+    job._snapshot = snapshot
+    return Read(queue.name, snapshot, counts, workers)

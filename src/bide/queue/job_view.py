@@ -1,0 +1,352 @@
+"""A job as it was when last seen: what both kinds of job read alike, without I/O."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, Generic, TypeVar
+
+from bide.errors import (
+    JobCancelled,
+    JobFailed,
+    JobNotFinished,
+    JobNotFound,
+    JobStateError,
+    PayloadError,
+    ResultDropped,
+    UsageError,
+)
+from bide.logs import plain
+from bide.model.dedup import Outcome
+from bide.model.durations import from_us
+from bide.model.history import Attempt, LogLine, Progress
+from bide.model.ids import short_id
+from bide.model.job import FINISHED, Snapshot, State
+from bide.model.options import Durability
+from bide.model.payload.body import Body, ErrorInfo, is_pickled
+from bide.model.payload.signing import Seal
+from bide.model.schedule import time_of
+from bide.protocol.commands.enqueue import Receipt
+from bide.protocol.commands.jobs import Moved
+from bide.tasks.task import signature_of
+
+R = TypeVar("R")
+
+
+class JobView(Generic[R]):
+    """A job as it was when last seen."""
+
+    def __init__(
+        self,
+        id: str,
+        receipt: Receipt | None = None,
+        snapshot: Snapshot | None = None,
+        seal: Seal | None = None,
+    ) -> None:
+        """Note what is known.
+
+        Args:
+            id: the job's.
+            receipt: of the enqueue that this comes of.
+            snapshot: the job as it was last read.
+            seal: what checks its signatures, where pickles may be read; None to read none.
+        """
+        self.id: Final = id
+        self._receipt = receipt
+        self._due_us = receipt.due_us if receipt else 0
+        self._snapshot = snapshot
+        self._seal = seal
+
+    def __repr__(self) -> str:
+        state = f" {self._snapshot.state}" if self._snapshot else ""
+        return f"<{type(self).__name__} {short_id(self.id)}{state}>"
+
+    def _seen(self) -> Snapshot:
+        if self._snapshot is None:
+            raise UsageError(
+                f"Job {short_id(self.id)} has not been read yet; await its refresh() first."
+            )
+        return self._snapshot
+
+    def _body(self) -> Body:
+        """Task, arguments and options; a pickle is read only where its signature is good."""
+        seen = self._seen()
+        seal = self._seal
+        return seen.body(seal is not None and seal.check("job", self.id, seen.raw_body))
+
+    @property
+    def new(self) -> bool | None:
+        """Of an enqueue: False if its id or key was taken, and no job was added. Else None."""
+        return self._receipt.new if self._receipt else None
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """Of an enqueue: `"new"`; `"exists"` (the id did); or how it was folded into this job.
+
+        That is `"kept"`, `"replaced"`, `"pushed"`, `"folded"` or `"added"`. Else None.
+        """
+        return self._receipt.outcome if self._receipt else None
+
+    @property
+    def confirmed(self) -> Durability | None:
+        """Of an enqueue: the durability that was confirmed. Else None."""
+        return self._receipt.confirmed if self._receipt else None
+
+    @property
+    def status(self) -> State:
+        """The job's state."""
+        return self._seen().state
+
+    @property
+    def due(self) -> datetime:
+        """When the job is due; of one that has started, when it was.
+
+        Of one that is blocked, when it would be if it were freed now.
+        """
+        if self._snapshot is None and self._due_us:
+            return from_us(self._due_us)
+        return from_us(self._seen().due_us)
+
+    @property
+    def task(self) -> str:
+        """The task's name."""
+        return self._seen().task
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The positional arguments, as they are stored: plain values.
+
+        Raises:
+            PayloadError: they cannot be read.
+        """
+        return tuple(self._body().args)
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """The keyword arguments, as they are stored: plain values; raises as `args` does."""
+        return dict(self._body().kwargs)
+
+    @property
+    def description(self) -> str:
+        """What its producer said of it in a line; else its call, shortened."""
+        try:
+            head = self._seen().head
+            text = head.description
+            if text is None and head.codec == "json":
+                text = f"{head.task}({call(head.args, head.kwargs)})"
+        except PayloadError:
+            return self.task
+        text = head.task if text is None else text
+        return text if len(text) <= _LONGEST_CALL else f"{text[: _LONGEST_CALL - 1]}…"
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What the producer noted with `meta=`."""
+        return dict(self._seen().head.meta or {})
+
+    @property
+    def schedule(self) -> str | None:
+        """The name of the schedule that made it; None of a job that was enqueued."""
+        return self._seen().head.schedule
+
+    @property
+    def schedule_time(self) -> datetime | None:
+        """The time of its schedule that it is for; None of one that was enqueued, or run now."""
+        return time_of(self.id, self.schedule)
+
+    @property
+    def priority(self) -> int | None:
+        """0 to 9; 9 runs first. None where it is not known any more."""
+        return self._seen().priority
+
+    @property
+    def attempt(self) -> int:
+        """How many attempts have begun and counted."""
+        return self._seen().attempt
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """The latest attempts that ended badly, oldest first: errors, and workers that died."""
+        return self._seen().notes.attempts
+
+    @property
+    def result(self) -> R | None:
+        """What the task returned, as its annotation says if this process has the task; else None.
+
+        Raises:
+            PayloadError: what is stored cannot be read.
+            ResultDropped: the results of its queue were over their budget of bytes.
+        """
+        seen = self._seen()
+        seal, raw = self._seal, seen.raw_result or b""
+        dropped = seen.run.dropped if seen.run else 0
+        if dropped and not raw:
+            raise ResultDropped(
+                f"The server dropped the result of job {short_id(self.id)} ({dropped:,} bytes), "
+                "because the results of its queue exceeded their budget; store large results "
+                "elsewhere and return their id, or raise Retention(results=...) with "
+                "queue.configure()."
+            )
+        is_allowed = seal is not None and is_pickled(raw) and seal.check("result", self.id, raw)
+        value = seen.result(is_allowed)
+        signature = None if value is None else signature_of(seen.task, seen.task)
+        return value if signature is None else signature.convert_result(value)  # type: ignore[no-any-return]
+
+    @property
+    def error(self) -> ErrorInfo | None:
+        """The last error, also of a job that will be retried."""
+        return self._seen().notes.error
+
+    @property
+    def progress(self) -> Progress | None:
+        """How far the job last said that it was."""
+        return self._seen().notes.progress
+
+    @property
+    def logs(self) -> tuple[LogLine, ...]:
+        """The latest lines that the job logged."""
+        return self._seen().notes.logs
+
+    @property
+    def lateness(self) -> float | None:
+        """Seconds from due to start of the latest attempt; None before the first."""
+        return self._seen().lateness
+
+    @property
+    def started(self) -> datetime | None:
+        """When the latest attempt began; None before the first."""
+        run = self._seen().run
+        return from_us(run.started_us) if run else None
+
+    @property
+    def finished(self) -> datetime | None:
+        """When the job ended; None while it has not."""
+        finished_us = self._seen().finished_us
+        return from_us(finished_us) if finished_us else None
+
+    @property
+    def worker(self) -> str | None:
+        """Who ran the latest attempt; None before the first."""
+        run = self._seen().run
+        return run.worker if run else None
+
+    @property
+    def expires(self) -> datetime | None:
+        """By when the job must have begun, or it is cancelled; None where that does not matter."""
+        expires_us = self._seen().expires_us
+        return None if expires_us is None else from_us(expires_us)
+
+    @property
+    def expired(self) -> bool:
+        """Whether it was cancelled because it had not begun in time."""
+        return self._seen().terms.expired_us is not None and self.status == State.CANCELLED
+
+    @property
+    def group(self) -> str | None:
+        """The group whose jobs it takes turns with; None where it is of none."""
+        return self._seen().terms.group
+
+    @property
+    def parents(self) -> tuple[str, ...]:
+        """The ids of the jobs that it waits for, or has waited for.
+
+        Of another queue's, `{queue}id`. `queue.parents(job.id)` reads them, with their results.
+
+        Raises:
+            PayloadError: they cannot be read.
+        """
+        return tuple(self._seen().head.parents)
+
+    @property
+    def cancelled_by(self) -> str | None:
+        """The job that it waited for, and because of whose end it was cancelled; else None."""
+        return self._seen().terms.cause if self.status == State.CANCELLED else None
+
+    @property
+    def cancelling(self) -> bool:
+        """Whether the job runs and has been asked to end."""
+        return self._seen().asked
+
+    def _outcome(self) -> R:
+        """What a finished job came to.
+
+        Raises:
+            JobFailed: it has failed.
+            JobCancelled: it was cancelled.
+        """
+        seen = self._seen()
+        if seen.state == State.FAILED:
+            error = self.error
+            what = f": {error.type}: {error.message}" if error else ""
+            failed = JobFailed(f"Job {short_id(self.id)} ({self.task}) failed{what}")
+            failed.error = error
+            raise failed
+        if seen.state == State.CANCELLED:
+            why = "cancelled: it had not begun when it expired" if self.expired else "cancelled"
+            if seen.terms.cause:
+                cause = short_id(seen.terms.cause)
+                why = f"cancelled: job {cause}, that it waited for, did not complete"
+            cancelled = JobCancelled(f"Job {short_id(self.id)} ({self.task}) was {why}.")
+            cancelled.job_id = self.id
+            raise cancelled
+        return self.result  # type: ignore[return-value]
+
+    def _ended(self) -> bool:
+        return self._seen().state in FINISHED
+
+    def _late(self, timeout: float) -> JobNotFinished:
+        return JobNotFinished(
+            f"Job {short_id(self.id)} is {self._seen().state} after {timeout:g} s; it goes on: "
+            "wait longer, or look whether a worker serves its queue."
+        )
+
+    def _moved(self, moved: Moved, verb: str, from_: str) -> None:
+        if moved.word == "gone":
+            raise not_found(self.id)
+        if moved.word != "ok":
+            raise JobStateError(
+                f"Job {short_id(self.id)} is {moved.word}, and only {from_} can be {verb}."
+            )
+        self._snapshot = None
+        self._due_us = moved.due_us
+
+    def _removed(self, word: str) -> bool:
+        if word == "active":
+            raise JobStateError(
+                f"Job {short_id(self.id)} is active; wait for its end before deleting it."
+            )
+        return word == "ok"
+
+
+_LONGEST_CALL: Final = 500
+
+
+def call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """The arguments as one would type them: `42, name="x"`."""
+    shown = [written(value) for value in args]
+    shown += [f"{name}={written(value)}" for name, value in kwargs.items()]
+    return ", ".join(shown)
+
+
+def written(value: Any) -> str:
+    """A value as JSON, whatever it is."""
+    return json.dumps(plain(value), ensure_ascii=False)
+
+
+LOOK_EVERY: Final = 2.0
+"""Seconds after which a waiter looks though it heard nothing: what a lost message costs."""
+
+ANNOUNCE_US: Final = 30_000_000
+"""Microseconds for which a wait is noted on the server; each look renews it."""
+
+
+PENDING: Final = ("due", "blocked", "active")
+"""What `watch` says of a job that has not ended."""
+
+
+def not_found(id: str) -> JobNotFound:
+    """The error for an id that leads nowhere."""
+    return JobNotFound(
+        f"There is no job {short_id(id)!r}: it never was, was deleted, or its time is over."
+    )

@@ -1,0 +1,147 @@
+"""What tasks may be called, and which functions have a name at all."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from types import FunctionType
+from typing import Any
+
+from bide.errors import UsageError
+from bide.model.ids import LONGEST_TASK
+
+Function = Callable[..., Any]
+
+
+class Named:
+    """A task that says by which name workers find it."""
+
+    name: str
+
+
+def task_name(task: Function | str) -> str:
+    """The name under which a function, or a name itself, is enqueued.
+
+    Raises:
+        UsageError: no worker could find it: a lambda, a nested function, one of `__main__`, a
+            partial; or the name is longer than 256 characters.
+    """
+    name = task.name if isinstance(task, Named) else _name_of(task)
+    if len(name) > LONGEST_TASK:
+        raise UsageError(
+            f"The name {name[:40]!r}... of a task has {len(name)} characters, more than "
+            f"{LONGEST_TASK}; give it a shorter one with @queue.task(name=...)."
+        )
+    return name
+
+
+def _name_of(task: Function | str) -> str:
+    if isinstance(task, str):
+        return _checked_name(task)
+    return _name_of_function(task) if type(task) is FunctionType else _name_of_callable(task)
+
+
+@lru_cache(maxsize=4096)
+def _checked_name(name: str) -> str:
+    path, colon, attribute = name.partition(":")
+    parts = [*path.split("."), *attribute.split(".")]
+    if not is_given(name) and not (colon and all(part.isidentifier() for part in parts)):
+        raise UsageError(
+            f"{name!r} is not a task's name; write 'package.module:function', or the word that "
+            "a task was given as its name, such as 'send_email'."
+        )
+    return name
+
+
+@lru_cache(maxsize=4096)
+def _name_of_function(function: FunctionType) -> str:
+    return _name_of_callable(function)
+
+
+def _name_of_callable(task: Function) -> str:
+    if not callable(task):
+        raise UsageError(f"{task!r} is neither a function nor a name 'package.module:function'.")
+    module = getattr(task, "__module__", None) or "?"
+    qualname: str | None = getattr(task, "__qualname__", None)
+    if inspect.ismethod(task):  # also one that the class has inherited
+        owner = task.__self__ if inspect.isclass(task.__self__) else type(task.__self__)
+        module, qualname = owner.__module__, f"{owner.__qualname__}.{task.__name__}"
+    if qualname is None:
+        raise UsageError(
+            f"A {type(task).__name__} has no name by which a worker could find it; enqueue a "
+            "function of a module, and what it needs as arguments."
+        )
+    if module == "__main__":
+        raise UsageError(
+            f"{qualname} is defined in the program that is being run (__main__), where a worker "
+            f"cannot import it; {way_out(qualname)}."
+        )
+    if "<" in qualname:
+        raise UsageError(
+            f"{module}:{qualname} cannot be found by its name; define the function at the top "
+            "level of a module."
+        )
+    return f"{module}:{qualname}"
+
+
+def is_given(name: str) -> bool:
+    """Whether a name is one that a task can be given: a word, of letters, digits, `_` and `-`."""
+    return name.replace("-", "_").isidentifier()
+
+
+def same(one: Function, other: Function) -> bool:
+    """Whether two functions are one, loaded twice; a program is `__main__` to itself."""
+    (module, _, name), (other_module, _, other_name) = (
+        place(function).partition(":") for function in (one, other)
+    )
+    if name != other_name or module == other_module:
+        return name == other_name
+    return "__main__" in (module, other_module) and _file(one) == _file(other) is not None
+
+
+def _file(function: Function) -> str | None:
+    """Where it was read from, by whatever name; None of what was not written in Python."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return code and os.path.realpath(code.co_filename)
+
+
+def place(function: Function) -> str:
+    """Where a function stands, for an error to say."""
+    module = getattr(function, "__module__", None) or "?"
+    return f"{module}:{getattr(function, '__qualname__', type(function).__qualname__)}"
+
+
+def refuse_method(function: Function) -> None:
+    """Refuse what is decorated inside a class and wants an object, or the class, first.
+
+    Read as an attribute it would not be bound, and its first argument would be lost. Functions in a
+    class know nothing of it yet; but what their first parameter is called is agreed everywhere.
+
+    Raises:
+        UsageError: it does; the message says how methods are enqueued.
+    """
+    owner, dot, name = getattr(function, "__qualname__", "").rpartition(".")
+    if isinstance(function, classmethod):
+        first = "cls"
+    elif dot and inspect.isfunction(function):
+        first = next(iter(function.__code__.co_varnames[: function.__code__.co_argcount]), "")
+    else:
+        return
+    if first in ("self", "cls"):
+        holder = f"{owner}(...)" if first == "self" else owner
+        raise UsageError(
+            f"{owner}.{name} is a method, and a task has no {first!r}; leave it undecorated and "
+            f"enqueue it as queue.enqueue({holder}.{name}, ...), or decorate a function that takes "
+            "the object as an argument."
+        )
+
+
+def way_out(qualname: str) -> str:
+    """How a function of `__main__` can be enqueued after all."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is not None and not spec.name.endswith("__main__"):
+        return f"enqueue it by the name that workers import it by: {spec.name + ':' + qualname!r}"
+    return "move it to a module and import it from there"

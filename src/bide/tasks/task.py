@@ -1,0 +1,442 @@
+"""Tasks: functions by name, and which names a worker will run.
+
+A name is `module:qualname`, or one that a task was given, a word such as `send_email`. A worker
+runs a task only if the task was registered (a decorator ran in its process) or lives in a module
+that it was told to serve; a name that a payload brings is looked up among these, and is never
+imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from types import FunctionType, MethodType
+from typing import Any, Final, NamedTuple
+
+from bide.errors import TaskNotFound, UsageError
+from bide.model.constraints import write_terms
+from bide.model.dedup import check_folding
+from bide.model.durations import delay_to_us, to_us
+from bide.model.ids import LONGEST_TASK
+from bide.model.options import OnCrash, TaskOptions, check_durability, check_names
+from bide.model.payload.body import DEFAULT_TIMEOUT
+from bide.model.payload.signature import Signature
+from bide.model.retry import NO_RETRY, Retry, as_retry
+from bide.protocol.keys import check_priority
+from bide.tasks.registry import Named, is_given, place, same, task_name
+
+Function = Callable[..., Any]
+
+
+class Policy(NamedTuple):
+    """What a task's decorator says of how its jobs are run; a job's own options go first."""
+
+    timeout: float = DEFAULT_TIMEOUT
+    retry: Retry = NO_RETRY
+    has_retry: bool = False
+    keep: float | None = None
+    on_crash: OnCrash = "rerun"
+    on_success: Function | str | None = None
+    on_failure: Function | str | None = None
+
+
+def policy_of(options: TaskOptions) -> Policy:
+    """The part of a task's options that its worker needs.
+
+    Raises:
+        UsageError: an option cannot be meant.
+    """
+    timeout, retry, keep = (options.get(name) for name in ("timeout", "retry", "retention"))
+    on_crash = options.get("on_crash") or "rerun"
+    return Policy(
+        timeout=DEFAULT_TIMEOUT if timeout is None else check_timeout(timeout),
+        retry=as_retry(retry),  # type: ignore[arg-type]
+        has_retry=retry is not None,
+        keep=None if keep is None else to_us(keep, "retention") / 1e6,  # type: ignore[arg-type]
+        on_crash=check_on_crash(on_crash),
+        on_success=options.get("on_success"),
+        on_failure=options.get("on_failure"),
+    )
+
+
+def check_timeout(timeout: Any) -> float:
+    """A time-out in seconds.
+
+    Raises:
+        UsageError: it is not a duration of more than 0.
+    """
+    seconds = to_us(timeout, "timeout") / 1e6
+    if seconds <= 0:
+        raise UsageError("timeout must be more than 0.")
+    return seconds
+
+
+def check_on_crash(on_crash: Any) -> OnCrash:
+    """What happens to a job whose worker died.
+
+    Raises:
+        UsageError: it is neither `"rerun"` nor `"fail"`.
+    """
+    if on_crash not in ("rerun", "fail"):
+        raise UsageError(f"on_crash must be 'rerun' or 'fail', not {on_crash!r}.")
+    return on_crash  # type: ignore[no-any-return]
+
+
+_SHOWN: Final = 20
+"""Names that an error lists at most."""
+
+
+class Target(NamedTuple):
+    """What a task's name leads to in this process."""
+
+    function: Function
+    is_async: bool
+    signature: Signature
+    policy: Policy
+
+
+class _Registered(NamedTuple):
+    function: Function
+    options: TaskOptions
+
+
+_registered: dict[str, _Registered] = {}
+
+
+def with_owner(task: Function | str, args: Sequence[Any]) -> Sequence[Any]:
+    """The arguments of a call; those of a method of an instance begin with the instance."""
+    if isinstance(task, MethodType) and not inspect.isclass(task.__self__):
+        return (task.__self__, *args)
+    return args
+
+
+def register(
+    function: Function, options: TaskOptions | None = None, name: str | None = None
+) -> str:
+    """Let workers of this process run a function, by its own name or one that it is given.
+
+    Raises:
+        UsageError: no worker could find it by its name, another has the name that it is given, or
+            an option cannot be meant.
+    """
+    name = task_name(function) if name is None else _free_name(name, function)
+    if options:  # a mistake is to show where it was made
+        check_options(options)
+    _registered[name] = _Registered(function, options or {})
+    return name
+
+
+def registering_modules() -> set[str]:
+    """The modules of all functions that were registered in this process."""
+    return {known.function.__module__ for known in _registered.values()}
+
+
+def _free_name(name: str, function: Function) -> str:
+    """A name that is given to a function, if no other function has it."""
+    if not isinstance(name, str) or not is_given(name) or len(name) > LONGEST_TASK:
+        raise UsageError(
+            "name must be a word of letters, digits, '_' and '-', such as 'send_email', of "
+            f"{LONGEST_TASK} characters at most, not {name!r}."
+        )
+    if not callable(function):
+        raise UsageError(f"{function!r} is not a function, so it cannot be the task {name!r}.")
+    known = _registered.get(name)
+    if known is not None and not same(known.function, function):
+        raise UsageError(
+            f"{name!r} is the name of {place(known.function)} already; give {place(function)} "
+            "another."
+        )
+    return name
+
+
+def defaults_of(name: str) -> TaskOptions:
+    """What the task's decorator says, if this process has it."""
+    known = _registered.get(name)
+    return known.options if known else {}
+
+
+class Known(NamedTuple):
+    """What whoever enqueues a task has to know of it."""
+
+    name: str
+    signature: Signature | None
+    """What its function takes, if this process has it."""
+    defaults: TaskOptions
+    """What its decorator says, if this process has it."""
+    registered: _Registered | None
+    """What it was registered as when this was found out."""
+
+
+def known(task: Function | str) -> Known:
+    """What is known of a task; errors as of `task_name`.
+
+    It is kept of names, functions and tasks: other objects that can be called would be kept, too.
+    """
+    if type(task) not in (str, FunctionType) and not isinstance(task, Named):
+        return _found(task)
+    found = _kept(task)
+    if _registered.get(found.name) is not found.registered:
+        _kept.cache_clear()
+        found = _kept(task)
+    return found
+
+
+def _found(task: Function | str) -> Known:
+    name = task_name(task)
+    return Known(name, signature_of(task, name), defaults_of(name), _registered.get(name))
+
+
+_kept = lru_cache(maxsize=4096)(_found)
+
+
+def signature_of(task: Function | str, name: str) -> Signature | None:
+    """What the task's function takes, if this process has it."""
+    if isinstance(task, str):
+        known = _registered.get(name)
+        return _signature(known.function, None) if known else None
+    known = _registered.get(name)
+    owner = _owner(task)
+    function = known.function if known else getattr(task, "__func__", task) if owner else task
+    try:
+        return _signature(function, owner)
+    except TypeError:  # it cannot be hashed
+        return None
+
+
+def check_options(options: TaskOptions) -> None:
+    """Refuse options of a task that cannot be meant.
+
+    Raises:
+        UsageError: one of them; the message says which.
+    """
+    check_names(options, TaskOptions)
+    delay_to_us(options.get("delay") or 0)
+    group = options.get("group") or "any"  # that of each job, where the task says none
+    write_terms(options.get("expires"), group, options.get("group_concurrency"))
+    check_folding(options.get("unique"))
+    check_priority(options.get("priority"))
+    check_durability(options.get("durability"))
+    policy_of(options).retry.wire()
+    for callback in (options.get("on_success"), options.get("on_failure")):
+        if callback is not None:
+            task_name(callback)
+
+
+def import_task(name: str, modules: Iterable[str] = ()) -> Function:
+    """Import what a name leads to; for people who type names, never for names in payloads.
+
+    Args:
+        name: the task's.
+        modules: where to look for one that a task was given.
+
+    Raises:
+        TaskNotFound: the module cannot be imported, or has no such function.
+    """
+    module_name, colon, qualname = task_name(name).partition(":")
+    if not colon:
+        return _import_given(name, list(modules))
+    return _lookup(import_module(module_name), module_name, qualname).function
+
+
+def _import_given(name: str, modules: Sequence[str]) -> Function:
+    for module in modules:
+        for value in vars(import_module(module)).values():
+            if isinstance(value, Named) and value.name == name and callable(value):
+                return value
+    if name in _registered:
+        return _registered[name].function
+    raise TaskNotFound(
+        f"No task is named {name!r} in the modules of [tool.bide.worker] "
+        f"({', '.join(modules) or 'none'}); set modules there, or add --no-check."
+    )
+
+
+def import_module(name: str) -> Any:
+    """Import a module by name.
+
+    Raises:
+        TaskNotFound: it cannot be imported; the message says why.
+    """
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise TaskNotFound(
+            f"The module {name!r} cannot be imported ({reason}); start from the directory that "
+            "holds it, or install it."
+        ) from error
+
+
+class Served:
+    """The tasks that one worker runs."""
+
+    def __init__(self, modules: Iterable[str] = (), executor: str = "auto") -> None:
+        """Import the modules to serve.
+
+        Args:
+            modules: which.
+            executor: of the worker; `async` and `thread` run functions of one kind only.
+
+        Raises:
+            TaskNotFound: one cannot be imported.
+        """
+        self._executor = executor
+        self._modules: dict[str, Any] = {}
+        self._targets: dict[str, Target] = {}
+        for name in modules:
+            self.serve(name)
+
+    def serve(self, module: str) -> None:
+        """Import a module, and serve it too.
+
+        Raises:
+            TaskNotFound: it cannot be imported.
+        """
+        self._modules[module] = import_module(module)
+
+    def find(self, name: str) -> Target:
+        """What a name leads to.
+
+        Raises:
+            TaskNotFound: this worker does not serve it; the message says how to allow it.
+        """
+        target = self._targets.get(name)
+        if target is None:
+            found, options = self._find(name)
+            target = Target(
+                found.function,
+                is_async(found.function),
+                Signature.of(found.function, found.owner),
+                policy_of(options),
+            )
+            self._targets[name] = target
+        return target
+
+    def find_to_run(self, name: str) -> Target:
+        """What a job's name leads to.
+
+        Raises:
+            TaskNotFound: this worker does not serve it, or not functions of its kind.
+        """
+        target = self.find(name)
+        if self._executor == ("thread" if target.is_async else "async"):
+            kind = "coroutine" if target.is_async else "plain"
+            raise TaskNotFound(
+                f"{name} is a {kind} function, which executor={self._executor!r} does not run; "
+                "start a worker with executor='auto', which runs both kinds."
+            )
+        return target
+
+    def find_all(self) -> None:
+        """Look up what can be, for who will fork: no child need do it again."""
+        names = list(_registered)
+        for module_name, module in self._modules.items():
+            names += [
+                f"{module_name}:{name}"
+                for name, value in vars(module).items()
+                if inspect.isfunction(value) and value.__module__ == module_name
+            ]
+        for name in names:
+            with suppress(Exception):  # whoever calls that one is told
+                self.find(name).signature.compile()
+
+    def function(self, name: str) -> Function:
+        """The function that a name leads to, under the same rule."""
+        return self.find(name).function
+
+    def _find(self, name: str) -> tuple[_Found, TaskOptions]:
+        known = _registered.get(name)
+        if known is not None:
+            return _Found(known.function, None), known.options
+        if ":" not in name:
+            given = ", ".join(sorted(known for known in _registered if ":" not in known)[:_SHOWN])
+            raise TaskNotFound(
+                f"No task is named {name!r} here (there are: {given or 'none'}); give a function "
+                "that name with @queue.task(name=...), and start the worker with its module."
+            )
+        module_name, _, qualname = name.partition(":")
+        module = self._modules.get(module_name)
+        if module is None:
+            served = ", ".join(sorted(self._modules)) or "none"
+            raise TaskNotFound(
+                f"The task {name!r} is not served here (modules served: {served}); start the "
+                f"worker as `bide worker {module_name}`, or register the task in a module it "
+                "imports."
+            )
+        found = _lookup(module, module_name, qualname)
+        for code in _code_of(found.function):
+            if not self._serves(code.__module__):
+                raise TaskNotFound(
+                    f"The task {name!r} is inherited from the module {code.__module__!r}, which is "
+                    "not served here; start the worker with that module too, or write a function "
+                    "that calls it."
+                )
+        return found, {}
+
+    def _serves(self, module: str) -> bool:
+        """Whether code that a class has inherited from there may run."""
+        return module in self._modules
+
+
+def _code_of(function: Any) -> Iterator[Any]:
+    """The Python functions that a call begins with, where a class may have inherited them."""
+    if inspect.isclass(function):
+        yield from filter(inspect.isfunction, (function.__new__, function.__init__))
+    else:
+        code = getattr(function, "__func__", function)
+        if inspect.isfunction(code):
+            yield code
+
+
+class _Found(NamedTuple):
+    function: Function
+    owner: type | None
+    """The class of a method, whose first argument is an instance of it."""
+
+
+def _lookup(module: Any, module_name: str, qualname: str) -> _Found:
+    """Only what the module itself defines: `app.tasks:os.system` leads nowhere.
+
+    The way leads through classes of the module, and ends at a function of it or of such a class.
+    """
+    *path, last = qualname.split(".")
+    holder: Any = module
+    for part in path:
+        holder = None if part.startswith("_") else getattr(holder, part, None)
+        if not inspect.isclass(holder) or holder.__module__ != module_name:
+            break
+    else:
+        found: Any = None if last.startswith("_") else getattr(holder, last, None)
+        if inspect.isclass(holder):
+            static = inspect.getattr_static(holder, last, None)
+            if found is not None and isinstance(static, staticmethod | classmethod):
+                return _Found(found, None)
+            if found is not None and inspect.isfunction(static):
+                return _Found(static, holder)
+        elif callable(found) and getattr(found, "__module__", None) == module_name:
+            return _Found(found, None)
+    raise TaskNotFound(
+        f"The module {module_name!r} defines no public function {qualname!r}; check the "
+        "spelling, and that this worker runs the code that the producer has."
+    )
+
+
+@lru_cache(maxsize=4096)
+def _signature(function: Function, owner: type | None) -> Signature:
+    return Signature.of(function, owner)
+
+
+def _owner(task: Any) -> type | None:
+    """The class of the instance that a bound method belongs to."""
+    if isinstance(task, MethodType) and not inspect.isclass(task.__self__):
+        return type(task.__self__)
+    return None
+
+
+def is_async(function: Function) -> bool:
+    """Whether calling it makes a coroutine."""
+    call = getattr(function, "__call__", None)  # noqa: B004 - an instance may have an async one
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

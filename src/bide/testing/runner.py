@@ -1,0 +1,515 @@
+"""Where a test's jobs run: an event loop, a thread, and the resources that are open there.
+
+Without an event loop, plain functions run in the calling thread, so that what belongs to that
+thread (a database transaction, say) is theirs too, and coroutines in a loop that exists for them.
+Under an event loop, coroutines run in it, and plain functions in threads, as in a worker.
+
+Arguments are decoded and become what the annotations say, resources are handed in, middlewares and
+callbacks run, the result is encoded. Two things are not as in a worker: whatever module a task is
+in is served, and a plain function is not bounded by its time-out.
+
+It claims and settles as every worker does. Between two jobs it may move the clock on to the next
+due time, so that a chain of delayed jobs plays out in the order and at the times that it would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+import threading
+import time
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context, copy_context
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+from bide.client import aio, blocking, config
+from bide.errors import BideError, TaskNotFound, UsageError
+from bide.model.context import CurrentJob, enter
+from bide.model.job import Claimed
+from bide.model.retry import NO_RETRY
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import queues as queue_commands
+from bide.protocol.commands.jobs import Counts
+from bide.protocol.commands.schedules import read_schedules, refills
+from bide.protocol.commands.worker import Claim, Settle, leave
+from bide.protocol.keys import Keys, keys_of
+from bide.protocol.scripts import SHARED_CLOCK
+from bide.tasks.middleware import used
+from bide.tasks.resources import Resource
+from bide.tasks.task import Served, Target
+from bide.testing.job_seen import JobSeen, Store
+from bide.worker import failure_hooks
+from bide.worker.lifespan import Lifespan
+from bide.worker.queue_state import Station
+from bide.worker.relay import Postman
+from bide.worker.run import outcome
+from bide.worker.run.invoke import Call, Wait, from_thread, prepare, read
+from bide.worker.run.running_job import Ended, Run
+
+T = TypeVar("T")
+
+
+class Plain(NamedTuple):
+    """A step: call a plain function, which is told how to wait for coroutines."""
+
+    context: Context
+    function: Callable[[Wait], Any]
+
+
+class Awaited(NamedTuple):
+    """A step: await a coroutine."""
+
+    context: Context
+    coroutine: Coroutine[Any, Any, Any]
+
+
+Steps = Generator[Plain | Awaited, Any, T]
+"""Code that says what is to be run, and is sent what it returned."""
+
+Caught = tuple[Any, BaseException | None]
+"""What a job's own code returned, and what it raised instead."""
+
+
+def catch(function: Callable[..., Any], *args: Any) -> Caught:
+    """Call a job's own code; only what is meant for the test passes."""
+    try:
+        return function(*args), None
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return None, error
+
+
+async def catch_async(coroutine: Coroutine[Any, Any, Any]) -> Caught:
+    """Await a job's own code, in a task of its own; only what is meant for the test passes."""
+    task = asyncio.current_task()
+    try:
+        return await coroutine, None
+    except KeyboardInterrupt:
+        raise
+    except asyncio.CancelledError as error:
+        if task is not None and task.cancelling():
+            raise
+        return None, error
+    except BaseException as error:
+        return None, error
+
+
+class AsyncStage:
+    """The event loop that runs now."""
+
+    def __init__(self, opens_nothing: str = "") -> None:
+        """Set up.
+
+        Args:
+            opens_nothing: why resources cannot be opened here, if they cannot.
+        """
+        self.lifespan = Lifespan()
+        self._opens_nothing = opens_nothing
+        self._loop = asyncio.get_running_loop()
+        self._orders: asyncio.Queue[tuple[Coroutine[Any, Any, None], asyncio.Future[None]]] = (
+            asyncio.Queue()
+        )
+        self._keeper: asyncio.Task[None] | None = None
+
+    async def play(self, steps: Steps[T]) -> T:
+        """Run all steps; what they return. What a step raises ends the play."""
+        try:
+            step = next(steps)
+            while True:
+                step = steps.send(await self._take(step))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+    async def _take(self, step: Plain | Awaited) -> Any:
+        if isinstance(step, Awaited):
+            return await self._loop.create_task(step.coroutine, context=step.context)
+        wait = from_thread(self._loop)
+        function = step.function
+        return await self._loop.run_in_executor(None, lambda: step.context.run(function, wait))
+
+    async def open(self) -> None:
+        """Open all resources, as a worker does when it starts."""
+        await self._keep(self.lifespan.open())
+
+    async def open_for(self, injected: Iterable[Resource[Any]]) -> None:
+        """Open these resources and what they need.
+
+        Raises:
+            UsageError: none can be opened here.
+        """
+        if self._opens_nothing:
+            raise UsageError(self._opens_nothing)
+        await self._keep(self.lifespan.open_for(injected))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to close."""
+        return self._keeper is None
+
+    async def close(self) -> None:
+        """Close what is open."""
+        if self._keeper is not None:
+            await self._keep(self.lifespan.close())
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+            self._keeper = None
+
+    async def _keep(self, order: Coroutine[Any, Any, None]) -> None:
+        """Have one task open and close everything: a cancel scope must be left where entered."""
+        if self._keeper is None:
+            self._keeper = self._loop.create_task(self._obey())
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._orders.put_nowait((order, done))
+        await done
+
+    async def _obey(self) -> None:
+        while True:
+            order, done = await self._orders.get()
+            try:
+                await order
+            except asyncio.CancelledError:
+                done.cancel()
+                raise
+            except BaseException as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+
+class Stage:
+    """This thread, and an event loop for the coroutines that it waits for."""
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._inner: AsyncStage | None = None
+        self._lock = threading.RLock()
+
+    @property
+    def lifespan(self) -> Lifespan:
+        """The resources that are open here."""
+        return self._stage().lifespan
+
+    def play(self, steps: Steps[T]) -> T:
+        """Run all steps; what they return. Threads take their turns."""
+        with self._lock:
+            self._stage()
+            try:
+                step = next(steps)
+                while True:
+                    step = steps.send(self._take(step))
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+
+    def _take(self, step: Plain | Awaited) -> Any:
+        if isinstance(step, Awaited):
+            return self._runner.run(step.coroutine, context=step.context)
+        return step.context.run(step.function, self._wait)
+
+    def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return self._runner.run(coroutine, context=copy_context())
+
+    def open(self) -> None:
+        """Open all resources, as a worker does when it starts."""
+        self._runner.run(self._stage().open())
+
+    async def open_for(self, injected: Iterable[Resource[Any]]) -> None:
+        """Open these resources and what they need; a step of its own."""
+        await self._stage().open_for(injected)
+
+    def close(self) -> None:
+        """Close what is open, then the event loop."""
+        if self._inner is not None:
+            self._runner.run(self._inner.close())
+        self._runner.close()
+
+    def _stage(self) -> AsyncStage:
+        if self._inner is None:
+            self._inner = self._runner.run(_make())
+        return self._inner
+
+
+async def _make() -> AsyncStage:
+    return AsyncStage()
+
+
+def is_in_loop() -> bool:
+    """Whether an event loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def outside_of_loops(function: Callable[[], T]) -> T:
+    """Call a function that may run an event loop: in another thread, if one runs in this."""
+    if not is_in_loop():
+        return function()
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(copy_context().run, function).result()
+
+
+WORKER: Final = "bide-testing"
+"""The worker's name, as jobs see it."""
+
+
+class Everything(Served):
+    """Serves whatever module a task is in: which modules a worker serves is no matter of tests."""
+
+    def find(self, name: str) -> Target:
+        """What a name leads to; raises as `Served.find` does."""
+        try:
+            return super().find(name)
+        except TaskNotFound:
+            self.serve(name.partition(":")[0])
+            return super().find(name)
+
+    def _serves(self, module: str) -> bool:
+        """All code is that of the test."""
+        return True
+
+
+class Performed(NamedTuple):
+    """How a run ended."""
+
+    ended: Ended
+    error: BaseException | None
+
+
+def perform(
+    run: Run, served: Served, stage: Stage | AsyncStage, *, retries: bool = True
+) -> Steps[Performed]:
+    """Run a job.
+
+    Args:
+        run: the job.
+        served: the tasks.
+        stage: which will take the steps, and whose resources the job is given.
+        retries: whether the job's retry policy is applied; else any error is the last.
+    """
+    context = copy_context()
+    value: Any = None
+    error: BaseException | None = None
+    in_run = False
+    try:
+        target, body = context.run(read, run, served, allow_pickle=True)
+        if target.signature.injected:
+            yield Awaited(context, stage.open_for(target.signature.injected.values()))
+        call = context.run(prepare, body, target, stage.lifespan, used())
+    except BideError as refused:
+        context.run(enter, run.job or run.as_job())
+        error = refused
+        run.missing = False  # a test has all code there is: nobody is to be waited for
+    else:
+        assert run.job is not None
+        in_run = True
+        if target.is_async:
+            value, error = yield Awaited(context, catch_async(_in_time(run, call, run.job)))
+        else:
+            value, error = yield Plain(context, lambda wait: catch(call.run, run.job, wait))
+    if not retries:
+        run.policy = run.policy._replace(retry=NO_RETRY, has_retry=False)
+    if error is None:
+        judged = context.run(outcome.completed, run, value)
+    else:
+        judged = context.run(outcome.raised, run, error, served, in_run=in_run)
+    if failure_hooks.is_due(judged):
+        yield Plain(context, lambda wait: failure_hooks.call(run, judged, served, wait))
+    failed = judged.value if isinstance(judged.value, BaseException) else error
+    return Performed(judged.ended, error if judged.ended[0] == "complete" else failed)
+
+
+async def _in_time(run: Run, call: Call, job: CurrentJob) -> Any:
+    limit = asyncio.timeout(run.policy.timeout)
+    try:
+        async with limit:
+            return await call.run_async(job)
+    except BaseException:
+        run.timed_out = limit.expired()
+        raise
+
+
+_LEASE_US: Final = 3_600_000_000
+"""So long that a debugger may stop in a job."""
+
+
+class Work:
+    """What is left to do, job by job."""
+
+    def __init__(
+        self, client: blocking.Client, store: Store, prefix: str, until_us: int | None, limit: int
+    ) -> None:
+        """Set up.
+
+        Args:
+            client: of the bed's server.
+            store: has the clock.
+            prefix: of the queues to serve: all there are, also those that turn up later.
+            until_us: up to when the clock may be moved; None leaves it alone.
+            limit: how many runs at most.
+        """
+        self.seen: list[JobSeen] = []
+        """The runs that have ended."""
+        self._client = client
+        self._store = store
+        self._prefix = prefix
+        self._until_us = until_us
+        self._limit = limit
+        self._runs = 0
+        self._sent = 0.0
+        self._worker = f"{WORKER}.{secrets.token_hex(3)}"
+        self._stations: dict[str, Station] = {}
+
+    def next(self) -> Run | None:
+        """The next job, claimed; None when nothing is left to do.
+
+        Raises:
+            UsageError: there has been more to do than the limit allows.
+        """
+        while True:
+            run, next_us = self._claim_next()
+            if run is not None:
+                return run
+            now_us = self._store.now_us()
+            if self._until_us is None or not now_us < next_us <= self._until_us:
+                break
+            self._store.advance(int(next_us) - now_us)
+        if self._until_us is not None:
+            self._store.advance(max(0, self._until_us - self._store.now_us()))
+        return None
+
+    def look(self) -> None:
+        """Fire the schedules whose time has come, and cancel jobs that have expired; run nothing.
+
+        Any worker does this when it claims. It has to be asked for where none runs.
+        """
+        for due in self._queues():
+            if due.passes_us <= due.now_us:
+                self._claim(due.station, 0)
+
+    def settle(self, run: Run, performed: Performed) -> JobSeen | None:
+        """Tell the server how a run ended; the job afterwards, None if it is no more."""
+        station, claimed = run.station, run.claimed
+        outcome, when, data = performed.ended
+        # One after another: of calls that share a round trip, one whose script the server does not
+        # have yet runs last.
+        while notes := station.take_said():
+            self._client.run_many(notes)
+        self._client.run(station.settle([Settle(claimed.id, claimed.token, outcome, when, data)]))
+        (snapshot,) = self._client.run(job_commands.fetch(station.keys, [claimed.id]))
+        if snapshot is None:
+            return None
+        seen = JobSeen(station.seal, snapshot, performed.error)
+        self.seen.append(seen)
+        return seen
+
+    def leave(self) -> None:
+        """Have the server forget this worker."""
+        leaving = [leave(station.keys, self._worker) for station in self._stations.values()]
+        self._client.run_many(leaving)
+
+    def _claim_next(self) -> tuple[Run | None, float]:
+        """The next job, claimed; or None, and when there is something to do next.
+
+        A claim also does what is to be done beside running jobs. So where no queue has a job that
+        may run, all of them have been claimed from, until nothing is left for them to do.
+        """
+        while True:
+            next_us, again = math.inf, False
+            for due in sorted(self._queues(), key=lambda due: due.at_us):
+                claim, told = self._claim(due.station, 1)
+                again = again or told
+                for claimed in claim.jobs:
+                    return self._begun(due.station, claimed), next_us
+                # Where something is due that may not run yet, the claim knows when it may.
+                at_us = due.at_us if due.at_us > due.now_us else claim.deadline_us or math.inf
+                next_us = min(next_us, at_us)
+            if not again:
+                return None, next_us
+
+    def _begun(self, station: Station, claimed: Claimed) -> Run:
+        if self._runs == self._limit:
+            self._client.run(station.settle([Settle(claimed.id, claimed.token, "release")]))
+            raise UsageError(self._too_many())
+        self._runs += 1
+        return Run(station, claimed, self._sent, lambda: None)
+
+    def _claim(self, station: Station, count: int) -> tuple[Claim, bool]:
+        """Claim until there is a job, or nothing more; whether another queue was told something."""
+        delivered = False
+        while True:
+            self._sent = time.monotonic()
+            claim: Claim = self._client.run(station.claim(count, 0))
+            station.claimed(claim, self._sent)
+            again = claim.more
+            if claim.thin:
+                page = self._client.run(read_schedules(station.keys, claim.thin))
+                again = any(self._client.run_many(refills(station.keys, page))) or again
+            if claim.post and not delivered:
+                outside_of_loops(partial(self._deliver, station.keys))
+                delivered = again = True
+            if claim.jobs or not again:
+                return claim, delivered and not claim.post
+
+    def _deliver(self, keys: Keys) -> None:
+        """Tell other queues how jobs have ended that theirs depend on, as a worker does."""
+
+        async def deliver() -> None:
+            client = aio.Client(self._client.url, clock=SHARED_CLOCK)
+            try:
+                postman = Postman(client, lambda queues: None)
+                postman.deliver(keys)
+                await postman.close()
+            finally:
+                await client.close()
+
+        with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+            runner.run(deliver())
+
+    def _queues(self) -> list[_Due]:
+        """The queues that hold jobs, and when there is something to do in each."""
+        for name in self._client.run(queue_commands.queues(keys_of(None, self._prefix))):
+            if name not in self._stations:
+                keys = keys_of(name, self._prefix)
+                self._stations[name] = Station(keys, self._worker, _LEASE_US, config.signing_keys())
+        stations = list(self._stations.values())
+        all_counts = self._client.run_many([job_commands.counts(s.keys) for s in stations])
+        return [
+            self._due(station, counts)
+            for station, counts in zip(stations, all_counts, strict=True)
+            if not counts.is_data
+        ]
+
+    def _due(self, station: Station, counts: Counts) -> _Due:
+        fires_us = 0 if counts.paused else counts.next_fire_us
+        passes_us = _first(fires_us, self._store.expires_us(station.keys))
+        at_us = passes_us if counts.paused else _first(counts.next_due_us, passes_us)
+        return _Due(station, counts.now_us, at_us, passes_us)
+
+    def _too_many(self) -> str:
+        calls = list(dict.fromkeys(seen.call for seen in self.seen[-10:]))
+        return (
+            f"run() has run {self._limit:,} jobs, and another is due; does a task enqueue itself, "
+            f"or is retried without end? The last were {', '.join(calls[-3:])}. If so many are "
+            "right, give limit=."
+        )
+
+
+class _Due(NamedTuple):
+    """When there is something to do in a queue."""
+
+    station: Station
+    now_us: int
+    at_us: float
+    """When its next job is due, or the time passes that `passes_us` says; infinite for never."""
+    passes_us: float
+    """When its next schedule fires, or its next job may expire; infinite for never."""
+
+
+def _first(*times_us: float) -> float:
+    """The first of some times, of which 0 stands for never."""
+    return min((at_us for at_us in times_us if at_us), default=math.inf)

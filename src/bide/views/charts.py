@@ -1,0 +1,215 @@
+"""The heat map of lateness as a picture: time from left to right, lateness upward."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from bide.model.durations import describe
+
+SIDE: Final = 10
+ROW: Final = 26
+
+STYLES: Final = ("on", "on", "on", "soon", "soon", "late", "late", "late", "late")
+"""How each band of lateness is filled, the least late first."""
+
+
+class Cell(NamedTuple):
+    """Jobs that began in a stretch of time, and were as late as the others."""
+
+    x: int
+    y: int
+    style: str
+    strength: float
+    """From 0 to 1: how many there are, beside the most; by magnitudes, so that few can be seen."""
+    says: str
+
+
+class Heat(NamedTuple):
+    """Cells, and what stands beside and below them."""
+
+    width: int
+    height: int
+    cells: list[Cell]
+    rows: list[str]
+    """The names of the bands, from the top."""
+    ticks: list[str]
+    """Moments, evenly from the left."""
+
+
+def draw_heat(shown: dict[str, Any]) -> Heat | None:
+    """The picture of what `reads.punctuality` has read; None where nothing has begun."""
+    columns, bands = shown["columns"], shown["bands"]
+    most = max((n for column in columns for n in column["counts"]), default=0)
+    if not most:
+        return None
+    names = [f"below {describe(_near(band))}" if band else "more" for band in bands]
+    cells = [
+        Cell(
+            x * SIDE,
+            (len(bands) - 1 - row) * ROW,
+            STYLES[row],
+            round(0.25 + 0.75 * math.log1p(number) / math.log1p(most), 3),
+            f"{number:,} began {names[row] if bands[row] else 'later still'}",
+        )
+        for x, column in enumerate(columns)
+        for row, number in enumerate(column["counts"])
+        if number
+    ]
+    every = max(1, len(columns) // 6)
+    return Heat(
+        width=len(columns) * SIDE,
+        height=len(bands) * ROW,
+        cells=cells,
+        rows=names[::-1],
+        ticks=[column["at"] for column in columns[::every]][:6],
+    )
+
+
+def _near(seconds: float) -> float:
+    """1.024 s are called a second, 65.5 s a minute, and so on."""
+    if seconds < 1:
+        return round(seconds, 3)
+    to = 1 if seconds < 60 else 60 if seconds < 3600 else 600
+    return round(seconds / to) * to
+
+
+STEP: Final = 10
+HEIGHT: Final = 260
+_LEAST: Final = 3.0
+"""Height of the smallest bar: one job beside forty thousand can be seen."""
+
+COLOURS: Final = 8
+_MANY: Final = 10
+_HERD: Final = 5
+"""How many times higher than what is usual a bar must be to be cut."""
+TICKS: Final = 7
+
+
+class Part(NamedTuple):
+    """A piece of a bar."""
+
+    style: str
+    y: float
+    height: float
+
+
+class Bar(NamedTuple):
+    """What is due, or has ended, in a stretch."""
+
+    x: float
+    parts: list[Part]
+    from_us: int
+    to_us: int
+    due: int
+    says: str
+    is_cut: bool
+    """Whether it would be higher than the picture."""
+
+
+class Tick(NamedTuple):
+    """A moment under the picture."""
+
+    at: str
+    far: str
+
+
+class Picture(NamedTuple):
+    """Bars, the line of now, and the moments below."""
+
+    width: int
+    bars: list[Bar]
+    now_x: float
+    top: int
+    """How many jobs a bar of the whole height has."""
+    highest: int
+    """How many the fullest stretch has, whose bar may be cut."""
+    ticks: list[Tick]
+    colours: dict[str, str]
+    """By queue."""
+    step_us: int
+    from_us: int
+
+
+def draw(shown: dict[str, Any]) -> Picture | None:
+    """The picture of what `reads.timeline` has read; None where there is no queue yet."""
+    if shown["now"] is None:
+        return None
+    start, now, end = (datetime.fromisoformat(shown[name]) for name in ("from", "now", "to"))
+    step = shown["step"]
+    count = round((end - start).total_seconds() / step)
+    colours = {queue: f"c{i % COLOURS}" for i, queue in enumerate(shown["queues"])}
+    stacks = [
+        (_index(each["at"], start, step), *_stack(each, colours)) for each in shown["stretches"]
+    ]
+    sizes = sorted(sum(n for _, n in stack) for _, stack, _ in stacks)
+    top = top_of(sizes)
+    from_us, step_us = _us(start), round(step * 1e6)
+    bars = []
+    for index, stack, says in stacks:
+        parts: list[Part] = []
+        y = float(HEIGHT)
+        scale = (HEIGHT - 12) / max(top, sum(number for _, number in stack))
+        for style, number in stack:
+            height = max(_LEAST, number * scale)
+            y -= height
+            parts.append(Part(style, round(y, 2), round(height, 2)))
+        at_us = from_us + index * step_us
+        due = sum(
+            number
+            for style, number in stack
+            if style not in ("done", "bad") and "ghost" not in style
+        )
+        is_cut = sum(number for _, number in stack) > top
+        bars.append(Bar(index * STEP, parts, at_us, at_us + step_us, due, says, is_cut))
+    every = count // TICKS
+    return Picture(
+        width=count * STEP,
+        bars=bars,
+        now_x=round((now - start).total_seconds() / step * STEP, 1),
+        top=top,
+        highest=sizes[-1] if sizes else 0,
+        ticks=[_tick(start, k * every * step, (k - 1) * every * step) for k in range(TICKS)],
+        colours=colours,
+        step_us=step_us,
+        from_us=from_us,
+    )
+
+
+def top_of(sizes: list[int]) -> int:
+    """The height of the picture in jobs: a herd is cut, so that all else can be seen beside it."""
+    if not sizes:
+        return 0
+    usual = sizes[len(sizes) * 9 // 10 - 1] if len(sizes) >= _MANY else sizes[-1]
+    return sizes[-1] if sizes[-1] <= _HERD * usual else usual * 2
+
+
+def _stack(each: dict[str, Any], colours: dict[str, str]) -> tuple[list[tuple[str, int]], str]:
+    stack: list[tuple[str, int]] = []
+    lines = []
+    for kind, style, word in (("completed", "done", "completed"), ("failed", "bad", "failed")):
+        if number := sum(each[kind].values()):
+            stack.append((style, number))
+            lines.append(f"{number:,} {word}")
+    for queue, number in each["due"].items():
+        stack.append((colours[queue], number))
+        lines.append(f"{queue}: {number:,} due")
+    for queue, number in each["scheduled"].items():
+        stack.append((f"{colours[queue]} ghost", number))
+        lines.append(f"{queue}: {number:,} by schedules")
+    return stack, "; ".join(lines)
+
+
+def _index(at: str, start: datetime, step: float) -> int:
+    return round((datetime.fromisoformat(at) - start).total_seconds() / step)
+
+
+def _tick(start: datetime, seconds: float, away: float) -> Tick:
+    """`away` is from now, the second of them, to a whole step."""
+    far = f"{'+' if away > 0 else '-'}{describe(abs(away))}" if away else "now"
+    return Tick((start + timedelta(seconds=seconds)).isoformat(), far)
+
+
+def _us(at: datetime) -> int:
+    return round(at.timestamp() * 1e6)

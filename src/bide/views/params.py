@@ -1,0 +1,145 @@
+"""What was asked for: the parameters of an address or a form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Final, TypeVar
+from urllib.parse import parse_qsl, urlencode
+
+from bide.errors import UsageError
+from bide.model.durations import at_to_us
+from bide.model.job import LISTABLE, State
+
+T = TypeVar("T")
+
+LATEST_US: Final = 2**52
+_EARLIEST_US: Final = 10**14
+"""A smaller number is no moment that anyone means, but seconds or milliseconds."""
+
+
+class Asked(Mapping[str, str]):
+    """Parameters by name; of one that is repeated, the last. Ids may have odd bytes."""
+
+    def __init__(self, text: str | bytes) -> None:
+        """Read a query string, or the body of a form.
+
+        Raises:
+            UsageError: there are too many parameters.
+        """
+        if isinstance(text, bytes):
+            text = text.decode("utf-8", "surrogateescape")
+        try:
+            pairs = parse_qsl(
+                text, keep_blank_values=True, errors="surrogateescape", max_num_fields=2_000
+            )
+        except ValueError:
+            raise UsageError("Too many parameters; ask for less at once.") from None
+        self.pairs = pairs
+        self._values = dict(pairs)
+
+    def __getitem__(self, name: str) -> str:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def text(self, name: str) -> str:
+        """A parameter without the blanks around it; nothing where it was not given."""
+        return self._values.get(name, "").strip()
+
+    def every(self, name: str) -> list[str]:
+        """All values of a parameter that may be repeated, without empty ones."""
+        return [value for key, value in self.pairs if key == name and value]
+
+    def number(self, name: str, otherwise: int, most: int) -> int:
+        """A whole number from 0 to `most`.
+
+        Raises:
+            UsageError: it is none.
+        """
+        text = self.text(name)
+        if not text:
+            return otherwise
+        if not (text.isascii() and text.isdecimal()) or len(text) > 16 or int(text) > most:
+            raise UsageError(f"{name}={text[:40]!r} is no whole number from 0 to {most}.")
+        return int(text)
+
+    def choice(self, name: str, among: Mapping[str, T], otherwise: str) -> tuple[str, T]:
+        """What a parameter names, and its name.
+
+        Raises:
+            UsageError: it names nothing.
+        """
+        word = self.text(name) or otherwise
+        if word not in among:
+            raise UsageError(f"There is no {name} {word[:40]!r}; give one of {', '.join(among)}.")
+        return word, among[word]
+
+    def moment_us(self, name: str) -> int | None:
+        """A moment: microseconds since 1970, or ISO 8601 with a time zone; None for none.
+
+        Raises:
+            UsageError: it is neither.
+        """
+        text = self.text(name)
+        if not text:
+            return None
+        if text.isascii() and text.isdecimal():
+            at_us = self.number(name, 0, LATEST_US)
+            if 0 < at_us < _EARLIEST_US:
+                raise UsageError(
+                    f"{name}={text} is no moment; give microseconds since 1970, or a time such as "
+                    "2030-01-31T09:00:00+01:00."
+                )
+            return at_us
+        return at_to_us(read_moment(text, name), name)
+
+    def states(self) -> tuple[State, ...]:
+        """The states that `state` names; all for none.
+
+        Raises:
+            UsageError: there is no such state.
+        """
+        named = self.every("state")
+        for name in named:
+            if name not in LISTABLE:
+                raise UsageError(
+                    f"There is no state {name[:40]!r}; give one of {', '.join(LISTABLE)}."
+                )
+        return tuple(state for state in ORDER if not named or state in named)
+
+    def address(self, path: str, **changed: str | int | None) -> str:
+        """An address with the same parameters but for those that are changed; None leaves out."""
+        kept = [(name, value) for name, value in self.pairs if name not in changed and value]
+        kept += [(name, str(value)) for name, value in changed.items() if value is not None]
+        return path + (f"?{urlencode(kept, errors='surrogateescape')}" if kept else "")
+
+
+def read_moment(text: str, name: str) -> datetime:
+    """A moment: ISO 8601 with a time zone.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or at.utcoffset() is None:
+        raise UsageError(
+            f"{name}={text[:40]!r} is no moment; write it as 2030-01-31T09:00:00+01:00."
+        )
+    return at
+
+
+ORDER: Final = (
+    State.ACTIVE,
+    State.WAITING,
+    State.DELAYED,
+    *(state for state in State if state not in (State.ACTIVE, State.WAITING, State.DELAYED)),
+)
+"""States as pages show them: what may need a look comes first."""

@@ -1,0 +1,233 @@
+"""Schedules: when each fires next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from functools import lru_cache
+from heapq import merge
+from typing import Any, Final, NamedTuple
+
+from bide.errors import UsageError
+from bide.model.durations import from_us
+from bide.model.schedule import Schedule, Timing, check_schedule_name
+from bide.protocol.commands.schedules import read_page, read_schedules
+from bide.queue.schedules import found
+from bide.views.params import Asked
+from bide.views.site import AsyncSite
+from bide.views.times import moment_json
+
+
+class Seen(NamedTuple):
+    """A schedule, and where it was found."""
+
+    queue: str
+    schedule: Schedule
+    now: datetime
+
+    @property
+    def next_in(self) -> float | None:
+        """Seconds until it fires next, by the server's clock; None where it does not."""
+        at = _next_of(self.schedule)
+        return (at - self.now).total_seconds() if at else None
+
+
+def _next_of(schedule: Schedule) -> datetime | None:
+    """When it fires next; None also where this machine cannot tell."""
+    try:
+        return schedule.next
+    except UsageError:
+        return None
+
+
+def schedule_report(seen: Seen) -> dict[str, Any]:
+    """A schedule as JSON has it."""
+    schedule = seen.schedule
+    return {
+        "name": schedule.name,
+        "queue": seen.queue,
+        "task": schedule.task,
+        "cron": schedule.cron,
+        "tz": schedule.tz,
+        "every": schedule.every,
+        "at": [moment_json(at) for at in schedule.at],
+        "start": moment_json(schedule.start),
+        "end": moment_json(schedule.end),
+        "limit": schedule.limit,
+        "missed": schedule.missed,
+        "jitter": schedule.jitter,
+        "priority": schedule.priority,
+        "paused": schedule.paused,
+        "over": schedule.over,
+        "fired": schedule.fired,
+        "last": moment_json(schedule.last),
+        "next": moment_json(_next_of(schedule)),
+    }
+
+
+NEXT: Final = 10
+"""Times of each schedule that are told."""
+
+MOST: Final = 500
+"""Schedules that are read at most."""
+
+
+async def schedules(site: AsyncSite, asked: Asked) -> dict[str, Any]:
+    """The schedules of `q`, or of all queues, with the next times of each.
+
+    Raises:
+        NotFound: there is no queue `q`.
+    """
+    listed: list[dict[str, Any]] = []
+    now_us = 0
+    for queue in await site.known(asked.text("q")):
+        for now_us, one in await read_some(site, queue, MOST - len(listed)):
+            listed.append(_report(queue, one, now_us))
+    listed.sort(key=lambda each: (each["next"] is None, each["next"] or "", each["name"]))
+    return {
+        "now": moment_json(from_us(now_us)) if now_us else None,
+        "schedules": listed,
+        "all": len(listed) < MOST,
+    }
+
+
+async def schedule(site: AsyncSite, asked: Asked) -> dict[str, Any]:
+    """The schedule `name` of the queue `q`, with its next times.
+
+    Raises:
+        UsageError: `q` is not given, or no schedule can have that name.
+        NotFound: there is no queue `q`.
+        ScheduleNotFound: it has no such schedule.
+    """
+    queue, now_us, one = await named(site, asked)
+    return describe_schedule(queue, one, now_us)
+
+
+def describe_schedule(queue: str, one: Schedule, now_us: int) -> dict[str, Any]:
+    """A schedule as the page and the API have it."""
+    now = moment_json(from_us(now_us))
+    return {"now": now, **_report(queue, one, now_us), "stand": one.stand}
+
+
+async def named(site: AsyncSite, asked: Asked) -> tuple[str, int, Schedule]:
+    """Queue, the server's time, and the schedule that is named; raises as `schedule` does."""
+    queue = await site.one(asked.text("q"))
+    name = check_schedule_name(asked.text("name"))
+    page = await site.client.run(read_schedules(site.keys(queue), [name]))
+    return queue, page.now_us, found(next(iter(page.schedules), None), name, queue)
+
+
+def foreseen(one: Schedule, timing: Timing, now_us: int) -> list[str | None]:
+    """The next times of a schedule if it were set to these."""
+    return _next(one.foreseen(timing, now_us))
+
+
+def _report(queue: str, one: Schedule, now_us: int) -> dict[str, Any]:
+    shown = schedule_report(Seen(queue, one, from_us(now_us)))
+    return shown | {"when": one.when, "upcoming": _next(one)}
+
+
+async def read_some(site: AsyncSite, queue: str, most: int) -> list[tuple[int, Schedule]]:
+    """The schedules of a queue, `most` at most, each with the server's time."""
+    found: list[tuple[int, Schedule]] = []
+    cursor = "0"
+    while len(found) < most:
+        page = await site.client.run(read_page(site.keys(queue), cursor))
+        found += [(page.now_us, schedule) for schedule in page.schedules]
+        cursor = page.cursor
+        if cursor == "0":
+            break
+    return found[:most]
+
+
+def _next(schedule: Schedule) -> list[str | None]:
+    try:
+        return [moment_json(at) for at in schedule.upcoming(NEXT)]
+    except UsageError:  # its time zone is not known here
+        return []
+
+
+TIMES: Final = 50_000
+"""Times of cron expressions and lists that are counted at most, of all schedules together: the
+minutes of a month, and some. Those of intervals are not counted one by one."""
+
+
+class Firings(NamedTuple):
+    """What schedules will fire."""
+
+    counts: Mapping[str, Counter[int]]
+    """By queue: the moment at which a stretch begins -> how many times are in it."""
+    until_us: int | None
+    """From when on only intervals are counted, for there are too many times; None where all are."""
+    left_out: int
+    """Schedules that are not counted, for there are too many."""
+
+
+async def firings(
+    site: AsyncSite, queues: Mapping[str, int], from_us: int, to_us: int, step_us: int
+) -> Firings:
+    """How many times of schedules fall into each stretch of a span.
+
+    Args:
+        site: where they are.
+        queues: queue -> how many schedules it has.
+        from_us: where the first stretch begins, at a whole multiple of `step_us`.
+        to_us: where the last one ends.
+        step_us: how long each is.
+    """
+    owned: list[tuple[str, Schedule]] = []
+    for queue, number in queues.items():
+        if number:
+            found = await read_some(site, queue, MOST - len(owned))
+            owned += [(queue, schedule) for _, schedule in found]
+    # In a thread: to reckon so many times takes longer than others who are served can wait.
+    counts, until_us = await asyncio.to_thread(_count, tuple(owned), from_us, to_us, step_us)
+    return Firings(counts, until_us, max(0, sum(queues.values()) - len(owned)))
+
+
+@lru_cache(maxsize=16)  # a page that is live asks again and again
+def _count(
+    owned: tuple[tuple[str, Schedule], ...], from_us: int, to_us: int, step_us: int
+) -> tuple[Mapping[str, Counter[int]], int | None]:
+    counts: dict[str, Counter[int]] = {queue: Counter() for queue, _ in owned}
+    for queue, schedule in owned:
+        if schedule.timing.every_us:
+            counts[queue].update(_of_interval(schedule, from_us, to_us, step_us))
+    left = TIMES
+    for at_us, queue in merge(*(_one_by_one(queue, one, from_us) for queue, one in owned)):
+        if at_us >= to_us:
+            break
+        if not left:
+            return counts, at_us
+        if at_us >= from_us:
+            counts[queue][at_us - at_us % step_us] += 1
+            left -= 1
+    return counts, None
+
+
+def _one_by_one(queue: str, schedule: Schedule, from_us: int) -> Iterator[tuple[int, str]]:
+    if schedule.timing.every_us:
+        return
+    try:
+        for at_us in schedule.firing(from_us):
+            yield at_us, queue
+    except UsageError:  # its time zone is not known here
+        return
+
+
+def _of_interval(schedule: Schedule, from_us: int, to_us: int, step_us: int) -> dict[int, int]:
+    """By stretch, without a look at each time."""
+    timing = schedule.timing
+    first_us = next(schedule.firing(), to_us)
+    end_us = min(to_us, timing.end_us + 1) if timing.end_us else to_us
+    if timing.limit:
+        end_us = min(end_us, first_us + timing.every_us * (timing.limit - schedule.fired))
+
+    def passed(until_us: int) -> int:
+        """How many of its times lie before a moment."""
+        return max(0, -(-(min(until_us, end_us) - first_us) // timing.every_us))
+
+    starts = range(max(from_us, first_us - first_us % step_us), end_us, step_us)
+    return {at: number for at in starts if (number := passed(at + step_us) - passed(at))}

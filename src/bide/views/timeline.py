@@ -1,0 +1,224 @@
+"""What is due in the time to come, by queue; and what has ended lately."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import add
+from typing import Any, Final, NamedTuple
+
+from bide.model.durations import from_us, to_us
+from bide.model.latency import FINEST, LAST, LONGEST, Histogram, Minute
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands.jobs import Counts, Timeline
+from bide.views.bursts import LEAST, herds
+from bide.views.params import Asked
+from bide.views.schedules import firings
+from bide.views.site import AsyncSite, largest
+from bide.views.times import moment_json
+
+
+class TimelineSpan(NamedTuple):
+    """How far a timeline looks."""
+
+    step_us: int
+    back: int = 20
+    """Stretches before now."""
+    steps: int = 140
+    """Stretches in all."""
+
+
+TIMELINE_SPANS: Final = {
+    "minute": TimelineSpan(500_000),
+    "hour": TimelineSpan(30_000_000),
+    "day": TimelineSpan(720_000_000),
+    "month": TimelineSpan(21_600_000_000),
+}
+
+MOST_QUEUES: Final = 30
+"""Queues that are counted stretch by stretch: those with most jobs to come. Bounds what one look
+costs the server."""
+
+_ENDED: Final = ("completed", "failed")
+
+
+async def timeline(site: AsyncSite, asked: Asked) -> dict[str, Any]:
+    """How many jobs are due when, over the `span` minute, hour, day or month; of `q`, or of all.
+
+    Raises:
+        UsageError: there is no such span.
+        NotFound: there is no queue `q`.
+    """
+    name, span = asked.choice("span", TIMELINE_SPANS, "hour")
+    there = await site.known(asked.text("q"))
+    counts = await site.counts(there)
+    shown = largest(there, MOST_QUEUES, lambda queue: counts[queue].delayed + counts[queue].waiting)
+    offset = -span.back * span.step_us
+    lines: dict[str, Timeline] = dict(
+        zip(
+            shown,
+            await site.client.run_many(
+                [
+                    job_commands.timeline(
+                        site.keys(queue), span.step_us, span.steps, offset_us=offset
+                    )
+                    for queue in shown
+                ]
+            ),
+            strict=True,
+        )
+    )
+    first = next(iter(lines.values()), None)
+    from_to = (first.from_us, first.to_us) if first else (0, 0)
+    fired = await firings(
+        site, {queue: counts[queue].schedules for queue in shown}, *from_to, span.step_us
+    )
+    found = await herds(site, lines, counts)
+    return {
+        "span": name,
+        "now": first and moment_json(from_us(first.now_us)),
+        "from": first and moment_json(from_us(first.from_us)),
+        "to": first and moment_json(from_us(first.to_us)),
+        "step": span.step_us / 1e6,
+        "queues": shown,
+        "left_out": [queue for queue in there if queue not in shown],
+        "ahead": _ahead(counts, lines),
+        "overdue": {queue: line.overdue for queue, line in lines.items() if line.overdue},
+        "later": {queue: line.later for queue, line in lines.items() if line.later},
+        "active": sum(each.active for each in counts.values()),
+        "stretches": _stretches(lines, fired.counts),
+        "scheduled_until": moment_json(None if fired.until_us is None else from_us(fired.until_us)),
+        "schedules_left_out": fired.left_out,
+        "kept_for": _kept_for({queue: counts[queue] for queue in shown}, span.back * span.step_us),
+        "herds": found.listed,
+        "herd": LEAST,
+        "unlisted": found.unlisted,
+    }
+
+
+def _ahead(counts: Mapping[str, Counts], lines: Mapping[str, Timeline]) -> dict[str, int]:
+    """How many jobs are still to come due in the span: not those that wait, however lately due."""
+    left = {queue: counts[queue].delayed - line.later for queue, line in lines.items()}
+    return {queue: number for queue, number in left.items() if number > 0}
+
+
+def _kept_for(counts: Mapping[str, Counts], past_us: int) -> dict[str, dict[str, float]]:
+    """Seconds, of the queues that may have forgotten jobs that ended in the past that is drawn."""
+    found = {}
+    for queue, each in counts.items():
+        ages = {state: to_us(getattr(each.retention, state), state) for state in _ENDED}
+        full = any(getattr(each, state) >= each.retention.count for state in _ENDED)
+        if full or min(ages.values()) < past_us:
+            found[queue] = {
+                **{state: age_us / 1e6 for state, age_us in ages.items()},
+                "count": each.retention.count,
+            }
+    return found
+
+
+def _stretches(
+    lines: Mapping[str, Timeline], scheduled: Mapping[str, Counter[int]]
+) -> list[dict[str, Any]]:
+    """Those in which anything is; each queue has a clock reading of its own, and may be one off."""
+    starts: dict[int, dict[str, dict[str, int]]] = {}
+    for queue, line in lines.items():
+        for kind in ("due", *_ENDED):
+            for i, number in enumerate(getattr(line, kind)):
+                if number:
+                    at = starts.setdefault(line.from_us + i * line.step_us, {})
+                    at.setdefault(kind, {})[queue] = number
+    for queue, firing in scheduled.items():
+        for at_us, number in firing.items():
+            starts.setdefault(at_us, {}).setdefault("scheduled", {})[queue] = number
+    return [
+        {
+            "at": moment_json(from_us(at)),
+            **{kind: found.get(kind, {}) for kind in ("due", "scheduled", "completed", "failed")},
+        }
+        for at, found in sorted(starts.items())
+    ]
+
+
+class Span(NamedTuple):
+    """How far back is looked."""
+
+    minutes: int
+    per_column: int
+    queues: int
+    """Queues that are read at most: those with most jobs. Bounds what one look costs."""
+
+
+SPANS: Final = {"hour": Span(60, 1, 20), "day": Span(1440, 15, 10), "week": Span(10_080, 120, 2)}
+
+BANDS: Final = (2, 6, 9, 12, 15, 18, 22, 26, LAST)
+"""The last bucket of each band of lateness: below 1 ms, 16 ms, 128 ms, 1 s, 8 s, 65 s, 17 min,
+4.7 h; all that is later."""
+
+_CALL: Final = 480
+"""Minutes read per call: some milliseconds of the server's."""
+
+_NONE: Final = Histogram({})
+
+
+async def punctuality(site: AsyncSite, asked: Asked) -> dict[str, Any]:
+    """How late jobs began over the last `span` hour, day or week; of `q`, or of all queues.
+
+    Raises:
+        UsageError: there is no such span.
+        NotFound: there is no queue `q`.
+    """
+    name, span = asked.choice("span", SPANS, "hour")
+    there = await site.known(asked.text("q"))
+    counts = await site.counts(there)
+    shown = largest(there, span.queues, lambda queue: sum(counts[queue].totals.values()))
+    minutes = {queue: await last_minutes(site, queue, span.minutes) for queue in shown}
+    columns = [
+        _column([m for each in minutes.values() for m in each[i : i + span.per_column]])
+        for i in range(0, span.minutes, span.per_column)
+    ]
+    bounds = [FINEST * float(2**band) for band in BANDS[:-1]]
+    return {
+        "span": name,
+        "now": moment_json(max((each.now for each in counts.values()), default=None)),
+        "step": span.per_column * 60,
+        "bands": [*bounds, None],
+        "columns": columns if shown else [],
+        "queues": {queue: lateness(minutes[queue]) | _waiting(counts[queue]) for queue in shown},
+        "longest": LONGEST,
+        "left_out": [queue for queue in there if queue not in shown],
+    }
+
+
+async def last_minutes(site: AsyncSite, queue: str, count: int) -> list[Minute]:
+    """The last minutes of a queue, oldest first."""
+    keys = site.keys(queue)
+    commands = [
+        job_commands.minutes(keys, first - 1, min(_CALL, first))
+        for first in range(count, 0, -_CALL)
+    ]
+    return [minute for some in await site.client.run_many(commands) for minute in some]
+
+
+def lateness(minutes: Sequence[Minute]) -> dict[str, Any]:
+    """How many jobs began, and within how many seconds after they were due."""
+    late = reduce(add, (minute.late for minute in minutes), _NONE)
+    return {"began": late.total, **{f"p{p}": late.percentile(p / 100) for p in (50, 95, 99)}}
+
+
+def _column(minutes: Sequence[Minute]) -> dict[str, Any]:
+    late = reduce(add, (minute.late for minute in minutes), _NONE)
+    counts = [0] * len(BANDS)
+    for bucket, count in late.counts.items():
+        counts[next(i for i, last in enumerate(BANDS) if bucket <= last)] += count
+    at = min((minute.at for minute in minutes), default=None)
+    return {"at": moment_json(at), "counts": counts}
+
+
+def _waiting(counts: Counts) -> dict[str, Any]:
+    overdue_us = counts.now_us - counts.next_due_us if counts.next_due_us else 0
+    return {
+        "waiting": counts.waiting,
+        "overdue": overdue_us / 1e6 if overdue_us > 0 else None,
+        "oldest_due": moment_json(from_us(counts.next_due_us)) if overdue_us > 0 else None,
+    }

@@ -1,0 +1,208 @@
+"""Which jobs a form means: one by its id, those due in a range, or those that fit a filter."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, NamedTuple, cast
+
+from bide.errors import UsageError
+from bide.model.durations import SECOND_US, to_us
+from bide.model.job import FINISHED, State
+from bide.model.schedule import Missed, Timing, check_missed, timing_of
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands.jobs import MAX_PAGE
+from bide.views.find import OVERLAP, Place, Scan, Walk, Wanted
+from bide.views.jobs import read_range
+from bide.views.params import LATEST_US, Asked, read_moment
+from bide.views.site import AsyncSite
+
+MOST: Final = 100_000
+"""Jobs of a range that one form changes; what is left is for the next."""
+
+LOOK: Final = 20_000
+"""Jobs that are looked at for those that fit a filter; the next part goes on from there."""
+
+_PAGE: Final = MAX_PAGE - OVERLAP
+"""Jobs read per round trip."""
+
+_DATED: Final = (State.ACTIVE, *FINISHED)
+"""States of which a job has the moment at which it came there."""
+
+
+@dataclass
+class Chosen:
+    """The jobs that a form means."""
+
+    ids: dict[str, list[str]] = field(default_factory=dict)
+    """By queue."""
+    named: bool = False
+    """Whether it is one job, by its id."""
+    states: tuple[State, ...] = (State.WAITING, State.DELAYED)
+    """In which they are meant: what has come to another meanwhile is not."""
+    total: int = 0
+    """How many there are to mean, where that is known without looking at each; else how many
+    there are to look at."""
+    as_of_us: int = 0
+    """When they were chosen: what has begun or ended since is not meant."""
+    tasks: Counter[str] = field(default_factory=Counter)
+    """How many are of which task, where they were looked at."""
+    looked: int | None = None
+    """How many were looked at, in earlier parts too; None where that was not needed."""
+    next: Place | None = None
+    """Where to look on."""
+
+    @property
+    def count(self) -> int:
+        """How many jobs this is."""
+        return sum(map(len, self.ids.values()))
+
+    def rest(self, moved: Counter[str]) -> str | None:
+        """Where those that are left begin, once so many jobs of each queue have left their list.
+
+        None where nothing is left; empty where those that are left are what the same form means.
+        """
+        if self.next is not None:
+            return str(self.next.up(moved[self.next.queue]))
+        return "" if self.looked is None and self.count < self.total else None
+
+
+async def choose(site: AsyncSite, asked: Asked, states: Sequence[State]) -> Chosen:
+    """The jobs that a form means, if they may be in these states.
+
+    Raises:
+        UsageError: it does not say which, or cannot be meant.
+        NotFound: there is no queue `q`.
+    """
+    if id := asked.text("id"):
+        queue = await site.one(asked.text("q"))
+        return Chosen({queue: [id]}, named=True, states=tuple(State), total=1)
+    if asked.text("from"):
+        return await _in_range(site, asked)
+    if not asked.text("state"):
+        raise UsageError("Which jobs? Give an id, a range, or a state.")
+    return await _that_fit(site, asked, states)
+
+
+async def _in_range(site: AsyncSite, asked: Asked) -> Chosen:
+    from_us, to_us = read_range(asked)
+    chosen = Chosen()
+    for queue in await site.known(asked.text("q")):
+        ids: list[str] = []
+        walk, room = Walk(), MOST - chosen.count
+        while True:
+            start, size = walk.page(min(_PAGE, room - len(ids)))
+            page = await site.client.run(
+                job_commands.between(site.keys(queue), from_us, to_us, start, size)
+            )
+            ids += walk.read([id for id, _ in page.jobs])
+            if walk.is_over or len(ids) >= room:
+                break
+        chosen.total += max(page.total, len(ids))
+        chosen.as_of_us = page.now_us
+        if ids:
+            chosen.ids[queue] = ids
+    return chosen
+
+
+async def _that_fit(site: AsyncSite, asked: Asked, states: Sequence[State]) -> Chosen:
+    wanted = await Wanted.read(site, asked)
+    odd = [state for state in wanted.states if state not in states]
+    if odd:
+        raise UsageError(f"That cannot be done to jobs that are {', '.join(odd)}.")
+    scan = Scan(site, wanted, look=LOOK, after=asked.text("after"))
+    chosen = Chosen(states=wanted.states, as_of_us=asked.number("as_of", 0, LATEST_US))
+    async for seen in scan.each():
+        if not chosen.as_of_us:
+            chosen.as_of_us = seen.snapshot.now_us
+        if seen.state in _DATED and seen.moment_us > chosen.as_of_us:
+            continue
+        chosen.ids.setdefault(seen.queue, []).append(seen.id)
+        chosen.tasks[seen.snapshot.task] += 1
+    chosen.looked, chosen.total, chosen.next = scan.looked, scan.total, scan.next
+    return chosen
+
+
+FIELDS: Final = ("kind", "cron", "tz", "every", "at", "start", "end", "limit", "missed", "jitter")
+
+_KINDS: Final = ("cron", "every", "at")
+_LARGEST_LIMIT: Final = 10**15
+_UNITS: Final = (
+    *(("d", 86_400 * SECOND_US), ("h", 3_600 * SECOND_US), ("m", 60 * SECOND_US)),
+    *(("s", SECOND_US), ("ms", 1_000), ("us", 1)),
+)
+
+
+class Wish(NamedTuple):
+    """What a form asks for."""
+
+    timing: Timing
+    missed: Missed
+    jitter_us: int
+
+
+def filled(shown: Mapping[str, Any]) -> dict[str, str]:
+    """The form's fields, from a schedule as `reads.schedules` has it."""
+    kind = next((kind for kind in _KINDS if shown[kind]), "at")
+    return {
+        "kind": kind,
+        "cron": shown["cron"] or "",
+        "tz": shown["tz"] or "",
+        "every": exact(round((shown["every"] or 0) * SECOND_US)),
+        "at": " ".join(shown["at"]),
+        "start": shown["start"] or "",
+        "end": shown["end"] or "",
+        "limit": str(shown["limit"] or ""),
+        "missed": shown["missed"],
+        "jitter": exact(round(shown["jitter"] * SECOND_US)),
+    }
+
+
+def given(asked: Asked) -> dict[str, str]:
+    """The form's fields, as they were sent."""
+    return {name: " ".join(asked.text(name).split()) for name in FIELDS}
+
+
+def read_wish(asked: Asked) -> Wish:
+    """What a form asks for.
+
+    Raises:
+        UsageError: it cannot be meant.
+    """
+    kind = asked.text("kind")
+    if kind not in _KINDS:
+        raise UsageError("Say by what it fires: a cron expression, an interval, or moments.")
+    if kind != "at" and not asked.text(kind):
+        raise UsageError(
+            "Write a cron expression, such as '0 9 * * 1-5'."
+            if kind == "cron"
+            else "Write an interval, such as 90s or 1h30m."
+        )
+    timing = timing_of(
+        cron=asked.text("cron") if kind == "cron" else None,
+        every=asked.text("every") if kind == "every" else None,
+        at=[read_moment(word, "at") for word in asked.text("at").split()] if kind == "at" else None,
+        tz=(asked.text("tz") or None) if kind == "cron" else None,
+        start=_moment(asked, "start"),
+        end=_moment(asked, "end"),
+        limit=asked.number("limit", 0, _LARGEST_LIMIT) if asked.text("limit") else None,
+    )
+    missed = check_missed(cast("Missed", asked.text("missed")))
+    return Wish(timing, missed, to_us(asked.text("jitter") or 0, "jitter"))
+
+
+def exact(us: int) -> str:
+    """A duration as a form has it: read again, it is the same to the microsecond."""
+    parts = []
+    for unit, size in _UNITS:
+        count, us = divmod(us, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts)
+
+
+def _moment(asked: Asked, name: str) -> datetime | None:
+    text = asked.text(name)
+    return read_moment(text, name) if text else None

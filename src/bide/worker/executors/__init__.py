@@ -1,0 +1,114 @@
+"""Where a worker's jobs run, and how many: what of it can be meant."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, NamedTuple, get_args
+
+from bide import logs
+from bide.client import config
+from bide.errors import UsageError
+from bide.model.payload.signing import Keyring
+from bide.tasks.task import Served, registering_modules
+from bide.worker.executors.local import Running
+from bide.worker.executors.processes import Crew
+from bide.worker.processes.ipc import Setting
+from bide.worker.processes.pool import House
+
+Executor = Literal["auto", "async", "thread", "process", "fork"]
+EXECUTORS: Final[tuple[str, ...]] = get_args(Executor)
+
+CONCURRENCY: Final = 100
+"""Jobs at once where nobody says otherwise, and they do not run in processes."""
+
+
+class Limits(NamedTuple):
+    """Where jobs run, how many at once, and what a process has had enough of."""
+
+    executor: Executor
+    concurrency: int
+    max_jobs: int | None
+    max_rss: int | None
+    """Bytes."""
+
+
+def is_apart(executor: Executor) -> bool:
+    """Whether it runs jobs in processes of their own."""
+    return executor in ("process", "fork")
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def check_limits(
+    executor: Executor, concurrency: int | None, max_jobs: int | None, max_rss: int | None
+) -> Limits:
+    """What a worker was asked for, with what was left out.
+
+    Raises:
+        UsageError: it cannot be meant.
+    """
+    if executor not in EXECUTORS:
+        raise UsageError(f"executor must be one of {', '.join(EXECUTORS)}, not {executor!r}.")
+    if is_apart(executor) and not sys.platform.startswith("linux"):
+        raise UsageError(f"executor={executor!r} needs Linux; here, use executor='auto'.")
+    if concurrency is None:
+        concurrency = processors() if is_apart(executor) else CONCURRENCY
+    counts = {"concurrency": concurrency, "max_jobs": max_jobs, "max_rss": max_rss}
+    for name, value in counts.items():
+        is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        if value is not None and not is_count:
+            raise UsageError(f"{name} must be 1 or more, not {value!r}.")
+    if max_rss is not None and executor != "process":
+        raise UsageError(f"max_rss= is for executor='process', not {executor!r}.")
+    if max_jobs is not None and executor == "fork":
+        raise UsageError("max_jobs= means nothing to executor='fork': a process runs one job.")
+    return Limits(executor, concurrency, max_jobs, max_rss)
+
+
+def make_running(
+    worker: str,
+    limits: Limits,
+    served: Served,
+    modules: Sequence[str],
+    pickled: set[str],
+    keyring: Keyring | None,
+    root: str,
+    changed: Callable[[], None],
+) -> Running | Crew:
+    """Make what runs a worker's jobs, in the event loop that will hear how they end.
+
+    Args:
+        worker: the worker's name.
+        limits: its executor, and how many jobs it may run.
+        served: the tasks that it runs in its own process.
+        modules: those that children import.
+        pickled: the queues whose arguments are read though they were pickled.
+        keyring: what checks signatures.
+        root: the prefix of all keys.
+        changed: called when there is something to send.
+    """
+    if not is_apart(limits.executor):
+        return Running(worker, served, limits.concurrency, limits.max_jobs, pickled, changed)
+    held = config.overridden()
+    setting = Setting(
+        executor="fork" if limits.executor == "fork" else "process",
+        worker=worker,
+        modules=list(modules),
+        also=sorted(registering_modules() - set(modules)),
+        pickled=sorted(pickled),
+        url=held.url,
+        prefix=held.prefix,
+        root=root,
+        signing_keys=keyring.text if keyring else None,
+        log=logs.settings(),
+        max_jobs=limits.max_jobs,
+        max_rss=limits.max_rss,
+    )
+    return Crew(House(setting, limits.concurrency), changed)
