@@ -185,7 +185,7 @@ def test_no_step_of_an_upgrade_takes_long(tmp_path: Path, hollow: Full) -> None:
     hollow.direct.hset(KEYS["results"], mapping=dict.fromkeys(ids, result))
     steps = f"""
 import time
-from bide import sync
+from bide.client import blocking as sync
 from bide.protocol.keys import keys_of
 from bide.protocol.commands import manage
 client = sync.Client({hollow.client.url!r})

@@ -105,7 +105,7 @@ def test_who_watches_yields_to_a_server_on_the_same_processor(
 def test_without_a_call_that_looks_it_sleeps(
     connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bide.connections, "_poll", None)
+    monkeypatch.setattr(bide.client.pool, "_poll", None)
     assert connections.round_trip([SLOW, QUICK]) == [None, b"PONG"]
 
 

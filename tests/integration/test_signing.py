@@ -198,11 +198,15 @@ def test_data_that_are_not_signed_fail_and_stay_as_they_are(
 
 
 def test_a_refusal_that_is_repeated_changes_nothing(pile: DelayQueue, direct: redis.Redis) -> None:
+    from bide.client import blocking
+    from bide.protocol.commands import worker as worker_commands
 
     pile.push({"user": 1}, id="a")
     assert pile.pop() == [{"user": 1}]
-    with_client = sync.Client(pile.queue.url)
-    refuse = consume.refuse(pile.queue.keys, [("a", b'{"type":"x","message":""}'), ("?", b"")])
+    with_client = blocking.Client(pile.queue.url)
+    refuse = worker_commands.refuse(
+        pile.queue.keys, [("a", b'{"type":"x","message":""}'), ("?", b"")]
+    )
     assert with_client.run(refuse) == ["ok", "gone"]
     assert with_client.run(refuse) == ["ok", "gone"]
     with_client.close()

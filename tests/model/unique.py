@@ -1,4 +1,4 @@
-"""Unique jobs in the model of all verbs; `model/dedup.py` has all kinds of folding, by themselves."""
+"""Unique jobs in the model of all verbs; `model/dedup.py` has all kinds of folding."""
 
 from __future__ import annotations
 

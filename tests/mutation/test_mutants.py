@@ -43,7 +43,7 @@ def test_it_applies_and_can_be_read(
         common = (SOURCE / "bide" / RQ / "common.lua").read_text("utf-8")
         compiler.script_load(mutated if mutant.file.endswith("common.lua") else common + mutated)
         return
-    path = mutant.file.removeprefix("lua/")
+    path = mutant.file.removeprefix("protocol/lua/")
     read = scripts._read
     monkeypatch.setattr(scripts, "_read", lambda name: mutated if name == path else read(name))
     users = [path] if "/" not in path else _users_of(path)
@@ -84,7 +84,7 @@ def test_the_page_is_what_the_tables_say() -> None:
 
 SAMPLE = Mutant(
     guard="nothing is taken before it is due",
-    file="lua/include/when.lua",
+    file="protocol/lua/include/when.lua",
     old="return now, now",
     new="return us, moment",
     test="tests/conformance/test_enqueue.py::test_a_moment_that_has_passed_means_now",

@@ -37,7 +37,7 @@ from bide.protocol.scripts import SERVER_CLOCK, SHARED_CLOCK, TEST_CLOCK, Script
 from tests.unit.luasource import calls, declared, tokens, undeclared
 from tests.unit.luasource import names as names_in
 
-FOLDER = resources.files("bide").joinpath("lua")
+FOLDER = resources.files("bide.protocol").joinpath("lua")
 INCLUDES = sorted(
     f.name.removesuffix(".lua") for f in FOLDER.joinpath("include").iterdir() if f.is_file()
 )
@@ -268,70 +268,72 @@ SCHEDULE = Schedule.read(
 assert SCHEDULE
 
 OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
-    "produce.enqueue": [
+    "enqueue.enqueue": [
         *((n, enqueue_commands.enqueue(MAIL, [JOB] * n)) for n in (1, 3)),
         *((n, enqueue_commands.enqueue(MAIL, [JOB._replace(terms="x=+1")] * n)) for n in (1, 3)),
         (1, enqueue_commands.enqueue(MAIL, [JOB], ("replica", "fsync"))),
         (0, enqueue_commands.enqueue(MAIL, [], ("fsync",))),
     ],
-    "edges.link": [
+    "dependencies.link": [
         (n, dependency_commands.link(MAIL, "a", [("b", "-")] * n, True, list)) for n in (0, 3)
     ],
-    "edges.children": [(0, dependency_commands.children(MAIL, "a", 20))],
-    "edges.attend": [
+    "dependencies.children": [(0, dependency_commands.children(MAIL, "a", 20))],
+    "dependencies.attend": [
         (n, dependency_commands.attend(MAIL, [("{other}a", "b")] * n)) for n in (1, 3)
     ],
-    "edges.post": [(n, dependency_commands.post(MAIL, "-", ["@{other}a b C"] * n)) for n in (0, 3)],
-    "edges.hear": [
+    "dependencies.post": [
+        (n, dependency_commands.post(MAIL, "-", ["@{other}a b C"] * n)) for n in (0, 3)
+    ],
+    "dependencies.hear": [
         (n, dependency_commands.hear(MAIL, [("a", "{other}b", "C")] * n)) for n in (1, 3)
     ],
-    "consume.claim": [(0, worker_commands.claim(MAIL, "w1", 1, 10, 1_000_000, 0))],
-    "consume.pop": [(0, worker_commands.pop(MAIL, "c1", 1, 10, 0))],
-    "consume.refuse": [(n, worker_commands.refuse(MAIL, [("a", b"{}")] * n)) for n in (1, 3)],
-    "consume.settle": [(n, worker_commands.settle(MAIL, [SETTLE] * n)) for n in (1, 3)],
-    "consume.extend": [(n, worker_commands.extend(MAIL, 1, [("a", 1)] * n)) for n in (1, 3)],
-    "consume.note": [(n, worker_commands.note(MAIL, [SAID] * n)) for n in (1, 3)],
-    "consume.leave": [(0, worker_commands.leave(MAIL, "w1"))],
-    "manage.cancel": [(n, job_commands.cancel(MAIL, ["a"] * n)) for n in (1, 3)],
-    "manage.reschedule": [(n, job_commands.reschedule(MAIL, ["a"] * n, "+0")) for n in (1, 3)],
-    "manage.promote": [(n, job_commands.promote(MAIL, ["a"] * n)) for n in (1, 3)],
-    "manage.retry": [(n, job_commands.retry(MAIL, ["a"] * n, "+0")) for n in (1, 3)],
-    "manage.delete": [(n, job_commands.delete(MAIL, ["a"] * n)) for n in (1, 3)],
-    "manage.pause": [(0, job_commands.pause(MAIL))],
-    "manage.resume": [(0, job_commands.resume(MAIL))],
-    "manage.configure": [(0, job_commands.configure(MAIL, Retention()))],
-    "manage.limit": [(0, job_commands.limit(MAIL, "1 1 1", "none"))],
-    "manage.mark_data": [(0, job_commands.mark_data(MAIL, Retention(), True))],
-    "manage.upgrade": [(0, job_commands.upgrade(MAIL, 1, "0"))],
-    "manage.empty": [(0, job_commands.empty(MAIL, "this")), (0, job_commands.empty(MAIL, None))],
-    "manage.forget": [(0, job_commands.forget(MAIL))],
-    "listen.listen": [(0, job_commands.listen(MAIL, "audit", "1-1"))],
-    "inspect.fetch": [(n, job_commands.fetch(MAIL, ["a"] * n)) for n in (1, 3)],
-    "groups.configure": [(0, queue_commands.configure(MAIL, "g", 2, True, "1 1 1"))],
-    "groups.counts": [(0, queue_commands.counts(MAIL, "g"))],
-    "groups.page": [(0, queue_commands.page(MAIL, "0"))],
-    "holders.holders": [(0, queue_commands.holders(MAIL, 10))],
-    "inspect.counts": [(0, job_commands.counts(MAIL))],
-    "inspect.upcoming": [(0, job_commands.upcoming(MAIL, 0, 10))],
-    "inspect.minutes": [(0, job_commands.minutes(MAIL, 59, 60))],
-    "inspect.ahead": [(n, job_commands.ahead(MAIL, [60] * n)) for n in (1, 3)],
-    "inspect.watch": [(0, job_commands.watch(MAIL, "a", 1_000_000))],
-    "inspect.listing": [(0, job_commands.listing(MAIL, "waiting", 0, 10))],
-    "ahead.timeline": [
+    "worker.claim": [(0, worker_commands.claim(MAIL, "w1", 1, 10, 1_000_000, 0))],
+    "worker.pop": [(0, worker_commands.pop(MAIL, "c1", 1, 10, 0))],
+    "worker.refuse": [(n, worker_commands.refuse(MAIL, [("a", b"{}")] * n)) for n in (1, 3)],
+    "worker.settle": [(n, worker_commands.settle(MAIL, [SETTLE] * n)) for n in (1, 3)],
+    "worker.extend": [(n, worker_commands.extend(MAIL, 1, [("a", 1)] * n)) for n in (1, 3)],
+    "worker.note": [(n, worker_commands.note(MAIL, [SAID] * n)) for n in (1, 3)],
+    "worker.leave": [(0, worker_commands.leave(MAIL, "w1"))],
+    "jobs.cancel": [(n, job_commands.cancel(MAIL, ["a"] * n)) for n in (1, 3)],
+    "jobs.reschedule": [(n, job_commands.reschedule(MAIL, ["a"] * n, "+0")) for n in (1, 3)],
+    "jobs.promote": [(n, job_commands.promote(MAIL, ["a"] * n)) for n in (1, 3)],
+    "jobs.retry": [(n, job_commands.retry(MAIL, ["a"] * n, "+0")) for n in (1, 3)],
+    "jobs.delete": [(n, job_commands.delete(MAIL, ["a"] * n)) for n in (1, 3)],
+    "jobs.pause": [(0, job_commands.pause(MAIL))],
+    "jobs.resume": [(0, job_commands.resume(MAIL))],
+    "jobs.configure": [(0, job_commands.configure(MAIL, Retention()))],
+    "jobs.limit": [(0, job_commands.limit(MAIL, "1 1 1", "none"))],
+    "jobs.mark_data": [(0, job_commands.mark_data(MAIL, Retention(), True))],
+    "jobs.upgrade": [(0, job_commands.upgrade(MAIL, 1, "0"))],
+    "jobs.empty": [(0, job_commands.empty(MAIL, "this")), (0, job_commands.empty(MAIL, None))],
+    "jobs.forget": [(0, job_commands.forget(MAIL))],
+    "jobs.listen": [(0, job_commands.listen(MAIL, "audit", "1-1"))],
+    "jobs.fetch": [(n, job_commands.fetch(MAIL, ["a"] * n)) for n in (1, 3)],
+    "queues.configure": [(0, queue_commands.configure(MAIL, "g", 2, True, "1 1 1"))],
+    "queues.counts": [(0, queue_commands.counts(MAIL, "g"))],
+    "queues.page": [(0, queue_commands.page(MAIL, "0"))],
+    "queues.holders": [(0, queue_commands.holders(MAIL, 10))],
+    "jobs.counts": [(0, job_commands.counts(MAIL))],
+    "jobs.upcoming": [(0, job_commands.upcoming(MAIL, 0, 10))],
+    "jobs.minutes": [(0, job_commands.minutes(MAIL, 59, 60))],
+    "jobs.ahead": [(n, job_commands.ahead(MAIL, [60] * n)) for n in (1, 3)],
+    "jobs.watch": [(0, job_commands.watch(MAIL, "a", 1_000_000))],
+    "jobs.listing": [(0, job_commands.listing(MAIL, "waiting", 0, 10))],
+    "jobs.timeline": [
         (0, job_commands.timeline(MAIL, 1_000_000, 60, offset_us=-1)),
         (0, job_commands.timeline(MAIL, 1_000_000, 60, at_us=5)),
     ],
-    "ahead.between": [(0, job_commands.between(MAIL, 1, 2))],
-    "registry.register": [(n, queue_commands.register(GLOBALS, ["mail"] * n)) for n in (1, 3)],
-    "registry.unregister": [(n, queue_commands.unregister(GLOBALS, ["mail"] * n)) for n in (1, 3)],
-    "registry.begin": [(0, queue_commands.begin(MAIL))],
-    "registry.heartbeat": [
+    "jobs.between": [(0, job_commands.between(MAIL, 1, 2))],
+    "queues.register": [(n, queue_commands.register(GLOBALS, ["mail"] * n)) for n in (1, 3)],
+    "queues.unregister": [(n, queue_commands.unregister(GLOBALS, ["mail"] * n)) for n in (1, 3)],
+    "queues.begin": [(0, queue_commands.begin(MAIL))],
+    "queues.heartbeat": [
         (0, queue_commands.heartbeat(GLOBALS, "w1", ABOUT)),
         (0, queue_commands.heartbeat(GLOBALS, "w1", None)),
     ],
-    "registry.stop": [(n, queue_commands.stop(GLOBALS, ["w1"] * n)) for n in (1, 3)],
-    "registry.workers": [(0, queue_commands.workers(GLOBALS))],
-    "registry.queues": [(0, queue_commands.queues(GLOBALS))],
+    "queues.stop": [(n, queue_commands.stop(GLOBALS, ["w1"] * n)) for n in (1, 3)],
+    "queues.workers": [(0, queue_commands.workers(GLOBALS))],
+    "queues.queues": [(0, queue_commands.queues(GLOBALS))],
     "schedules.set_schedule": [
         (0, schedule_commands.set_schedule(MAIL, DRAFT)),
         (0, schedule_commands.set_schedule(MAIL, DRAFT, ([1, 2], False))),
@@ -371,20 +373,13 @@ COMMANDS = [
 
 def test_every_operation_is_in_the_table_and_every_script_is_called_by_one() -> None:
     modules: list[ModuleType] = [
-        *(
-            job_commands,
-            worker_commands,
-            dependency_commands,
-            fsck_commands,
-            queue_commands,
-            queue_commands,
-            job_commands,
-            job_commands,
-            job_commands,
-            enqueue_commands,
-            queue_commands,
-            schedule_commands,
-        ),
+        worker_commands,
+        job_commands,
+        queue_commands,
+        enqueue_commands,
+        schedule_commands,
+        dependency_commands,
+        fsck_commands,
     ]
     operations = {
         f"{module.__name__.rpartition('.')[2]}.{name}"

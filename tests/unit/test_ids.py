@@ -71,7 +71,7 @@ def test_ids_grow_even_when_the_clock_is_set_back(monkeypatch: pytest.MonkeyPatc
 
 FORKS = """
 import ctypes, os
-from bide import ids
+from bide.model import ids
 ids.new_id()  # some numbers are drawn ahead
 child = {fork}
 if child:
@@ -81,7 +81,7 @@ print(ids.new_id())
 
 FORKS_WITH_A_THREAD = """
 import os, threading
-from bide import ids
+from bide.model import ids
 holds = threading.Thread(target=ids._lock.acquire)
 holds.start()
 holds.join()

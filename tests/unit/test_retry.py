@@ -327,12 +327,12 @@ def nested() -> Callable[[int, BaseException], float]:
     return lambda attempt, error: 1.0
 
 
-class Waiter:
+class AsyncWaiter:
     def wait(self, attempt: int, error: BaseException) -> float:
         return 1.0
 
 
-@pytest.mark.parametrize("backoff", [nested(), functools.partial(negative), Waiter().wait])
+@pytest.mark.parametrize("backoff", [nested(), functools.partial(negative), AsyncWaiter().wait])
 def test_a_function_without_a_name_serves_a_task_but_no_body(backoff: Any) -> None:
     retry = Retry(1, backoff)
     assert retry.decide(2, ERROR) is None

@@ -96,10 +96,10 @@ def unawaited(parts: list[tuple[str, Any, Any, str]]) -> list[tuple[str, Any, An
             return None
         for name in (
             *("Job", "Queue", "Task", "DelayQueue", "Item", "Items", "Iterator", "Taking"),
-            *("Events", "Listening", "Schedules", "Group"),
+            *("Events", "Listening", "Schedules", "Group", "WakeListener", "Waiter"),
         ):
             text = text.replace(f"Async{name}", name)
-        return text.replace("AwaitedCall", "BlockingCall").replace("aio.Client", "sync.Client")
+        return text.replace("AwaitedCall", "BlockingCall").replace("aio.Client", "blocking.Client")
 
     return [(name, kind, default, said(type_)) for name, kind, default, type_ in parts]
 

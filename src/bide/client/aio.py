@@ -32,7 +32,7 @@ from bide.client.execute import (
     read_entries,
     reading,
 )
-from bide.client.pubsub import Hints, Listener, Subscription, Waiter, abort
+from bide.client.pubsub import AsyncWaiter, AsyncWakeListener, Listener, Subscription, abort
 from bide.client.topology import Delivery, Finding, Surveying, Trip, routes_for
 from bide.client.url import (
     GOODBYE,
@@ -200,7 +200,7 @@ class Client:
         """
         return await self._open.here.shared.run(command)
 
-    def waiting_for(self, channel: str, text: str) -> Waiter:
+    def waiting_for(self, channel: str, text: str) -> AsyncWaiter:
         """Hear when a script says `text` over a channel, for as long as the context lasts.
 
         All who wait on one event loop share a subscription, which ends with the last of them.
@@ -213,7 +213,7 @@ class Client:
                 found = subscriptions[channel] = Subscription(self.listen(channel))
             return found
 
-        return Waiter(subscription, text)
+        return AsyncWaiter(subscription, text)
 
     def listen(self, *channels: str) -> Listener:
         """Hear what scripts say over channels, for as long as the context lasts."""
@@ -227,9 +227,9 @@ class Client:
 
         return Listener(connection, self._routes.doubt, channels, self._reply_timeout)
 
-    def hints(self, key: str) -> Hints:
+    def hints(self, key: str) -> AsyncWakeListener:
         """Hear the wake hints on a list, over a connection of its own; close it at the end."""
-        return Hints(lambda: self.pop([key], HINT_WAIT))
+        return AsyncWakeListener(lambda: self.pop([key], HINT_WAIT))
 
     async def close(self) -> None:
         """Close all connections of this event loop; the next command opens new ones."""

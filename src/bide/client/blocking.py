@@ -30,7 +30,7 @@ from bide.client.execute import (
     reading,
 )
 from bide.client.pool import Connections, Posted
-from bide.client.pubsub import BlockingHints, BlockingWaiter
+from bide.client.pubsub import Waiter, WakeListener
 from bide.client.topology import Delivery, Finding, Surveying, Trip, routes_for
 from bide.client.url import (
     GOODBYE,
@@ -148,13 +148,13 @@ class Client:
         call = reading(stream, after, min(seconds, self._reply_timeout / 2))
         return read_entries(self._drive(self._routes.deliver([call], [stream])), self.where)
 
-    def waiting_for(self, channel: str, text: str) -> BlockingWaiter:
+    def waiting_for(self, channel: str, text: str) -> Waiter:
         """Hear when a script says `text` over a channel, for as long as the context lasts."""
-        return BlockingWaiter(lambda: node_of(self, channel), self._routes.doubt, channel, text)
+        return Waiter(lambda: node_of(self, channel), self._routes.doubt, channel, text)
 
-    def hints(self, key: str) -> BlockingHints:
+    def hints(self, key: str) -> WakeListener:
         """Hear the wake hints on a list, over a connection of its own; close it at the end."""
-        return BlockingHints(lambda: node_of(self, key), self._routes.doubt, key)
+        return WakeListener(lambda: node_of(self, key), self._routes.doubt, key)
 
     def close(self) -> None:
         """Close all connections; the next command opens new ones."""

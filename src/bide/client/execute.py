@@ -1,6 +1,7 @@
 """How commands are run, without the I/O: a generator that says what to send and when to wait.
 
-`bide.client.blocking` and `bide.client.aio` drive it and do nothing but what it yields, so that both behave alike:
+`bide.client.blocking` and `bide.client.aio` drive it and do nothing but what it yields, so that
+both behave alike:
 
     Send(calls, routes, until)  send these calls, each to where its route leads, but none of them
                                 after `until`; answer with the list of replies, in which an error

@@ -22,7 +22,7 @@ from bide.client.url import HINT_WAIT, LONGEST_RECONNECT_PAUSE, RECONNECT_PAUSE,
 from bide.errors import BideError
 
 
-class BlockingHints:
+class WakeListener:
     """Wake hints, as they come.
 
     A blocking call's own time-out is no clock: it fires up to a tenth of a second late. So the call
@@ -111,7 +111,7 @@ class BlockingHints:
                 connection.disconnect()
 
 
-class BlockingWaiter:
+class Waiter:
     """One who waits for a word; a connection that breaks is replaced, and costs words."""
 
     def __init__(
@@ -121,7 +121,7 @@ class BlockingWaiter:
         channel: str,
         text: str,
     ) -> None:
-        """Set up; `locate` and `doubt` as for `Hints`."""
+        """Set up; `locate` and `doubt` as for `AsyncWakeListener`."""
         self._locate = locate
         self._doubt = doubt
         self._channel = channel
@@ -129,7 +129,7 @@ class BlockingWaiter:
         self._pubsub: Any = None
         self._pause = RECONNECT_PAUSE
 
-    def __enter__(self) -> BlockingWaiter:
+    def __enter__(self) -> Waiter:
         self._connect()
         return self
 
@@ -313,7 +313,7 @@ class Subscription:
                 event.set()
 
 
-class Waiter:
+class AsyncWaiter:
     """One who waits for a word, for as long as the context lasts."""
 
     def __init__(self, subscribe: Callable[[], Subscription], text: str) -> None:
@@ -327,7 +327,7 @@ class Waiter:
         self._text = text
         self._told = asyncio.Event()
 
-    async def __aenter__(self) -> Waiter:
+    async def __aenter__(self) -> AsyncWaiter:
         await self._join()
         return self
 
@@ -357,7 +357,7 @@ class Waiter:
             raise
 
 
-class Hints:
+class AsyncWakeListener:
     """Wake hints, as they come.
 
     A blocking call's own time-out is no clock: it fires up to a tenth of a second late. So the call

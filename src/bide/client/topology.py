@@ -1,7 +1,7 @@
 """Where calls go: to one server, to the nodes of a Cluster, or to the master of Sentinels.
 
-Like `bide.client.execute`, without the I/O: generators that say which calls to send to which node, and
-are answered with what came back. The executors make the connections, one pool for each URL.
+Like `bide.client.execute`, without the I/O: generators that say which calls to send to which node,
+and are answered with what came back. The executors make the connections, one pool for each URL.
 
     Trip(node, calls)   one round trip to one node; several may be made at a time. Answered with
                         the list of replies, in which an error reply is an exception, or with the

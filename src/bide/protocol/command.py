@@ -1,4 +1,6 @@
-"""A command: an operation as a value. `bide.client.blocking` and `bide.client.aio` run it; nothing else does I/O.
+"""A command: an operation as a value.
+
+`bide.client.blocking` and `bide.client.aio` run it; nothing else does I/O.
 
 Ids are text in UTF-8. Where another program enqueued one that is not, its odd bytes travel as what
 Python calls surrogate escapes: such a job can be seen, failed and deleted, and holds up no other.

@@ -1,4 +1,4 @@
-"""Scripts: the Lua files of `bide/lua`, assembled from their headers, content-addressed.
+"""Scripts: the Lua files of `bide/protocol/lua`, assembled from their headers, content-addressed.
 
 A file opens with a header, and the header is the contract:
 
@@ -125,13 +125,13 @@ def load(name: str, clock: str = SERVER_CLOCK) -> Script:
 
 def names() -> list[str]:
     """The names of all scripts."""
-    files = resources.files("bide").joinpath("lua").iterdir()
+    files = resources.files("bide.protocol").joinpath("lua").iterdir()
     return sorted(f.name.removesuffix(".lua") for f in files if f.name.endswith(".lua"))
 
 
 @cache
 def _read(path: str) -> str:
-    return resources.files("bide").joinpath("lua", *path.split("/")).read_text("utf-8")
+    return resources.files("bide.protocol").joinpath("lua", *path.split("/")).read_text("utf-8")
 
 
 def _key_locals(keys: tuple[str, ...]) -> str:

@@ -1,7 +1,8 @@
 """Where a queue is: server, prefix and clock, found out when they are first needed.
 
 A queue is usually made when a module is imported, before a program or a test has set the
-environment; and tests move every queue of a process to a server of their own (`bide.client.config`).
+environment; and tests move every queue of a process to a server of their own
+(`bide.client.config`).
 
 A test that has not done so is refused a server by the plugin of pytest (`_bide_pytest`), unless the
 test itself names that server.

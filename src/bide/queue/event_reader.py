@@ -1,7 +1,7 @@
 """Following a queue's events, without the I/O: what both kinds of listener do alike.
 
-`steps` is a generator, like `bide.client.execute`. It yields an `Event`, to be handed out, or what is to
-be done, whose outcome it is sent:
+`steps` is a generator, like `bide.client.execute`. It yields an `Event`, to be handed out, or
+what is to be done, whose outcome it is sent:
 
     Command         run it: the stream is held open, and the server says where to read on
     Read(...)       read on in the stream; entries, or None where the connection broke

@@ -76,7 +76,7 @@ def test_a_timer_at_work_is_among_rqs_workers_until_it_stops(
 def test_it_beats_again_and_what_was_lost_is_written_again(
     queue: DelayQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bide.contrib.rq.presence, "EVERY", 0.05)
+    monkeypatch.setattr(bide.contrib.rq.timer, "HEARTBEAT_EVERY", 0.05)
     connection = queue.connection
     with at_work(queue):
         eventually(alive(connection, 1))
@@ -101,7 +101,7 @@ def test_what_timers_left_that_died_is_cleared_away(queue: DelayQueue) -> None:
 def test_a_timer_that_may_not_write_its_record_moves_all_the_same(
     one_queue: DelayQueue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bide.contrib.rq.presence, "EVERY", 0.01)
+    monkeypatch.setattr(bide.contrib.rq.timer, "HEARTBEAT_EVERY", 0.01)
     connection = one_queue.connection
     kept = ("rq:queue*", "rq:delay*", "rq:job*", "rq:scheduled*")
     connection.acl_setuser(
@@ -279,7 +279,7 @@ def test_doctor_says_how_it_stands_with_each_set(
 def test_a_timer_says_how_many_members_it_leaves(
     queue: DelayQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bide.contrib.rq.presence, "EVERY", 0.05)
+    monkeypatch.setattr(bide.contrib.rq.timer, "HEARTBEAT_EVERY", 0.05)
     connection = queue.connection
     other = rq.Queue("other", connection)
     for number in range(2):

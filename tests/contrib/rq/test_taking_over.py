@@ -243,7 +243,7 @@ def has(queue: DelayQueue, count: int) -> bool:
 def test_what_is_due_before_all_that_stays_is_found(
     queue: DelayQueue, hint: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bide.contrib.rq.mover, "LONGEST_SLEEP", 3600.0 if hint else 0.2)
+    monkeypatch.setattr(bide.contrib.rq.timer, "LONGEST_SLEEP", 3600.0 if hint else 0.2)
     strangers(queue, 350)
     with at_work(queue):
         first = queue.enqueue(jobs.add, 1, delay="1ms")
@@ -269,7 +269,7 @@ def test_a_timer_looks_by_itself_while_delay_rq_adds_jobs(
     queue: DelayQueue, old: OldQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their queue sends no hints."""
-    monkeypatch.setattr(bide.contrib.rq.mover, "LONGEST_SLEEP", 3600.0)
+    monkeypatch.setattr(bide.contrib.rq.timer, "LONGEST_SLEEP", 3600.0)
     first = past(old, 1)
     with at_work(queue):
         eventually(lambda: queue.job_ids == [first.id])

@@ -131,7 +131,7 @@ def test_a_job_that_is_rescheduled_to_be_the_earliest_is_on_time(queue: DelayQue
 def test_a_lost_hint_costs_a_bounded_wait(
     queue: DelayQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bide.contrib.rq.mover, "LONGEST_SLEEP", 0.2)
+    monkeypatch.setattr(bide.contrib.rq.timer, "LONGEST_SLEEP", 0.2)
     job = queue.enqueue(jobs.add, 1, delay=3600)
     with at_work(queue):
         queue.connection.zadd(queue.delay_key, {job.id: 0})  # and no hint

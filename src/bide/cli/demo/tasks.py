@@ -1,7 +1,7 @@
 """The desk's jobs. Each says in the journal that it has begun, and that it is done.
 
-They are served by `bide worker bide.cli.demo.tasks`; a worker of the demo ends with the demo, however
-that ends: its standard input is a pipe that the demo holds.
+They are served by `bide worker bide.cli.demo.tasks`; a worker of the demo ends with the demo,
+however that ends: its standard input is a pipe that the demo holds.
 """
 
 from __future__ import annotations

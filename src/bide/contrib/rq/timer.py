@@ -261,7 +261,7 @@ def _some(ids: Iterable[bytes]) -> str:
     return ", ".join(named[:_NAMED]) + (f" and {more} more members" if more > 0 else "")
 
 
-EVERY: Final = 10.0
+HEARTBEAT_EVERY: Final = 10.0
 """Seconds between beats."""
 
 KEPT: Final = 30
@@ -286,7 +286,7 @@ class Presence:
         """Tell the server that the Timer is alive, if it is time; an error stops nothing."""
         if self.due > time.monotonic():
             return
-        self.due = time.monotonic() + EVERY
+        self.due = time.monotonic() + HEARTBEAT_EVERY
         try:
             if not self._is_known:
                 self._birth = utcformat(now())

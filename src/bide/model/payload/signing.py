@@ -25,12 +25,11 @@ from __future__ import annotations
 
 import hmac
 import re
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, Protocol
 
 from bide.errors import BadSignature, PayloadError, UsageError
 from bide.model.ids import short_id
 from bide.model.payload.batched import calls_in, is_gathered
-from bide.protocol.keys import Keys
 
 Kind = Literal["job", "fold", "item", "result", "schedule"]
 Verdict = Literal["good", "bad", "none", "unchecked"]
@@ -93,11 +92,23 @@ class Keyring:
         return self._secrets.get(id)
 
 
+class Named(Protocol):
+    """A queue's names, as its keys have them."""
+
+    @property
+    def prefix(self) -> str:
+        """Of the queue's keys."""
+
+    @property
+    def queue(self) -> str | None:
+        """Its name."""
+
+
 class Seal(NamedTuple):
     """What signs and checks the jobs of one queue; without keys it does neither."""
 
     keyring: Keyring | None
-    keys: Keys
+    keys: Named
 
     def sign(self, kind: Kind, id: str, data: bytes) -> bytes:
         """The data with their signature, if there is a key to sign with."""

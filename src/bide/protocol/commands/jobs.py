@@ -111,7 +111,7 @@ def configure(keys: Keys, retention: Retention) -> Command[None]:
 
 
 def limit(keys: Keys, rate: str, max_active: str) -> Command[None]:
-    """Set how many jobs may begin in a time, and run at once; both as `bide.model.limits` writes them."""
+    """Set how many jobs may start in a time, and run at once: see `bide.model.limits`."""
     return command("limit", keys, (rate, max_active), lambda reply: None)
 
 

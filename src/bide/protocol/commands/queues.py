@@ -151,7 +151,7 @@ def stop(keys: Keys, names: Sequence[str]) -> Command[list[str]]:
 
 
 def workers(keys: Keys) -> Command[list[WorkerSeen]]:
-    """The workers that were heard of within an hour, dead ones too; see `bide.protocol.commands.queues`."""
+    """The workers that were heard of within an hour, dead ones too; see `tell`."""
     return command("workers", keys, (), _read_workers)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from bide.client import blocking
 from bide.client.execute import PATIENCE
-from bide.client.pubsub import BlockingHints
+from bide.client.pubsub import WakeListener
 from bide.client.url import GOODBYE
 from bide.errors import BideError, UsageError
 from bide.model.durations import Duration, to_us
@@ -64,7 +64,7 @@ class DelayQueue:
         """What holds the items: its `counts()`, `pause()`, `resume()`, `configure()`."""
         self._core = Core()
         self._lock = threading.Lock()
-        self._hearing: list[BlockingHints] = []
+        self._hearing: list[WakeListener] = []
         """What waits for news, to be cut off by `close`."""
         self._closes = 0
         """How often this was closed."""
@@ -325,13 +325,13 @@ class DelayQueue:
             if hints is not None:
                 self._hush(hints)
 
-    def _hear(self, client: blocking.Client) -> BlockingHints:
+    def _hear(self, client: blocking.Client) -> WakeListener:
         hints = client.hints(self.queue.keys["wake"])
         with self._lock:
             self._hearing.append(hints)
         return hints
 
-    def _hush(self, hints: BlockingHints) -> bool:
+    def _hush(self, hints: WakeListener) -> bool:
         with self._lock:
             self._hearing.remove(hints)
         return hints.close()

@@ -1,7 +1,8 @@
 """The worker's side of jobs in processes: hands them out, hears how they end, and sees who dies.
 
-It stands where `bide.worker.executors.local` stands for jobs in the worker itself, and does none of their
-work: no body is decoded here and no function of theirs is called. A job's child says how it ended;
+It stands where `bide.worker.executors.local` stands for jobs in the worker itself, and does none of
+their work: no body is decoded here and no function of theirs is called. A
+job's child says how it ended;
 where it cannot any more, the table says which job it was, and the system how it died.
 """
 
