@@ -202,7 +202,7 @@ SET_UPS = {
         '"formatter": "own"}}, root={"handlers": ["f"]})'
     ),
     "when it opens": (
-        "import bide\n@bide.tasks.resources\ndef logs():\n"
+        "import bide\n@bide.resource\ndef logs():\n"
         '    configure(handlers={"c": CONSOLE}, root={"handlers": ["c"]})\n    yield'
     ),
 }

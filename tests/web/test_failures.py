@@ -63,7 +63,7 @@ def test_numbers_and_what_is_quoted_may_differ_within_a_kind(
 def test_one_bound_is_shared_by_all_queues(
     page: Page, one_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.views.failures.LOOK", 10)
+    monkeypatch.setattr("bide.views.failures.LOOK_FAILED", 10)
     fail(one_url, {"few": 2, "many": 9, "more": 12})
     found = page.get("/api/failures").json
     assert (found["looked"], found["total"], found["left_out"]) == (10, 23, [])

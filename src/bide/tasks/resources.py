@@ -4,7 +4,7 @@ A resource is a generator function, plain or async, that yields once: what stand
 runs when a worker starts, what stands after it when the worker stops, and what it yields is handed
 to every task that asks for it. One that yields nothing is a pair of start and stop hooks.
 
-    @bide.tasks.resources
+    @bide.resource
     async def database() -> AsyncIterator[Pool]:
         async with create_pool() as pool:
             yield pool

@@ -154,7 +154,7 @@ def test_modules_named_like_pythons_own_are_left_alone(
 def test_one_that_has_not_begun_stops_at_once(tmp_path: Path, one_url: str, executor: str) -> None:
     (tmp_path / "hangs.py").write_text(
         "import asyncio, pathlib, bide\n"
-        "@bide.tasks.resources\n"
+        "@bide.resource\n"
         "async def database():\n"
         "    pathlib.Path('opening').touch()\n"
         "    await asyncio.sleep(1000)\n"
