@@ -242,7 +242,8 @@ class Driver:
 
     def configure(self, keep: Retention) -> None:
         command = job_commands.configure(KEYS, keep)
-        assert self.server.reply(command) == self.model.configure(keep.stored())
+        expected = self.model.configure(keep.stored(), keep.result_bytes())
+        assert self.server.reply(command) == expected
 
     def limit(self, rate: str, max_active: str) -> None:
         reply = self.server.reply(job_commands.limit(KEYS, rate, max_active))
