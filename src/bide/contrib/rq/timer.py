@@ -131,6 +131,9 @@ class Mover:
         self.keys: Final = keys
         self.due = 0.0
         """When to look, on this process's monotonic clock."""
+        self._pause = RECONNECT_PAUSE
+        self._resting_until = 0.0
+        """When to try again after a call that failed; hints do not change it."""
         self.server_ahead = 0.0
         """The server's clock less our monotonic one, in seconds."""
         self.staying = 0
@@ -174,6 +177,7 @@ class Mover:
                 *(self._from, self._skip, round(UNSAVED * 1e6)),
             ],
         )
+        self._pause = RECONNECT_PAUSE
         moved, theirs, gone, cancelled, taken, strange, waiting, stay, at, skip, *rest = reply
         due, now, others = rest
         monotonic = time.monotonic()
@@ -199,15 +203,20 @@ class Mover:
 
     def hear(self, due: float) -> None:
         """Take note that a job has been delayed until then, on the server's clock."""
-        self.due = min(self.due, due - self.server_ahead)
+        self.due = max(self._resting_until, min(self.due, due - self.server_ahead))
         behind = float(self._from.lstrip("("))
         if due <= behind:  # a pass that begins there would not see it
             self._from, self._skip = repr(due), 0
 
     def look(self) -> None:
         """Have a pass begin at the start, now: jobs may have been added unheard."""
-        self.due = self._start_at = 0.0
+        self.due = self._start_at = self._resting_until = 0.0
         self._begun = False
+
+    def failed(self) -> None:
+        """Have the next call come after a pause, which grows until one succeeds."""
+        self.due = self._resting_until = time.monotonic() + self._pause * random.uniform(0.5, 1)
+        self._pause = min(2 * self._pause, LONGEST_RECONNECT_PAUSE)
 
     def _begin(self) -> None:
         """Begin a pass; at the start where it is time, or little would be read again."""
@@ -501,7 +510,6 @@ class Timer:
         self._presence = Presence(self.name, self._movers)
         self._woken: queue.SimpleQueue[tuple[str, float] | None] = queue.SimpleQueue()
         """Hints; an empty name where hints may have been missed, None to stop."""
-        self._pause = RECONNECT_PAUSE
         self._moved = 0
         self._stopping = False
 
@@ -575,11 +583,12 @@ class Timer:
         except (redis.RedisError, OSError) as error:
             gone = isinstance(error, GONE)
             what = "cannot reach the server" if gone else f"cannot move jobs of {mover.keys.name}"
-            log.warning("timer %s %s (%s); it tries again", self.name, what, error)
-            mover.due = time.monotonic() + self._pause * random.uniform(0.5, 1)
-            self._pause = min(2 * self._pause, LONGEST_RECONNECT_PAUSE)
-        else:
-            self._pause = RECONNECT_PAUSE
+            fix = ""
+            if "WRONGTYPE" in str(error):
+                keys = mover.keys
+                fix = f"; another program uses {keys.delayed} or {keys.list}: delete that key"
+            log.warning("timer %s %s (%s)%s; it tries again", self.name, what, error, fix)
+            mover.failed()
 
     def _move(self, client: redis.Redis, mover: Mover) -> bool:
         """Move what is due of a queue, up to a limit; whether more may be due."""
