@@ -190,6 +190,8 @@ def _records_agree(holding: Holding) -> None:
         assert min(record.attempt, record.crashes, record.strikes) >= 0, f"{id}: {record}"
         if state == "due":
             place = "alone" if record.strikes >= 2 else str(record.priority)
+            if record.settled in ("S", "L") and id in holding.sets["due:unserved"]:
+                place = "unserved"
             if Terms.read(holding.hashes["terms"].get(id)).group is not None:
                 place = "grouped"
             assert id in holding.sets[f"due:{place}"], f"{id} is not in due:{place}: {record}"

@@ -190,3 +190,18 @@ def test_a_worker_that_has_it_is_asked_for_nothing_else(queue: Queue) -> None:
     one.work(burst=True)
     assert one._running is not None
     assert one._running.unserved.names() == []
+
+
+@pytest.mark.parametrize("executor", ["auto", "process"])
+def test_a_worker_without_the_task_takes_nothing_from_one_that_has_it(
+    queue: Queue, executor: Any
+) -> None:
+    """It is idle, and looks at what waits as soon as it is due; the other runs one at a time."""
+    many = 60
+    with (
+        at_work(queue, modules=OTHER, concurrency=100),
+        at_work(queue, concurrency=2, executor=executor),
+    ):
+        queue.enqueue_many([queue.prepare(jobs.add, (n,)) for n in range(many)])
+        eventually(lambda: queue.counts().completed == many)
+    assert queue.counts().failed == 0

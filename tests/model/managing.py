@@ -71,6 +71,8 @@ class Managed(Uniques):
                 if job.score != (to := max(at, now)):
                     job.note(b"R %d %d %d" % (now, job.score, to))
                 job.score = to
+                if job.place == "due:unserved":
+                    job.place = f"due:{job.level()}"
                 self._expire_no_later(job)
                 moved = True
             reply += [b"ok", job.score] if job else [self.state(id, now).encode(), 0]

@@ -123,7 +123,7 @@ class Queue(Settled):
                 self.meta["drain_until"] = now + DRAIN_EVERY
                 drain, count = True, 0
         if not paused:
-            for level in LEVELS:
+            for level in (*LEVELS, "unserved"):
                 jobs = self.at(f"due:{level}")
                 ripe = [job for job in jobs if job.score <= now]
                 picked = ripe[: max(0, min(count, room) - len(taken))]

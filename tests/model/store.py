@@ -15,7 +15,7 @@ KEEP = "10000 86400000000 10000 2592000000000 10000 86400000000"
 FORGET = 64
 
 LEVELS = [str(p) for p in range(9, -1, -1)]
-DUE = [*LEVELS, "alone", "grouped"]
+DUE = [*LEVELS, "alone", "unserved", "grouped"]
 FINISHED = ("completed", "failed", "cancelled")
 STAMPS = {
     "complete": "C",
@@ -136,9 +136,14 @@ class Job:
     def again(self, at: int) -> None:
         """Due again then, where its record says."""
         assert self.run
-        suspect = self.run.strikes >= STRIKES
-        self.place = "due:alone" if suspect else f"due:{self.run.priority}"
+        level = self.level()
+        self.place = f"due:{'unserved' if self.run.missing and level != 'alone' else level}"
         self.score = at
+
+    def level(self) -> str:
+        """The due set in which a job stands with its record, where its task is served."""
+        assert self.run
+        return "alone" if self.run.strikes >= STRIKES else str(self.run.priority)
 
 
 @dataclass

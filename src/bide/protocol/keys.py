@@ -40,9 +40,10 @@ def check_priority(priority: int | None) -> int:
     return int(priority)
 
 
-DUE_SETS: Final = (*(str(p) for p in range(PRIORITIES - 1, -1, -1)), "alone", "grouped")
-"""The due sets in the order in which a claim looks at them; then the one for suspects, and that of
-the jobs of groups."""
+_LEVELS: Final = tuple(str(p) for p in range(PRIORITIES - 1, -1, -1))
+DUE_SETS: Final = (*_LEVELS, "alone", "unserved", "grouped")
+"""The due sets in the order in which a claim looks at them. Then those for suspects, for jobs that a
+worker without their task gave back, and for the jobs of groups."""
 
 
 class Key(NamedTuple):
@@ -60,7 +61,8 @@ LAYOUT: Final[dict[str, Key]] = {
         ":due:<p>",
         "zset",
         "job id → due time (µs), delayed and waiting alike; one set per priority 9 to 0, and "
-        "`alone` for jobs whose worker died twice under them; `grouped` for the jobs of groups",
+        "`alone` for jobs whose worker died twice under them; `unserved` for jobs that a worker "
+        "without their task gave back; `grouped` for the jobs of groups",
         DUE_SETS,
     ),
     "jobs": Key(

@@ -32,6 +32,9 @@ from bide.worker.notes import Sayings
 _LOG_EVERY: Final = 30
 """Failures in a row after which the reason is logged again, whether it is new or not."""
 
+_SERVED_LATELY: Final = 1.0
+"""Seconds for which a worker takes more jobs that were given back, after it has run one."""
+
 _NUMBER: Final = re.compile(r"\d+")
 
 
@@ -66,6 +69,9 @@ class Station:
         """A hint came that nobody has acted upon yet."""
         self.unanswered = False
         """A claim was sent whose reply has not been seen: it may have taken jobs."""
+        self.takes_unserved = True
+        """Whether to take jobs that a worker without their task gave back, before they are due."""
+        self._served_at = 0.0
         self.quiet_until = 0.0
         """Until when not to warn again that results are dropped (`time.monotonic()`)."""
         self.failures = 0
@@ -142,8 +148,15 @@ class Station:
         """The next claim; the same one again until `claimed` has been told its reply."""
         self._fresh = False
         self.unanswered = True
-        arm = 3 if burst else 2
+        arm = (3 if burst else 2) + 4 * self.takes_unserved
         return claim(self.keys, self.worker, self._seq, count, self._lease_us, busy, arm)
+
+    def note_task(self, *, served: bool) -> None:
+        """A job has ended that a worker without its task gave back, here or before."""
+        now = time.monotonic()
+        if served:
+            self._served_at = now
+        self.takes_unserved = now - self._served_at < _SERVED_LATELY
 
     def now_us(self) -> int:
         """The server's time, as far as the latest claim has told."""

@@ -36,7 +36,8 @@
 -- @arg   count     integer  how many jobs at most: the worker's free slots
 -- @arg   lease_us  integer  how long they are held without being extended
 -- @arg   busy      integer  how many jobs the worker runs already
--- @arg   arm       integer  2 to wait with free slots, 1 to wait if nothing was taken, 0 not to, 3
+-- @arg   arm       integer  2 to wait with free slots, 1 to wait if nothing was taken, 0 not to, 3;
+--                  4 more to take jobs that wait for a worker with their task before they are due
 -- @reply ok now until deadline more alone drain thin post lost, then: id body token tries due
 -- @reply stale     the worker has since sent a later claim
 -- @include clock record hint wait reclaim recall weigh minute
@@ -52,9 +53,13 @@
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
 local SWEEP, TRIM = 100, 100
 local MARKED, TELL, LOOKS = 200, 200, 200
-local LEVELS, ALONE, MOST, GROUPED = 10, 11, 250, 150
+local LEVELS, ALONE, UNSERVED, MOST, GROUPED = 10, 11, 12, 250, 150
+-- As long as `outcome.PATIENCE`; then a minute; so many of the jobs that run are looked at.
+local UNSERVED_US, AGAIN_US, RUNNING = 600000000, 60000000, 100
 local TURNS, SPARE_STEPS = 20, 16 -- a claim looks at so many turns of groups at most
 count = math.min(count, MOST)
+local eager, ahead = arm >= 4, false
+if eager then arm = arm - 4 end
 
 -- Removes before anything is added: a full server lets a script that has begun to remove go on.
 redis.call('ZREM', keep, worker)
@@ -163,6 +168,21 @@ local room = weigh.room()
 local limited = set[15] and gate.open(meta, active, now)
 local overdue, held_back = false, false
 
+-- Whether another worker runs a job that one without its task gave back before. A job that has
+-- waited for that long does not fail then: those that have its task may be busy.
+local is_served
+local function served()
+  if is_served == nil then
+    is_served = false
+    local ids = redis.call('ZREVRANGE', active, 0, RUNNING - 1)
+    for _, line in ipairs(#ids > 0 and redis.call('HMGET', run, unpack(ids)) or {}) do
+      local f = line and record.parse(line)
+      if f and f.missing and f.worker ~= worker then is_served = true end
+    end
+  end
+  return is_served
+end
+
 -- `at_level`: that of a group whose turn it is. Returns how many were looked at.
 local function take(level, picked, at_level)
   local ids = {}
@@ -189,6 +209,13 @@ local function take(level, picked, at_level)
     elseif body then
       local token, tries = now, 1
       if f then
+        if level == UNSERVED then
+          due_at = math.min(due_at, now)
+          at = string.format('%.0f', due_at)
+          if f.missing and now - f.missing > UNSERVED_US and served() then
+            f.missing = now - UNSERVED_US + AGAIN_US
+          end
+        end
         token = math.max(now, tonumber(record.token(line)) + 1)
         f.attempt, f.started, f.worker, f.alone = f.attempt + 1, now, worker, alone
         f.due = due_at
@@ -261,8 +288,16 @@ end
 
 if not paused then
   local most = limited and math.min(count, limited.room) or count
-  for level = 1, LEVELS do
-    local turn_at = has_groups and rota.first(sets, group, level)
+  -- A worker that serves such jobs takes them as it can, not at the moments at which one that does
+  -- not looks at them again. No more than half, because they have no priority.
+  local share = eager and math.ceil((most - #taken) / 2) or 0
+  if share > 0 then
+    local picked = redis.call('ZRANGE', due[UNSERVED], 0, share - 1, 'WITHSCORES')
+    ahead = take(UNSERVED, picked) == share
+  end
+  for step = 1, LEVELS + 1 do
+    local level = step > LEVELS and UNSERVED or step
+    local turn_at = has_groups and level ~= UNSERVED and rota.first(sets, group, level)
     local head = redis.call('ZRANGE', due[level], 0, 0, 'WITHSCORES')
     if turn_at and turn_at <= now and most > #taken then
       take_turns(level, rota.share(meta, set[14] == '1', due[level], now, most - #taken))
@@ -337,6 +372,6 @@ elseif wait.lacks(keep, park, due_by) then
   hint.push(wake, worker)
 end
 reply[4] = deadline or 0
-if more then reply[5] = 1 elseif held_back then reply[5] = 2 end
+if more or ahead then reply[5] = 1 elseif held_back then reply[5] = 2 end
 reply[6] = alone
 return reply

@@ -34,7 +34,7 @@
 -- is told once. What is found holds: nothing moves while a script runs.
 local CHUNK, LEASE, DAY = 250, 60000000, 86400000000
 local EARLIEST, LAST = 1000000000000000, 9999999999999999
-local NAMED = {[11] = 'alone', [12] = 'grouped'}
+local NAMED = {[11] = 'alone', [12] = 'unserved', [13] = 'grouped'}
 local LIKELY = {'due', 'blocked', 'active', 'failed', 'cancelled', 'completed'}
 local WHY_NO_BODY = '{"type":"bide.PayloadError","message":"Its body was lost on the server, so'
   .. ' it cannot run; enqueue it again."}'

@@ -1,6 +1,7 @@
 -- reschedule: give jobs that have not been taken another due time.
 -- @key   meta       reads whether someone listens
 -- @key   due        moves the due time
+-- @key   run        reads the level of a job that no worker serves
 -- @key   terms      reads whose groups they are, notes the due time of one that waits for others
 -- @key   expiring   notes when one must begin now
 -- @key   order      moves
@@ -20,6 +21,7 @@
 -- @rest  id
 -- @reply ok now, then per job: ok due | active 0 | completed 0 | failed 0 | cancelled 0 | gone 0
 -- @include clock find when hint event group term expire noting
+-- @later   record
 
 if not when.valid(at) then return redis.error_reply('BADARG reschedule at') end
 local now = clock.now(meta)
@@ -33,6 +35,7 @@ for i = rest, #ARGV do
   local level, was = find.due(due, id)
   if level then
     redis.call('ZREM', due[level], id)
+    if level == find.UNSERVED then level = record.level(redis.call('HGET', run, id)) or level end
     redis.call('ZADD', due[level], us, id)
     expire.moved(sets, term, id, us)
     local of = level == group.GROUPED and group.leave(sets, touched, was, id)

@@ -93,7 +93,7 @@ local function again(f, id, at, of)
     puts[#puts + 1] = {of, at, id}
     return
   end
-  local set = due[f.strikes >= 2 and 11 or 10 - f.priority]
+  local set = due[f.strikes >= 2 and 11 or f.missing and 12 or 10 - f.priority]
   local add = due_add[set]
   if not add then
     add = {}

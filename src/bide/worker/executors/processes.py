@@ -412,9 +412,12 @@ class Crew:
         outcome, when, data = run.decided
         if run.missing:
             task_of(run)
+            run.station.note_task(served=False)
             self.unserved.note(run)
             if outcome == "snooze":
                 when = self.unserved.look_again(run, -(-self.capacity // 2))
+        elif run.claimed.missing_us and outcome not in UNCOUNTED:
+            run.station.note_task(served=True)
         if outcome not in UNCOUNTED:
             self.executed += 1
             log_end(run, outcome)

@@ -51,6 +51,7 @@ end
 
 -- Which of the due sets a job belongs to; `level` is where it is, or nothing.
 function evidence.level(f, level)
+  if f and f.missing and level == 12 then return 12 end
   if f then return f.strikes >= 2 and 11 or 10 - f.priority end
   return level and level <= 10 and level or 5
 end

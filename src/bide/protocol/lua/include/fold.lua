@@ -56,11 +56,16 @@ local function move(s, id, level, was, to_level, at, line, before)
   s.begins(by)
 end
 
+-- A job that is to wait because its caller says so, waits no more for a worker with its task.
+local function own(s, level, line)
+  return level == s.find.UNSERVED and s.record.level(line) or level
+end
+
 -- At which level a waiting job stands with a call's terms: what has a record, at that which it
 -- says, unless its group has one.
 local function level_of(s, call, level, line)
   if not line or s.term.value(call.line, 'g') then return call.level end
-  if level ~= s.GROUPED then return level end
+  if level ~= s.GROUPED then return own(s, level, line) end
   local f = s.record.parse(line)
   if not f then return call.level end
   return f.strikes >= STRIKES and ALONE or LEVELS - f.priority
@@ -173,8 +178,8 @@ end
 
 function kinds.g(s, call, rule, entry)
   local quiet, most, size = rule.n[1], rule.n[2], rule.n[3]
-  local state, level, was
-  if entry then state, level, was = where(s, entry.id, rule.field) end
+  local state, level, was, line
+  if entry then state, level, was, line = where(s, entry.id, rule.field) end
   local item = framed(call.body)
   local held = state == 'waits' and (s.held[entry.id]
     or {bytes = redis.call('HSTRLEN', s.jobs, entry.id)})
@@ -199,7 +204,7 @@ function kinds.g(s, call, rule, entry)
     return 'new', at
   end
   if count < size then write_entry(s, rule.field, entry.id, 's', first, {count}) end
-  move(s, entry.id, level, was, level, at)
+  move(s, entry.id, level, was, own(s, level, line), at)
   if count >= size then redis.call('HDEL', s.unique, rule.field) end
   held[#held + 1], held.bytes = item, held.bytes + #item
   s.held[entry.id] = held

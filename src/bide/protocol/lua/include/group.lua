@@ -14,7 +14,7 @@
 --
 -- What is done to a job of a group changes `order` or `held` at once; then `turns` puts the marker
 -- where it belongs. `sets` has the queue's keys by their names, `touched` records by group.
-local group = {GROUPED = 12, ALONE = 11}
+local group = {GROUPED = 13, ALONE = 11}
 
 local LEVELS, DEFAULT, STALE = 10, 5, 8
 local FORM = '^(%d) (%d+) (%d+) ([01]) (%d+) (%d+)(.*)$'

@@ -72,6 +72,12 @@ function record.parse(line)
   }
 end
 
+-- Which of the due sets a job with this record belongs to; nothing where it cannot be read.
+function record.level(line)
+  local f = record.parse(line)
+  return f and (f.strikes >= 2 and 11 or 10 - f.priority)
+end
+
 -- The record of a job whose result of so many bytes is dropped.
 function record.dropped(line, bytes)
   local head, ended = string.match(line, '^(.*)( %d+e)$')
