@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -115,12 +116,24 @@ def test_a_job_that_kills_the_nursery_each_time(stand: Stand) -> None:
     assert len(stand.notes("begun", job.id)) == 3
 
 
+def stop_unseen(worker: Any, pids: tuple[int, ...]) -> bool:
+    """Stop these children in the worker's own thread, between two looks at them."""
+
+    async def stop() -> bool:
+        if worker._running._looking:
+            return False
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        return True
+
+    return asyncio.run_coroutine_threadsafe(stop(), worker._event_loop).result(60)
+
+
 def taken_by_nobody(stand: Stand, worker: Any) -> tuple[Job[Any], int, int]:
     """A job that the test itself took off the line, between two children that stand still."""
     one, two = children(worker)
-    eventually(lambda: not worker._running._looking)
-    for pid in (one, two):
-        os.kill(pid, signal.SIGSTOP)
+    # Unseen by the worker, which claims nothing for children that it knows to stand still.
+    eventually(partial(stop_unseen, worker, (one, two)))
     eventually(lambda: linux.is_idle(one) and linux.is_idle(two))
     # The worker must not return the job to the queue before this test takes it.
     worker._running._give_back = lambda: None
