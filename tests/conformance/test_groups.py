@@ -13,6 +13,7 @@ from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.enqueue import Prepared
 from bide.protocol.commands.worker import Settle
+from bide.protocol.keys import DUE_SETS
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe
 
 
@@ -320,7 +321,7 @@ def test_the_priority_of_a_group_is_that_of_its_latest_job(q: Probe) -> None:
 def test_a_claim_looks_at_a_bounded_number_of_turns(q: Probe) -> None:
     for i in range(40):
         add(q, f"g{i:02}", f"a{i}")
-        q.raw.zrem(q.keys.names["due"][11], f"a{i}")  # as nothing of bide's does
+        q.raw.zrem(q.keys.names["due"][DUE_SETS.index("grouped")], f"a{i}")  # as nothing of bide's does
     q.legal = False
     claim = q.claim(count=1)
     assert (claim.jobs, claim.more) == ([], True)
@@ -541,7 +542,7 @@ def test_few_entries_of_no_job_are_dropped_at_once(q: Probe) -> None:
     """What no verb leaves behind; `bide fsck` finds it, and claims go on."""
     add(q, "g", *(f"a{i:02}" for i in range(30)))
     add(q, "g", "z", when=f"+{SECOND}")
-    q.raw.zrem(q.keys.names["due"][11], *(f"a{i:02}" for i in range(30)))
+    q.raw.zrem(q.keys.names["due"][DUE_SETS.index("grouped")], *(f"a{i:02}" for i in range(30)))
     q.raw.hdel(q.keys["jobs"], *(f"a{i:02}" for i in range(30)))
     q.raw.hdel(q.keys["terms"], *(f"a{i:02}" for i in range(30)))
     q.move(2)

@@ -41,8 +41,8 @@ def test_a_prefix_separates() -> None:
 
 
 def test_due_sets_stand_in_the_order_of_a_claim() -> None:
-    assert DUE_SETS == ("9", "8", "7", "6", "5", "4", "3", "2", "1", "0", "alone", "grouped")
-    assert len(DUE_SETS) == PRIORITIES + 2
+    assert DUE_SETS == (*"9876543210", "alone", "unserved", "grouped")
+    assert len(DUE_SETS) == PRIORITIES + 3
 
 
 def test_a_script_gets_its_keys_in_the_order_of_its_header() -> None:

@@ -36,8 +36,7 @@
 -- @arg   count     integer  how many jobs at most: the worker's free slots
 -- @arg   lease_us  integer  how long they are held without being extended
 -- @arg   busy      integer  how many jobs the worker runs already
--- @arg   arm       integer  2 to wait with free slots, 1 to wait if nothing was taken, 0 not to, 3;
---                  4 more to take jobs that wait for a worker with their task before they are due
+-- @arg   arm       integer  2 to wait with free slots, 1 to wait if nothing was taken, 0 not to
 -- @reply ok now until deadline more alone drain thin post lost, then: id body token tries due
 -- @reply stale     the worker has since sent a later claim
 -- @include clock record hint wait reclaim recall weigh minute
@@ -45,6 +44,7 @@
 -- @later   when depend depending fold stand
 
 -- arm, 3: as 2, and to say whether the rate of a group holds a due job back
+-- arm, 4 more: to take also jobs that wait for a worker with their task, before they are due
 -- thin: the names of schedules that want to be sent more times, with spaces between them
 -- more: 1 where there is, 2 where a limit holds back what is due
 -- post: 1 where something is to be told to, or asked of, another queue
