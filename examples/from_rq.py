@@ -35,13 +35,11 @@ def move(old: DelayQueue, new: bide.Queue) -> int:
     due |= {id: scheduled.get_scheduled_time(id) for id in scheduled.get_job_ids()}
     jobs = [j for j in old.job_class.fetch_many(due, old.connection) if j is not None]
     for job in jobs:
-        left, intervals = job.retries_left or 0, job.retry_intervals or [0]
+        left, waits = job.retries_left or 0, job.retry_intervals or [0]  # RQ repeats the first
         options: bide.Options = {"at": due[job.id], "job_id": job.id, "meta": job.meta}
         options["description"] = (job.description or "")[:500] or None
         options["timeout"] = "365d" if job.timeout == -1 else job.timeout  # -1: for ever
-        # If there are more retries than intervals, RQ waits for the first interval several times.
-        backoff = intervals[:1] * (left - len(intervals)) + intervals[-left:]
-        options["retry"] = bide.Retry(left, backoff=backoff)
+        options["retry"] = bide.Retry(left, backoff=waits[:1] * (left - len(waits)) + waits[-left:])
         task = ":".join(str(job.func_name).rsplit(".", 1))
         new.enqueue_call(task, job.args, job.kwargs, **options)
         job.delete()  # after the enqueue: a move that is killed here moves the same id again

@@ -144,7 +144,10 @@ def test_who_never_reached_anybody_is_told_so_at_once(form: str) -> None:
 
 def test_the_first_of_the_nodes_that_a_url_names_may_be_down(servers: Servers) -> None:
     named = servers.sentinels if isinstance(servers, Sentinels) else servers.nodes
+    masters = servers.masters if isinstance(servers, Cluster) else []
     servers.kill(named[0])
+    if isinstance(servers, Cluster) and named[0] in masters:
+        servers.fail_over(named[0])
     queue = Queue("mail", url=servers.url)
     assert queue.enqueue(JOB).new
     queue.close()

@@ -306,6 +306,6 @@ def test_without_an_sdk_nothing_travels(queue: Queue, monkeypatch: pytest.Monkey
 
 
 def test_who_does_not_use_it_imports_none_of_it() -> None:
-    code = "import bide, bide.cli.main, sys; print('bide.contrib' in sys.modules)"
+    code = "import bide, bide.cli.main, sys; print('bide.contrib.otel' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "False\n"
