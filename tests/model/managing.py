@@ -127,8 +127,9 @@ class Managed(Uniques):
             self.waiters[id] = now + wait
         return [b"ok", now, state.encode()]
 
-    def configure(self, retention: str) -> Reply:
+    def configure(self, retention: str, results: int) -> Reply:
         self.retention = retention
+        self.meta["result_budget"] = results
         return [b"ok", b"-"]
 
     def limit(self, now: int, rate: str, max_active: str) -> Reply:
