@@ -149,7 +149,6 @@ class Sentinels:
         except ERRORS:
             return False
 
-
     def _told(self) -> str:
         """What each of them says, for whoever has waited in vain."""
         lines = []
