@@ -239,7 +239,8 @@ class Driver:
 
     def configure(self, keep: Retention) -> None:
         command = manage.configure(KEYS, keep)
-        assert self.server.reply(command) == self.model.configure(keep.stored(), keep.result_bytes())
+        expected = self.model.configure(keep.stored(), keep.result_bytes())
+        assert self.server.reply(command) == expected
 
     def limit(self, rate: str, max_active: str) -> None:
         reply = self.server.reply(manage.limit(KEYS, rate, max_active))

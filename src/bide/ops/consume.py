@@ -23,7 +23,7 @@ MAX_POP: Final = 250
 """The same of a pop."""
 
 MAX_SETTLES: Final = 250
-MAX_ERRORS: Final = 100
+MAX_ERRORS: Final = 64
 MAX_SETTLE_BYTES: Final = 4_000_000
 """Bounds of one settle call: outcomes, errors (which take the server longer), bytes of both."""
 

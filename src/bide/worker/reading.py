@@ -69,13 +69,13 @@ def identify(run: Run, served: Served) -> tuple[Target, Envelope, bool]:
     head = envelope.body
     run.learn(head)
     run.codec = head.codec
-    run.policy = policy_for(head, run.policy)
     run.job = run.as_job(head.meta, head.schedule, head.parents)
     enter(run.job)
     try:
         target = served.find_to_run(head.task)
-    except TaskNotFound:
-        run.missing = True
+    except BaseException as error:
+        run.policy = policy_for(head, run.policy)  # by which the error is judged
+        run.missing = isinstance(error, TaskNotFound)
         raise
     run.policy = policy_for(head, target.policy)
     return target, envelope, is_signed

@@ -55,16 +55,20 @@ function record.parse(line)
     or tonumber(token) >= FAR or #attempt + #crashes + #strikes > 27 or #started > 16 then
     return nil
   end
-  local first = tonumber(string.match(rest .. ' ', '^ (%d+) '))
-  if first and first >= FAR then first = nil end
-  local missing = tonumber(string.match(rest .. ' ', ' (%d+)m '))
-  if missing and missing >= FAR then missing = nil end
+  local first, missing, retried
+  if rest ~= '' then
+    rest = rest .. ' '
+    first = tonumber(string.match(rest, '^ (%d+) '))
+    if first and first >= FAR then first = nil end
+    missing = tonumber(string.match(rest, ' (%d+)m '))
+    if missing and missing >= FAR then missing = nil end
+    retried = string.match(rest, ' (%w+)r ')
+  end
   return {
     head = string.sub(line, 1, 34),
     priority = tonumber(priority), attempt = tonumber(attempt), crashes = tonumber(crashes),
     strikes = tonumber(strikes), alone = tonumber(alone), started = tonumber(started),
-    worker = worker, due = due, first = first, retried = string.match(rest .. ' ', ' (%w+)r '),
-    missing = missing,
+    worker = worker, due = due, first = first, retried = retried, missing = missing,
   }
 end
 
