@@ -88,9 +88,9 @@ def _message(error: BaseException) -> str:
     kind = type(error)
     if isinstance(error, _WITH_HINTS) or getattr(error, "__notes__", None):
         return "".join(traceback.format_exception_only(error))
-    name = kind.__qualname__
-    if kind.__module__ not in ("__main__", "builtins"):
-        name = f"{kind.__module__}.{name}"
+    name, module = kind.__qualname__, kind.__module__
+    if module not in ("__main__", "builtins"):
+        name = f"{module if isinstance(module, str) else '<unknown>'}.{name}"
     try:
         message = str(error)
     except Exception:

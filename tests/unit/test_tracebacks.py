@@ -82,6 +82,12 @@ def broken() -> None:
     raise Broken
 
 
+def homeless() -> None:
+    kind = type("Homeless", (Exception,), {})
+    kind.__module__ = None  # type: ignore[assignment]
+    raise kind("no module")
+
+
 def bad_syntax() -> None:
     compile("1 +", "typed", "eval")
 
@@ -101,6 +107,7 @@ def bad_syntax() -> None:
         shallow,
         chained_twice,
         broken,
+        homeless,
         bad_syntax,
     ],
 )

@@ -52,7 +52,7 @@ _HOLDS: Final[dict[str, tuple[Callable[[int], str], str]]] = {
     ),
     "served": (
         lambda n: f"is served by {count(n, 'worker or reader', 'workers or readers')}",
-        "stop them; a killed worker or reader counts for another 10 s",
+        "stop them; a killed worker or reader counts for up to 15 s",
     ),
 }
 """What a queue may hold, in words; and what to do about it."""
