@@ -178,6 +178,7 @@ META: Final[dict[str, str]] = {
     "retention": "count and age in µs of what is kept completed, failed, cancelled, if configured",
     "result_budget": "maximum bytes of results, if configured",
     "result_bytes": "total bytes of results of 2,000 bytes or more, while there are any",
+    "results_over": "1 while more large results are kept than the budget allows",
     "results_from": "completion time from which the next large results are dropped",
     "own": "1 once a job was to be kept for a time of its own",
     "listened": "until when `events` is held open, and since when (µs), while someone listens",

@@ -15,14 +15,14 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
 from bide.current import current_job
 from bide.errors import UsageError
 from bide.ids import short_id
-from bide.tracebacks import format_error
+from bide.tracebacks import LONGEST_TEXT, shown
 
 JOB_FIELDS: Final = ("job_id", "attempt", "task", "queue")
 """What `JobFilter` puts on a record; each is empty outside of a job."""
@@ -85,9 +85,10 @@ def _exception(record: logging.LogRecord) -> str:
     kind, error, trace = record.exc_info or (None, None, None)
     if error is None:
         return ""
-    if trace is error.__traceback__:
-        return format_error(error).removesuffix("\n")
-    return "".join(traceback.format_exception(kind, error, trace)).removesuffix("\n")
+    if trace is BaseException.__getattribute__(error, "__traceback__"):
+        return shown(error).removesuffix("\n")
+    text = "".join(traceback.format_exception(kind, error, trace))
+    return text.removesuffix("\n")[-LONGEST_TEXT:]
 
 
 def _indented(text: str) -> str:
@@ -104,16 +105,25 @@ class _Harmless:
         self._value = value
 
     def __str__(self) -> str:
-        return printable(str(self._value))
+        return _cut(str, self._value)
 
     def __repr__(self) -> str:
-        return printable(repr(self._value))
+        return _cut(repr, self._value)
+
+
+def _cut(form: Callable[[object], str], value: object) -> str:
+    """The beginning of a value's text, which may have any length. To make it may raise anything."""
+    try:
+        text = form(value)
+    except BaseException as broken:
+        return f"<{type(value).__name__}: to show it raised {type(broken).__name__}>"
+    return printable(text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "...")
 
 
 def _harmless(value: object) -> object:
     if isinstance(value, int | float):
         return value
-    if type(value) is str and not _UNSAFE.search(value):
+    if type(value) is str and len(value) <= LONGEST_TEXT and not _UNSAFE.search(value):
         return value
     return _Harmless(value)
 

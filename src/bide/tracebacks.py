@@ -28,7 +28,19 @@ _CAUSE: Final = (
 _WITH_HINTS: Final = (AttributeError, ImportError, NameError, SyntaxError)
 """Errors to which `traceback` adds suggestions."""
 
+LONGEST_TEXT: Final = 8_000
+"""Characters of an exception that are kept, or logged."""
+
 _frames: Final[dict[tuple[int, int], tuple[CodeType, str]]] = {}
+
+
+def shown(error: BaseException) -> str:
+    """The end of what `format_error` says; an exception may forbid to be formatted."""
+    try:
+        text = format_error(error)
+    except BaseException as broken:
+        return f"<no traceback: formatting it raised {type(broken).__name__}>"
+    return text if len(text) <= LONGEST_TEXT else "...\n" + text[-LONGEST_TEXT:]
 
 
 def format_error(error: BaseException) -> str:

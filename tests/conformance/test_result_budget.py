@@ -68,6 +68,32 @@ def test_many_that_completed_in_one_call_do_not_end_the_search(q: Probe) -> None
     assert bytes_of(q) == 8 * KB
 
 
+def test_a_few_large_ones_among_many_small_are_found(q: Probe) -> None:
+    q.configure(results="10KB")
+    for name in "abcdefgh":
+        complete(q, 4 * KB, prefix=f"large-{name}")
+        complete(q, *[10] * 250, prefix=f"small-{name}")
+    complete(q, 10, prefix="last")
+    assert [id for id in kept(q) if id.startswith("large")] == ["large-g00", "large-h00"]
+    assert bytes_of(q) == 8 * KB
+    assert q.raw.hget(q.keys["meta"], "results_over") is None
+
+
+@pytest.mark.parametrize("field", ["results_from", "result_bytes"])
+@pytest.mark.parametrize("value", ["nan", "inf", "zz", "(zz", "-inf", "1e400"])
+def test_numbers_that_another_program_has_written_stop_no_settle(
+    q: Probe, field: str, value: str
+) -> None:
+    q.configure(results="10KB")
+    complete(q, 9 * KB, prefix="a")
+    q.raw.hset(q.keys["meta"], field, value)
+    assert complete(q, 9 * KB, prefix="b")[0] in ("ok", "full")
+    assert complete(q, 9 * KB, prefix="c")[0] in ("ok", "full")
+    assert len(q.zset("completed")) == 3
+    # The sum counts from what was written there, and is wrong until those results are removed.
+    q.raw.hset(q.keys["meta"], "result_bytes", len(kept(q)) * 9 * KB)
+
+
 def test_small_results_are_not_counted(q: Probe) -> None:
     q.configure(results="3KB")
     assert complete(q, *[1_999] * 10) == ["ok"] * 10

@@ -79,7 +79,7 @@ local sets = {meta = meta, due = due, jobs = jobs, run = run, active = active,
 local touched, puts, released = {}, {}, {}
 local reply = {'ok', now}
 local gone_active, records, results_add, notes_add = {}, {}, {}, {}
-local large = {bytes = 0, count = 0}
+local large = {bytes = 0}
 local completed_add, failed_add, cancelled_add, due_add = {}, {}, {}, {}
 local settled, finished, counted = {}, {}, {}
 local earliest, owns
@@ -173,7 +173,7 @@ local function apply(k, stamp, outcome, at, data)
         results_add[#results_add + 1] = id
         results_add[#results_add + 1] = data
         if #data >= retain.LARGE then
-          large.bytes, large.count, large.at = large.bytes + #data, large.count + 1, k + 2
+          large.bytes, large.at = large.bytes + #data, k + 2
         end
       end
     elseif outcome == 'fail' then
@@ -285,8 +285,10 @@ if limits.limited and gate.settled(meta, active, now, #gone_active, unbegun) the
   hint.push(wake, '-')
 end
 if earliest then hint.due(wake, keep, earliest, now) end
-if large.at and budget.add(meta, {completed = completed, results = results, run = run}, record,
-  large.bytes, large.count, retain.LARGE, is_kept) > 0 then
-  reply[large.at] = 'full'
+if large.at or limits.over then
+  local stored = {completed = completed, results = results, run = run}
+  local dropped = budget.add(meta, stored, record, large.bytes, counts.complete, retain.LARGE,
+    is_kept)
+  if large.at and dropped > 0 then reply[large.at] = 'full' end
 end
 return reply

@@ -32,7 +32,7 @@ from bide.payload.items import is_item
 from bide.payload.serializers import Codec, check_finite, pack, reason, simplify, unpack
 from bide.payload.signing import VARIABLE, unsigned
 from bide.retry import Retry
-from bide.tracebacks import format_error
+from bide.tracebacks import LONGEST_TEXT, shown
 
 MAX_BODY: Final = 1_000_000
 """The largest body or result in bytes; a job is a message, not a file."""
@@ -46,7 +46,6 @@ _Name = Annotated[str, msgspec.Meta(max_length=LONGEST_TASK)]
 _Parent = Annotated[str, msgspec.Meta(max_length=2 * LONGEST + 2)]
 _Keep = Annotated[float, msgspec.Meta(ge=0, le=_LONGEST)]
 
-_MAX_TRACEBACK: Final = 8_000
 _MARKS: Final[dict[Codec, bytes]] = {"msgpack": b"\x01", "pickle": b"\x02"}
 _MARKED: Final[dict[int, Codec]] = {mark[0]: codec for codec, mark in _MARKS.items()}
 
@@ -330,19 +329,14 @@ def decode_result(data: bytes | None, *, allow_pickle: bool = False) -> Any:
 
 def encode_error(error: BaseException) -> bytes:
     """Describe an exception: its type, message and the end of its traceback."""
-    try:
-        text = format_error(error)
-    except BaseException as broken:
-        text = f"<no traceback: formatting it raised {type(broken).__name__}>"
-    if len(text) > _MAX_TRACEBACK:
-        text = "...\n" + text[-_MAX_TRACEBACK:]
+    text = shown(error)
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else _qualified(kind)
     try:
         message = str(error)
     except BaseException as broken:  # a broken __str__ must not lose the job's outcome
         message = f"<no message: its __str__ raised {type(broken).__name__}>"
-    name, message = name[:LONGEST_TASK], message[:_MAX_TRACEBACK]
+    name, message = name[:LONGEST_TASK], message[:LONGEST_TEXT]
     info = ErrorInfo(_encodable(name), _encodable(message), _encodable(text))
     return _encoder.encode(info)
 

@@ -132,18 +132,18 @@ def raised(run: Run, error: BaseException, served: Served, *, in_run: bool = Fal
     """
     try:
         begin_in_application(error)
-        judged = _raised(run, error, served)
+        judged = _raised(run, error, served, in_run)
     except BaseException as broken:
         _log_failure(run.task_name, f"{run.task_name} (job {short_id(run.claimed.id)})", broken)
         return failed(run, broken)
     return judged._replace(raised=in_run and judged.value is error)
 
 
-def _raised(run: Run, error: BaseException, served: Served) -> Judged:
+def _raised(run: Run, error: BaseException, served: Served, in_run: bool) -> Judged:
     if run.timed_out and not isinstance(error, JobTimeout):
         error = overrun(run)
     what = f"{run.task_name} (job {short_id(run.claimed.id)}) attempt {run.claimed.attempt}"
-    if isinstance(error, PayloadTooNew):
+    if isinstance(error, PayloadTooNew) and not in_run:
         log.warning("job %s is given back: %s", short_id(run.claimed.id), error)
         return Judged(("snooze", _LEAVE_FOR, b""), None, None)
     if run.missing and isinstance(error, TaskNotFound):
@@ -239,7 +239,7 @@ def _log_failure(task: str, what: str, error: BaseException) -> None:
     try:
         told = None if isinstance(error, BideError) else error
         log.error("%s failed: %r", what, error, exc_info=told)
-    except Exception:  # a handler that does not swallow what formatting raised
+    except BaseException:  # a handler that does not swallow what formatting raised
         log.error("%s failed: %s, which cannot be shown", what, type(error).__name__)
 
 

@@ -63,6 +63,20 @@ def test_the_delay_counts_from_when_the_dependencies_are_met(queue: DelayQueue) 
     assert not [name for name in fields if name.startswith(b"delay") and name != b"delay_call"]
 
 
+@pytest.mark.parametrize("spoilt", ["inf", "-inf", "nan", "1e300", "soon"])
+def test_a_delay_that_another_program_has_spoilt_holds_up_no_other_job(
+    queue: DelayQueue, spoilt: str
+) -> None:
+    parent = queue.enqueue(jobs.add, 1)
+    odd, job = (queue.enqueue(jobs.add, 1, delay=60, depends_on=parent) for _ in range(2))
+    queue.connection.hset(odd.key, "delay_us", spoilt)
+    run(queue)
+    burst(queue)
+    assert queue.connection.lrange(GATE, 0, -1) == []
+    assert job.get_status() == JobStatus.SCHEDULED
+    assert job.id in [each.id for each in queue.delayed_jobs()]
+
+
 def test_the_worker_may_read_other_queues_than_the_jobs(queue: DelayQueue) -> None:
     parent = rq.Queue("plain", queue.connection).enqueue(jobs.add, 1)
     job = queue.enqueue(jobs.add, 1, delay=60, depends_on=[parent.id])

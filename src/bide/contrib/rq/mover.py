@@ -8,12 +8,14 @@ begin behind them; now and then one begins at the start again.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 import redis
 
+from bide.connection import LONGEST_RECONNECT_PAUSE, RECONNECT_PAUSE
 from bide.contrib.rq.gate import shown
 from bide.contrib.rq.keys import Keys
 from bide.contrib.rq.scripts import run
@@ -51,6 +53,9 @@ class Mover:
         self.keys: Final = keys
         self.due = 0.0
         """When to look, on this process's monotonic clock."""
+        self._pause = RECONNECT_PAUSE
+        self._resting_until = 0.0
+        """When to try again after a call that failed; hints do not change it."""
         self.server_ahead = 0.0
         """The server's clock less our monotonic one, in seconds."""
         self.staying = 0
@@ -96,6 +101,7 @@ class Mover:
         )
         moved, theirs, gone, cancelled, taken, strange, waiting, stay, at, skip, *rest = reply
         due, now, others = rest
+        self._pause = RECONNECT_PAUSE
         monotonic = time.monotonic()
         self.server_ahead = float(now) - monotonic
         if theirs:
@@ -119,15 +125,20 @@ class Mover:
 
     def hear(self, due: float) -> None:
         """Take note that a job has been delayed until then, on the server's clock."""
-        self.due = min(self.due, due - self.server_ahead)
+        self.due = max(self._resting_until, min(self.due, due - self.server_ahead))
         behind = float(self._from.lstrip("("))
         if due <= behind:  # a pass that begins there would not see it
             self._from, self._skip = repr(due), 0
 
     def look(self) -> None:
         """Have a pass begin at the start, now: jobs may have been added unheard."""
-        self.due = self._start_at = 0.0
+        self.due = self._start_at = self._resting_until = 0.0
         self._begun = False
+
+    def failed(self) -> None:
+        """Have the next call come after a pause, which grows until one succeeds."""
+        self.due = self._resting_until = time.monotonic() + self._pause * random.uniform(0.5, 1)
+        self._pause = min(2 * self._pause, LONGEST_RECONNECT_PAUSE)
 
     def _begin(self) -> None:
         """Begin a pass; at the start where it is time, or little would be read again."""

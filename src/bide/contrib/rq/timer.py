@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import random
 import socket
 import time
 from collections.abc import Iterable
@@ -17,7 +16,7 @@ import rq
 from redis.exceptions import NoPermissionError
 
 from bide import signals
-from bide.connection import LONGEST_RECONNECT_PAUSE, RECONNECT_PAUSE, REPLY_TIMEOUT
+from bide.connection import REPLY_TIMEOUT
 from bide.contrib.rq.connections import GONE, client_like, describe
 from bide.contrib.rq.ears import Ear, Gate, Hints
 from bide.contrib.rq.gate import open_gate
@@ -72,7 +71,6 @@ class Timer:
         self._presence = Presence(self.name, self._movers)
         self._woken: queue.SimpleQueue[tuple[str, float] | None] = queue.SimpleQueue()
         """Hints; an empty name where hints may have been missed, None to stop."""
-        self._pause = RECONNECT_PAUSE
         self._moved = 0
         self._stopping = False
 
@@ -146,11 +144,12 @@ class Timer:
         except (redis.RedisError, OSError) as error:
             gone = isinstance(error, GONE)
             what = "cannot reach the server" if gone else f"cannot move jobs of {mover.keys.name}"
-            log.warning("timer %s %s (%s); it tries again", self.name, what, error)
-            mover.due = time.monotonic() + self._pause * random.uniform(0.5, 1)
-            self._pause = min(2 * self._pause, LONGEST_RECONNECT_PAUSE)
-        else:
-            self._pause = RECONNECT_PAUSE
+            fix = ""
+            if "WRONGTYPE" in str(error):
+                keys = mover.keys
+                fix = f"; another program uses {keys.delayed} or {keys.list}: delete that key"
+            log.warning("timer %s %s (%s)%s; it tries again", self.name, what, error, fix)
+            mover.failed()
 
     def _move(self, client: redis.Redis, mover: Mover) -> bool:
         """Move what is due of a queue, up to a limit; whether more may be due."""

@@ -2,19 +2,23 @@
 -- not fit, the oldest are dropped. `retain` counts what is removed with its job.
 --
 -- The field `result_bytes` of `meta` has the sum, and `results_from` when those jobs completed from
--- which on results have not been looked at.
+-- which on results have not been looked at. While `results_over` is there, they are over the budget,
+-- and settles look on that bring no large ones: a few large ones may stand behind many small.
 local budget = {}
 
 local BUDGET, MOST = 100000000, 200
 
--- Counts `bytes` of `count` new results, and drops the oldest that do not fit: it looks at as many
--- jobs as are new, and `MOST` more. `held`: says of an id whether other jobs need its result yet.
+-- Counts `bytes` of new results, and drops the oldest that do not fit: it looks at as many jobs as
+-- have completed now, `count`, and at `MOST` more. `held`: says of an id whether other jobs need its result yet.
 -- Returns how many were dropped; the record of each job says so.
 function budget.add(meta, sets, record, bytes, count, large, held)
   local set = redis.call('HMGET', meta, 'result_bytes', 'result_budget', 'results_from')
   local most, from = tonumber(set[2]) or BUDGET, set[3]
-  bytes = bytes + (tonumber(set[1]) or 0)
+  if from and not string.find(from, '^%(?%d+$') then from = nil end
+  local sum = tonumber(set[1])
+  bytes = bytes + (sum and sum == sum and sum or 0) -- another program may have written nan
   if bytes <= most then
+    redis.call('HDEL', meta, 'results_over')
     redis.call('HSET', meta, 'result_bytes', string.format('%.0f', bytes))
     return 0
   end
@@ -38,13 +42,14 @@ function budget.add(meta, sets, record, bytes, count, large, held)
   end
   if bytes > most and #found < 2 * limit then
     -- It has come to the end, and begins again; if it had begun there, nothing large is left.
-    redis.call('HDEL', meta, 'results_from')
+    redis.call('HDEL', meta, 'results_from', 'results_over')
     if not from and not spared then bytes = 0 end
   elseif last then
     -- One settle may complete more jobs than this call looks at, all with one score. Then the next
     -- call goes on behind that score: otherwise it would look at the same jobs again.
     local behind = bytes > most and found[2] == last and '(' or ''
     redis.call('HSET', meta, 'results_from', behind .. last)
+    if bytes > most then redis.call('HSET', meta, 'results_over', 1) end
   end
   redis.call('HSET', meta, 'result_bytes', string.format('%.0f', math.max(bytes, 0)))
   return dropped

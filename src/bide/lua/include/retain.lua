@@ -16,9 +16,9 @@ local DEFAULT = '10000 86400000000 10000 2592000000000 10000 86400000000'
 -- (`gate`).
 function retain.limits(meta)
   local set = redis.call('HMGET', meta, 'retention', 'own', 'listened', 'terms', 'limited',
-    'groups', 'edges')
+    'groups', 'edges', 'results_over')
   local limits = {own = set[2], listened = set[3], terms = set[4], limited = set[5],
-    groups = set[6], edges = set[7]}
+    groups = set[6], edges = set[7], over = set[8]}
   local stored = set[1]
   if not stored or not string.find(stored, SIX) then stored = DEFAULT end
   for number in string.gmatch(stored, '%d+') do limits[#limits + 1] = tonumber(number) end
@@ -108,7 +108,7 @@ function retain.uncount(meta, results, ids)
     if size >= retain.LARGE then left = left - size end
   end
   if left <= 0 then
-    redis.call('HDEL', meta, 'result_bytes', 'results_from')
+    redis.call('HDEL', meta, 'result_bytes', 'results_from', 'results_over')
   elseif left < bytes then
     redis.call('HSET', meta, 'result_bytes', string.format('%.0f', left))
   end

@@ -8,6 +8,7 @@
 -- RQ's worker has pushed each to the gate's list because the job's origin says so. Here the job
 -- gets its own queue as origin again. It leaves the list last: what is refused on the way stays
 -- there.
+local FAR = 4000000000000000 -- microseconds: more than a century
 local list = KEYS[1]
 local jobs, delays, hints, gate = unpack(ARGV, 1, 4)
 local first, limit = tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -29,9 +30,11 @@ local through, strays, stay = {}, {}, {}
 for i, id in ipairs(ids) do
   local job = jobs .. id
   local status, origin, enqueued, queue, us, ttl, set = unpack(fields[i], 1, 7)
+  us = tonumber(us)
+  if us then us = us == us and math.max(-FAR, math.min(us, FAR)) end -- not inf, and not nan
   -- As one says that was read before, and saved.
   local waits = status == 'queued' or status == 'deferred'
-  if fields[i].err or not waits or origin ~= gate or not queue or not tonumber(us) then
+  if fields[i].err or not waits or origin ~= gate or not queue or not us then
     redis.call('LREM', list, 1, id)
     strays[#strays + 1] = id
   else
