@@ -313,7 +313,7 @@ def test_and_a_promise_that_it_cannot_keep(
     high: Queue, low: Queue, direct: redis.Redis, delay: float, witness: Witness
 ) -> None:
     """Two workers promised to look when the job is due, and then were filled by the other queue."""
-    job = high.enqueue(ordered.mark, delay=1.5)
+    job = high.enqueue(ordered.mark, delay=6)  # two workers start before, on any machine
     by = job.due.timestamp() + 0.1
     with at_work_many(2, high, low, concurrency=1):
         eventually(lambda: direct.zcount(high.keys["keep"], "-inf", by * 1e6) == 2)
