@@ -27,7 +27,7 @@ SELDOM: Final = 60.0
 GAP_US: Final = 500_000
 """Microseconds between two moments at which jobs of one task are looked at."""
 
-CLAIMS: Final = 3
+CLAIMS: Final = 2
 """How many full claims the jobs of one such moment take."""
 
 FURTHEST_US: Final = 300_000_000

@@ -2,15 +2,15 @@
 -- not fit, the oldest are dropped. `retain` counts what is removed with its job.
 --
 -- The field `result_bytes` of `meta` has the sum, and `results_from` when those jobs completed from
--- which on results have not been looked at. While `results_over` is there, they are over the budget,
+-- which on results have not been looked at. While `results_over` is there, they exceed the budget,
 -- and settles look on that bring no large ones: a few large ones may stand behind many small.
 local budget = {}
 
 local BUDGET, MOST = 100000000, 200
 
 -- Counts `bytes` of new results, and drops the oldest that do not fit: it looks at as many jobs as
--- have completed now, `count`, and at `MOST` more. `held`: says of an id whether other jobs need its result yet.
--- Returns how many were dropped; the record of each job says so.
+-- have completed now, `count`, and at `MOST` more. `held`: says of an id whether other jobs need
+-- its result. Returns how many were dropped; the record of each job says so.
 function budget.add(meta, sets, record, bytes, count, large, held)
   local set = redis.call('HMGET', meta, 'result_bytes', 'result_budget', 'results_from')
   local most, from = tonumber(set[2]) or BUDGET, set[3]
