@@ -22,7 +22,7 @@ from typing import Any, Final, TextIO
 from bide.current import current_job
 from bide.errors import UsageError
 from bide.ids import short_id
-from bide.tracebacks import LONGEST_TEXT, shown
+from bide.tracebacks import LONGEST_TEXT, end_of, shown
 
 JOB_FIELDS: Final = ("job_id", "attempt", "task", "queue")
 """What `JobFilter` puts on a record; each is empty outside of a job."""
@@ -87,8 +87,7 @@ def _exception(record: logging.LogRecord) -> str:
         return ""
     if trace is BaseException.__getattribute__(error, "__traceback__"):
         return shown(error).removesuffix("\n")
-    text = "".join(traceback.format_exception(kind, error, trace))
-    return text.removesuffix("\n")[-LONGEST_TEXT:]
+    return end_of("".join(traceback.format_exception(kind, error, trace))).removesuffix("\n")
 
 
 def _indented(text: str) -> str:
@@ -112,7 +111,7 @@ class _Harmless:
 
 
 def _cut(form: Callable[[object], str], value: object) -> str:
-    """The beginning of a value's text, which may have any length. To make it may raise anything."""
+    """Return the beginning of a value's text. Its own methods make it, and may raise anything."""
     try:
         text = form(value)
     except BaseException as broken:

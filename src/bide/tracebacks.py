@@ -35,11 +35,16 @@ _frames: Final[dict[tuple[int, int], tuple[CodeType, str]]] = {}
 
 
 def shown(error: BaseException) -> str:
-    """The end of what `format_error` says; an exception may forbid to be formatted."""
+    """Return the end of an exception's text, also if the exception cannot be formatted."""
     try:
         text = format_error(error)
     except BaseException as broken:
         return f"<no traceback: formatting it raised {type(broken).__name__}>"
+    return end_of(text)
+
+
+def end_of(text: str) -> str:
+    """Return the last `LONGEST_TEXT` characters, and say if there were more."""
     return text if len(text) <= LONGEST_TEXT else "...\n" + text[-LONGEST_TEXT:]
 
 

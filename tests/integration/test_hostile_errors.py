@@ -1,4 +1,4 @@
-"""Errors that forbid to be shown, that are too long, or that bide raises itself for another job."""
+"""A job fails with an error that cannot be shown, that is long, or that belongs to another job."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bide import PayloadTooNew, Queue, State
+from bide import JobFailed, PayloadTooNew, Queue, State
 from tests.integration.workers import at_work
 
 EXECUTORS = ("async", "thread", "process")
@@ -16,7 +16,7 @@ tasks = Queue("hostile", url="redis://127.0.0.1:1")
 
 
 class Mute(Exception):
-    """Ends the program of whoever wants to show it."""
+    """An error that ends the program when its text is wanted."""
 
     def __str__(self) -> str:
         raise SystemExit(3)
@@ -69,7 +69,7 @@ def test_any_error_fails_its_job_and_frees_its_slot(
         jobs = [queue.enqueue(f"{__name__}:{name}", kind) for name in names]
         assert queue.enqueue(work).wait(60) == "done"
         for job in jobs:
-            with pytest.raises(Exception):  # noqa: B017, PT011 - JobFailed, with any error
+            with pytest.raises(JobFailed):
                 job.wait(60)
             assert job.refresh().status is State.FAILED
             assert job.error is not None

@@ -120,8 +120,8 @@ class Sentinels:
         up: then it is begun again.
         """
         with contextlib.suppress(*ERRORS):
-            # One reply says both: a second failover, right after the first, would go to a replica
-            # that has not yet followed.
+            # Both facts come from one reply. Otherwise a second failover could start right after
+            # the first, with a replica that does not follow the new master yet.
             told = self._one.client.sentinel_master(NAME)
             if (told["ip"], told["port"]) != old.told:
                 return True
@@ -150,7 +150,7 @@ class Sentinels:
             return False
 
     def _told(self) -> str:
-        """What each of them says, for whoever has waited in vain."""
+        """Return what each server reports, for the message of a wait that failed."""
         lines = []
         for one in (*self.sentinels, *self.nodes):
             try:

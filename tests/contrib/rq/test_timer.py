@@ -6,6 +6,7 @@ import logging
 import random
 import socket
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -19,6 +20,8 @@ from rq.utils import utcformat
 
 import bide.contrib.rq.mover
 from bide.contrib.rq import DelayQueue, Timer
+from bide.contrib.rq.keys import Keys
+from bide.contrib.rq.mover import Mover
 from bide.contrib.rq.scripts import load
 from bide.embedded import Server
 from bide.errors import BideError, ServerRefused, ServerUnavailable, UsageError
@@ -220,12 +223,24 @@ def test_a_queue_that_cannot_be_moved_does_not_hold_up_others(
         eventually(lambda: good.job_ids == [job.id])
         assert bad.delayed_jobs() == [kept]
         assert any("cannot move jobs of bad (WRONGTYPE" in text for text in caplog.messages)
+        assert any("rq:queue:bad: delete that key" in text for text in caplog.messages)
         connection.delete(bad.key)
         eventually(lambda: bad.job_ids == [kept.id])
     connection.set("rq:delay_queue:worse", "no set")
     with pytest.raises(redis.ResponseError, match="not a sorted set"):
         DelayQueue("worse", connection).enqueue(jobs.add, 1, delay=1, job_id="lost")
     assert not connection.exists("rq:job:lost")
+
+
+def test_a_hint_does_not_cut_short_the_pause_after_a_failure(queue: DelayQueue) -> None:
+    mover = Mover(Keys.of(queue))
+    mover.failed()
+    until = mover.due
+    assert until > time.monotonic()
+    mover.hear(0.0)
+    assert mover.due == until
+    mover.look()
+    assert mover.due == 0.0
 
 
 def test_a_server_that_goes_away_is_waited_for(tmp_server: Callable[..., Server]) -> None:

@@ -122,7 +122,7 @@ def taken_by_nobody(stand: Stand, worker: Any) -> tuple[Job[Any], int, int]:
     for pid in (one, two):
         os.kill(pid, signal.SIGSTOP)
     eventually(lambda: kin.is_idle(one) and kin.is_idle(two))
-    # Otherwise a worker that the test is too slow for gives back what waits for long.
+    # The worker must not return the job to the queue before this test takes it.
     worker._running._give_back = lambda: None
     job = stand.queue.enqueue(hostile.ran)
     eventually(house(worker).take_back)

@@ -6,19 +6,20 @@
 -- and settles look on that bring no large ones: a few large ones may stand behind many small.
 local budget = {}
 
-local BUDGET, MOST = 100000000, 200
+local BUDGET, MOST, FAR = 100000000, 200, 9000000000000000
 
 -- Counts `bytes` of new results, and drops the oldest that do not fit: it looks at as many jobs as
 -- have completed now, `count`, and at `MOST` more. `held`: says of an id whether other jobs need
 -- its result. Returns how many were dropped; the record of each job says so.
 function budget.add(meta, sets, record, bytes, count, large, held)
-  local set = redis.call('HMGET', meta, 'result_bytes', 'result_budget', 'results_from')
+  local set = redis.call('HMGET', meta, 'result_bytes', 'result_budget', 'results_from',
+    'results_over')
   local most, from = tonumber(set[2]) or BUDGET, set[3]
   if from and not string.find(from, '^%(?%d+$') then from = nil end
   local sum = tonumber(set[1])
-  bytes = bytes + (sum and sum == sum and sum or 0) -- another program may have written nan
+  if sum and sum >= 0 and sum < FAR then bytes = bytes + sum end -- not nan, which is no number
   if bytes <= most then
-    redis.call('HDEL', meta, 'results_over')
+    if set[4] then redis.call('HDEL', meta, 'results_over') end
     redis.call('HSET', meta, 'result_bytes', string.format('%.0f', bytes))
     return 0
   end

@@ -14,15 +14,11 @@ local BYTES = {E = 49152, C = 4096, L = 32768, P = 4096, R = 500}
 local KINDS = {}
 for kind in pairs(LINES) do KINDS[string.byte(kind)] = kind end
 
-function noting.fits(line)
-  local kind = KINDS[string.byte(line)]
-  return kind and #line <= BYTES[kind]
-end
-
 -- The old notes (or false) and new ones, bounded. Lines are found and dropped where they are, not
 -- taken apart, because a job may have 90 KB of them and a call may add to those of many jobs.
 function noting.add(old, new)
-  if not old and not string.find(new, '\n', 1, true) and noting.fits(new) then return new end
+  local first = not old and KINDS[string.byte(new)]
+  if first and #new <= BYTES[first] and not string.find(new, '\n', 1, true) then return new end
   local all = old and old .. '\n' .. new or new
   local starts, n, at = {}, 0, 1
   repeat
