@@ -319,9 +319,10 @@ def test_the_priority_of_a_group_is_that_of_its_latest_job(q: Probe) -> None:
 
 
 def test_a_claim_looks_at_a_bounded_number_of_turns(q: Probe) -> None:
+    grouped = q.keys.names["due"][DUE_SETS.index("grouped")]
     for i in range(40):
         add(q, f"g{i:02}", f"a{i}")
-        q.raw.zrem(q.keys.names["due"][DUE_SETS.index("grouped")], f"a{i}")  # as nothing of bide's does
+        q.raw.zrem(grouped, f"a{i}")  # as nothing of bide's does
     q.legal = False
     claim = q.claim(count=1)
     assert (claim.jobs, claim.more) == ([], True)

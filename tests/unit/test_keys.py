@@ -41,7 +41,7 @@ def test_a_prefix_separates() -> None:
 
 
 def test_due_sets_stand_in_the_order_of_a_claim() -> None:
-    assert DUE_SETS == (*"9876543210", "alone", "unserved", "grouped")
+    assert (*"9876543210", "alone", "unserved", "grouped") == DUE_SETS
     assert len(DUE_SETS) == PRIORITIES + 3
 
 

@@ -42,8 +42,8 @@ def check_priority(priority: int | None) -> int:
 
 _LEVELS: Final = tuple(str(p) for p in range(PRIORITIES - 1, -1, -1))
 DUE_SETS: Final = (*_LEVELS, "alone", "unserved", "grouped")
-"""The due sets in the order in which a claim looks at them. Then those for suspects, for jobs that a
-worker without their task gave back, and for the jobs of groups."""
+"""The due sets in the order in which a claim looks at them: the priorities, then suspects, jobs
+that a worker without their task gave back, and jobs of groups."""
 
 
 class Key(NamedTuple):

@@ -20,9 +20,8 @@ from rq.utils import utcformat
 
 import bide.contrib.rq.timer
 from bide.contrib.rq import DelayQueue, Timer
-from bide.contrib.rq.keys import Keys
-from bide.contrib.rq.mover import Mover
-from bide.contrib.rq.scripts import load
+from bide.contrib.rq.scripts import Keys, load
+from bide.contrib.rq.timer import Mover
 from bide.embedded import Server
 from bide.errors import BideError, ServerRefused, ServerUnavailable, UsageError
 from tests.contrib.rq import jobs
