@@ -98,10 +98,12 @@ class Named(Protocol):
     @property
     def prefix(self) -> str:
         """Of the queue's keys."""
+        ...
 
     @property
     def queue(self) -> str | None:
         """Its name."""
+        ...
 
 
 class Seal(NamedTuple):
