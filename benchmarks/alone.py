@@ -20,8 +20,8 @@ from benchmarks import tasks
 from benchmarks.lab import QUEUE
 from bide import Queue, Worker
 from bide.client import aio, blocking
-from bide.client.pool import Connections, Posted
-from bide.client.topology import Trip
+from bide.client.pool import Connections, InFlightCalls
+from bide.client.topology import NodeRequest
 from bide.model.ids import new_id
 from bide.model.payload.body import decode_envelope
 from bide.protocol.commands import enqueue as enqueue_commands
@@ -41,9 +41,9 @@ def work(url: str, jobs: str, concurrency: str) -> None:
     ids = [new_id() for _ in range(int(jobs))]
     first = cpu = 0.0
     body = queue.prepare(tasks.nothing, (0,)).body
-    visit = aio.Client._visit
+    visit = aio.AsyncClient._visit
 
-    async def answered(self: aio.Client, trip: Trip, *rest: Any) -> Any:
+    async def answered(self: aio.AsyncClient, trip: NodeRequest, *rest: Any) -> Any:
         nonlocal first, cpu
         if not all(call[1:2] in _OURS for call in trip.calls):
             return await visit(self, trip, *rest)
@@ -60,7 +60,7 @@ def work(url: str, jobs: str, concurrency: str) -> None:
                 replies.append(_claimed(taken, body, more=bool(ids)))
         return replies
 
-    aio.Client._visit = answered  # type: ignore[method-assign, assignment]
+    aio.AsyncClient._visit = answered  # type: ignore[method-assign, assignment]
     executed = Worker([queue], modules=[tasks.__name__], concurrency=int(concurrency)).work(True)
     wall, cpu = time.perf_counter() - first, time.process_time() - cpu
     if executed != int(jobs):
@@ -71,12 +71,14 @@ def work(url: str, jobs: str, concurrency: str) -> None:
 def add(url: str, jobs: str) -> None:
     """Enqueue jobs, one by one and many at once, that reach no server."""
 
-    def answered(self: blocking.Client, trip: Trip, *rest: Any) -> Any:
+    def answered(self: blocking.Client, trip: NodeRequest, *rest: Any) -> Any:
         counts = [(len(call) - 3 - call[2]) // 4 for call in trip.calls]
         return [[b"ok", 0, *[1] * count] for count in counts]
 
-    def posted(self: blocking.Client, trip: Trip, behind: Posted | None) -> Posted:
-        made = Posted(nowhere, None, trip.calls, [])
+    def posted(
+        self: blocking.Client, trip: NodeRequest, behind: InFlightCalls | None
+    ) -> InFlightCalls:
+        made = InFlightCalls(nowhere, None, trip.calls, [])
         made.owner = None  # so that it is not dropped
         return made
 

@@ -104,14 +104,14 @@ def close_pipe(pipe: IO[str] | None) -> None:
 def drain(url: str, concurrency: str) -> None:
     """Run all that is due; tell what it took, from the first job on."""
     trips = 0
-    attempt_many = aio.Client.attempt_many
+    attempt_many = aio.AsyncClient.attempt_many
 
-    async def counted(self: aio.Client, commands: Any) -> list[Any]:
+    async def counted(self: aio.AsyncClient, commands: Any) -> list[Any]:
         nonlocal trips
         trips += 1
         return await attempt_many(self, commands)
 
-    aio.Client.attempt_many = counted  # type: ignore[method-assign]
+    aio.AsyncClient.attempt_many = counted  # type: ignore[method-assign]
     queue = Queue(QUEUE, url=url)
     executed = Worker([queue], modules=[tasks.__name__], concurrency=int(concurrency)).work(True)
     told = {

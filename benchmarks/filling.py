@@ -17,7 +17,7 @@ from bide import Queue
 from bide.cli.health import look
 from bide.client import blocking
 from bide.embedded import Server
-from bide.protocol.commands.queues import register
+from bide.protocol.commands.queues import register_queues
 from bide.protocol.keys import DEFAULT_PRIORITY, DUE_SETS, keys_of
 from bide.views.site import Site
 
@@ -46,7 +46,7 @@ def fill(server: Server, count: int, delay_us: int, span_us: int) -> None:
     """Add jobs that do nothing, due within `span_us` from `delay_us` from now on."""
     keys = keys_of(QUEUE)
     with closing(blocking.Client(server.url)) as maker:
-        maker.run(register(keys_of(None), [QUEUE]))
+        maker.run(register_queues(keys_of(None), [QUEUE]))
     with closing(Queue(QUEUE, url=server.url)) as queue:
         body = queue.prepare(tasks.nothing, (0,)).body
     head, _, tail = body.partition(b"[0]")

@@ -22,21 +22,21 @@ from bide.model.job import Claimed
 from bide.protocol.commands.worker import Settle
 from bide.protocol.keys import keys_of
 from bide.tasks.middleware import used
-from bide.tasks.task import Served
+from bide.tasks.task import TaskRegistry
 from bide.worker.lifespan import Lifespan
-from bide.worker.queue_state import Station
+from bide.worker.queue_state import QueueState
 from bide.worker.run import outcome as judging
 from bide.worker.run.invoke import prepare, read
-from bide.worker.run.running_job import Run
+from bide.worker.run.running_job import RunningJob
 
 LEASE_US = 10_000_000
 
 
-def live(url: str, at_once: int, served: Served) -> None:
+def live(url: str, at_once: int, served: TaskRegistry) -> None:
     """Claim, run and settle, for as long as nobody ends the process."""
     client, ear = blocking.Client(url), redis.Redis.from_url(url)
     name = f"selfish.{os.getpid()}"
-    station = Station(keys_of(QUEUE), name, LEASE_US)
+    station = QueueState(keys_of(QUEUE), name, LEASE_US)
     lifespan = Lifespan()
     client.attempt_many([station.settle([])])  # refused; but now the server knows the script
     while True:
@@ -56,10 +56,10 @@ def live(url: str, at_once: int, served: Served) -> None:
 
 
 def _run(
-    station: Station, claimed: Claimed, sent: float, served: Served, lifespan: Lifespan
+    station: QueueState, claimed: Claimed, sent: float, served: TaskRegistry, lifespan: Lifespan
 ) -> Settle:
     """Run a job as `bide.worker.processes.child` does."""
-    run = Run(station, claimed, sent, lambda: None)
+    run = RunningJob(station, claimed, sent, lambda: None)
     target, body = read(run, served, allow_pickle=False)
     call = prepare(body, target, lifespan, used())
     assert run.job is not None
@@ -74,7 +74,7 @@ def _no_coroutines(coroutine: object) -> None:
 def main() -> None:
     """Fork the children, and wait."""
     url, children, at_once = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    served = Served(["benchmarks.peers.bide"])
+    served = TaskRegistry(["benchmarks.peers.bide"])
     for _ in range(children):
         if os.fork() == 0:
             live(url, at_once, served)

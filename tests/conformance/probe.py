@@ -10,7 +10,7 @@ import redis
 
 from bide.client import aio, blocking
 from bide.model.events import Event, read_event
-from bide.model.history import Notes, read_notes
+from bide.model.history import History, read_history
 from bide.model.job import Claimed, RunRecord, Snapshot
 from bide.model.limits import Limits, Retention
 from bide.model.payload.body import Body, decode_item, encode_body, encode_item
@@ -19,8 +19,8 @@ from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.enqueue import Prepared, Receipt
-from bide.protocol.commands.jobs import Moved, Position
-from bide.protocol.commands.worker import Claim, Outcome, Popped, Renewal, Said, Settle, Verdict
+from bide.protocol.commands.jobs import ChangeResult, Position
+from bide.protocol.commands.worker import Claim, JobNote, Outcome, Popped, Renewal, Settle, Verdict
 from bide.protocol.keys import keys_of
 from bide.protocol.scripts import TEST_CLOCK
 from bide.queue.core import settings_calls
@@ -38,7 +38,7 @@ class Executor:
 
     def __init__(self, kind: str, url: str, **options: Any) -> None:
         self._runner = asyncio.Runner() if kind == "aio" else None
-        self.client: Any = (aio if self._runner else blocking).Client(url, **options)
+        self.client: Any = (aio if self._runner else blocking).AsyncClient(url, **options)
         self.url: str = self.client.url
 
     def run(self, command: Command[T]) -> T:
@@ -87,7 +87,7 @@ class Probe:
 
     def reply(self, command: Command[Any]) -> list[Any]:
         """The reply as the script gave it."""
-        return self.executor.run(command._replace(parse=list, rest=None))
+        return self.executor.run(command._replace(parse=list, followup=None))
 
     def move(self, seconds: float) -> None:
         """Set the server's clock forward or back."""
@@ -166,27 +166,29 @@ class Probe:
     def cancel(self, *ids: str, running: bool = True) -> list[str]:
         return self.run(job_commands.cancel(self.keys, ids, running))
 
-    def reschedule(self, id: str, when: str) -> Moved:
+    def reschedule(self, id: str, when: str) -> ChangeResult:
         (moved,) = self.run(job_commands.reschedule(self.keys, [id], when))
         return moved
 
-    def promote(self, id: str) -> Moved:
+    def promote(self, id: str) -> ChangeResult:
         (moved,) = self.run(job_commands.promote(self.keys, [id]))
         return moved
 
     def retry(self, *ids: str, when: str = "+0") -> list[str]:
-        return [moved.word for moved in self.run(job_commands.retry(self.keys, ids, when))]
+        return [moved.result for moved in self.run(job_commands.retry(self.keys, ids, when))]
 
     def note(self, job: Claimed, *lines: tuple[str, str | bytes]) -> list[str]:
         """Have a job say things: kind and JSON of each. For each `ok` or `lost`."""
         said = [
-            Said(job.id, job.token, kind, text.encode() if isinstance(text, str) else text)
+            JobNote(job.id, job.token, kind, text.encode() if isinstance(text, str) else text)
             for kind, text in lines
         ]
-        return [word.decode() for word in self.reply(worker_commands.note(self.keys, said))[2:]]
+        return [
+            word.decode() for word in self.reply(worker_commands.add_notes(self.keys, said))[2:]
+        ]
 
     def watch(self, id: str, seconds: float = 30) -> str:
-        return self.run(job_commands.watch(self.keys, id, round(seconds * SECOND)))
+        return self.run(job_commands.await_end(self.keys, id, round(seconds * SECOND)))
 
     def listen(self, after: str = "-", name: str = "audit", seconds: float = 660) -> Position:
         return self.run(job_commands.listen(self.keys, name, after, round(seconds * SECOND)))
@@ -208,7 +210,7 @@ class Probe:
         return self.run(worker_commands.extend(self.keys, round(lease * SECOND), held))
 
     def leave(self, worker: str) -> None:
-        self.run(worker_commands.leave(self.keys, worker))
+        self.run(worker_commands.worker_leave(self.keys, worker))
 
     def fetch(self, id: str) -> Snapshot | None:
         (snapshot,) = self.run(job_commands.fetch(self.keys, [id]))
@@ -225,8 +227,8 @@ class Probe:
     def record(self, id: str) -> RunRecord:
         return self.holding().records[id]
 
-    def notes(self, id: str) -> Notes:
-        return read_notes(self.holding().hashes["notes"].get(id))
+    def notes(self, id: str) -> History:
+        return read_history(self.holding().hashes["notes"].get(id))
 
     def errors(self, id: str) -> list[str]:
         """The messages of the job's errors, oldest first."""

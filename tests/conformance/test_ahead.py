@@ -10,7 +10,7 @@ from tests.conformance.probe import SECOND, Probe
 
 
 def ahead(q: Probe, *within: int) -> list[int]:
-    return q.run(job_commands.ahead(q.keys, within))
+    return q.run(job_commands.count_due(q.keys, within))
 
 
 def later(q: Probe, id: str, seconds: float, priority: int = 5) -> None:

@@ -173,8 +173,8 @@ def test_what_is_cancelled_takes_along_what_waits_for_it(q: Probe) -> None:
 def test_a_job_that_waits_can_be_cancelled_moved_and_made_to_run(q: Probe) -> None:
     add(q, job("a"), *(job(id, "a") for id in "bcd"))
     assert q.cancel("b") == ["ok"]
-    assert q.reschedule("c", f"+{10 * SECOND}").word == "ok"
-    assert q.promote("d").word == "ok"
+    assert q.reschedule("c", f"+{10 * SECOND}").result == "ok"
+    assert q.promote("d").result == "ok"
     assert [state(q, id) for id in "bcd"] == ["cancelled", "blocked", "waiting"]
     assert q.retry("c") == ["blocked"]
     assert q.watch("c") == "blocked"

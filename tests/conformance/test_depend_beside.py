@@ -119,8 +119,8 @@ def test_parents_that_have_ended_let_it_come_to_its_group_at_once(q: Probe) -> N
 
 def test_to_promote_it_puts_it_into_its_group(q: Probe) -> None:
     add(q, job("a", when=f"+{60 * SECOND}"), of("g", "b", "a"), of("g", "c", "a"))
-    assert q.promote("b").word == "ok"
-    assert q.promote("c").word == "ok"
+    assert q.promote("b").result == "ok"
+    assert q.promote("c").result == "ok"
     assert q.taken() == ["b"]
 
 

@@ -43,8 +43,8 @@ def test_a_repeat_changes_nothing_whatever_became_of_its_parents(q: Probe) -> No
 def test_what_a_dead_producer_left_half_placed_is_removed(q: Probe) -> None:
     parents = [f"p{i:03}" for i in range(CHUNK + 1)]
     add(q, *(job(id) for id in parents))
-    add_first = enqueue_commands.Placing(q.keys, job("z", *parents), ()).begin()
-    q.run(add_first._replace(rest=None))
+    add_first = enqueue_commands.EnqueueFull(q.keys, job("z", *parents), ()).begin()
+    q.run(add_first._replace(followup=None))
     with pytest.raises(JobNotFound, match="no job 'z' to wait for"):
         add(q, job("y", "z"))
     for _ in range(2):
@@ -60,10 +60,10 @@ def test_what_a_dead_producer_left_half_placed_is_removed(q: Probe) -> None:
 def test_two_that_are_placed_at_the_same_time_cannot_wait_for_each_other(q: Probe) -> None:
     """Neither is there for the other until all that it waits for is known."""
     other = keys_of("other")
-    first = enqueue_commands.Placing(q.keys, job("a", "{other}b"), ()).begin()
-    second = enqueue_commands.Placing(other, job("b", "{mail}a"), ()).begin()
+    first = enqueue_commands.EnqueueFull(q.keys, job("a", "{other}b"), ()).begin()
+    second = enqueue_commands.EnqueueFull(other, job("b", "{mail}a"), ()).begin()
     for begin in (first, second):
-        q.run(begin._replace(rest=None))
+        q.run(begin._replace(followup=None))
     with pytest.raises(JobNotFound, match=r"no job '\{mail\}a' to wait for"):
         q.run(second)
     with pytest.raises(JobNotFound, match=r"no job '\{other\}b' to wait for"):
@@ -74,8 +74,8 @@ def test_two_that_are_placed_at_the_same_time_cannot_wait_for_each_other(q: Prob
 def test_nor_can_one_wait_for_another_that_is_placed_in_steps(q: Probe) -> None:
     parents = [f"p{i:03}" for i in range(CHUNK)]
     add(q, *(job(id) for id in parents))
-    begin = enqueue_commands.Placing(q.keys, job("z", *parents, "y"), ()).begin()
-    q.run(begin._replace(rest=None))
+    begin = enqueue_commands.EnqueueFull(q.keys, job("z", *parents, "y"), ()).begin()
+    q.run(begin._replace(followup=None))
     many = [f"q{i:03}" for i in range(CHUNK)]
     add(q, *(job(id) for id in many))
     for of_z in (["z"], [*many, "z"]):
@@ -94,7 +94,7 @@ def test_what_expires_while_it_is_placed_is_an_expired_job(q: Probe) -> None:
     parents = [f"p{i:03}" for i in range(CHUNK + 1)]
     add(q, *(job(id) for id in parents))
     placed = job("z", *parents, x=f"x=@{q.now + 5 * SECOND}")
-    q.run(enqueue_commands.Placing(q.keys, placed, ()).begin()._replace(rest=None))
+    q.run(enqueue_commands.EnqueueFull(q.keys, placed, ()).begin()._replace(followup=None))
     q.move(6)
     q.claim(count=0)
     assert state(q, "z") == "blocked"
@@ -111,7 +111,9 @@ def test_what_expires_while_it_is_placed_is_an_expired_job(q: Probe) -> None:
 def test_what_was_left_half_placed_is_completed_by_a_repeat(q: Probe) -> None:
     parents = [f"p{i:03}" for i in range(CHUNK + 1)]
     add(q, *(job(id) for id in parents))
-    q.run(enqueue_commands.Placing(q.keys, job("z", *parents), ()).begin()._replace(rest=None))
+    q.run(
+        enqueue_commands.EnqueueFull(q.keys, job("z", *parents), ()).begin()._replace(followup=None)
+    )
     (again,) = add(q, job("z", *parents))
     assert not again.new
     assert "<z {}" not in q.holding().edges

@@ -123,7 +123,7 @@ def test_what_many_have_waited_for_is_removed_in_its_time(q: Probe) -> None:
 
 def test_of_a_parent_that_is_emptied_other_queues_hear(q: Probe) -> None:
     add(q, job("a"))
-    q.run(dependency_commands.attend(q.keys, [("{other}b", "a")]))
+    q.run(dependency_commands.subscribe(q.keys, [("{other}b", "a")]))
     q.run(job_commands.empty(q.keys, "e1"))
     while q.run(job_commands.empty(q.keys, None)).more:
         pass
@@ -188,7 +188,7 @@ def test_a_namesake_of_a_parent_is_another_job_to_other_queues_too(q: Probe) -> 
     add(q, job("a"), *(job(f"c{i:03}", "a") for i in range(450)))
     q.run(job_commands.delete(q.keys, ["a"]))
     add(q, job("a"))
-    q.run(enqueue_commands.Placing(keys_of("other"), job("b", "{mail}a"), ()).begin())
+    q.run(enqueue_commands.EnqueueFull(keys_of("other"), job("b", "{mail}a"), ()).begin())
     assert q.zset("blocked") == {}
     end(q, "a")
     assert {member for member in q.holding().edges if "other" in member} == {"@{other}b a C"}

@@ -86,8 +86,8 @@ def test_a_job_set_aside_cannot_be_changed_any_more(q: Probe) -> None:
     fill(q, 3)
     begin(q)
     assert q.cancel("j0000") == ["gone"]
-    assert q.promote("j0000").word == "gone"
-    assert q.reschedule("j0000", "+0").word == "gone"
+    assert q.promote("j0000").result == "gone"
+    assert q.reschedule("j0000", "+0").result == "gone"
     assert q.run(job_commands.delete(q.keys, ["j0000"])) == ["gone"]
 
 

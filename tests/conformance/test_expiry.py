@@ -85,7 +85,7 @@ def test_a_duration_counts_from_an_earlier_due_time_too(q: Probe, verb: str, gro
     add(q, "a", when=f"+{1000 * SECOND}", terms=f"{group}x=+{5 * SECOND}")
     q.run(job_commands.pause(q.keys))  # so that no claim comes to it by its turn
     moved = q.promote("a") if verb == "promote" else q.reschedule("a", "+0")
-    assert moved.word == "ok"
+    assert moved.result == "ok"
     q.move(4)
     assert q.taken() == []
     assert not expired(q, "a")

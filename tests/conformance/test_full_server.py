@@ -14,13 +14,13 @@ from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.enqueue import Prepared
-from bide.protocol.commands.queues import About
+from bide.protocol.commands.queues import WorkerReport
 from bide.protocol.commands.worker import Settle
 from bide.protocol.keys import keys_of
 from tests.conformance.probe import BODY, LEASE, SECOND, Probe
 
 GLOBAL = keys_of(None)
-ABOUT = About("host", 42, ["mail"], "auto", 100, 1_700_000_000_000_000, "0.1")
+ABOUT = WorkerReport("host", 42, ["mail"], "auto", 100, 1_700_000_000_000_000, "0.1")
 ERROR = b'{"type":"E","message":""}'
 
 
@@ -125,8 +125,8 @@ def test_jobs_can_be_taken_back_moved_and_deleted(q: Probe, memory: Memory) -> N
     memory.fill()
     assert q.cancel("a") == ["ok"]
     assert q.run(job_commands.delete(q.keys, ["b"])) == ["ok"]
-    assert q.reschedule("c", f"+{SECOND}").word == "ok"
-    assert q.promote("c").word == "ok"
+    assert q.reschedule("c", f"+{SECOND}").result == "ok"
+    assert q.promote("c").result == "ok"
     assert q.run(job_commands.empty(q.keys, "this")).aside == 2
     assert not q.run(job_commands.empty(q.keys, None)).more
 
@@ -134,14 +134,14 @@ def test_jobs_can_be_taken_back_moved_and_deleted(q: Probe, memory: Memory) -> N
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param(queue_commands.register(GLOBAL, ["mail"]), id="register"),
+        pytest.param(queue_commands.register_queues(GLOBAL, ["mail"]), id="register"),
         pytest.param(queue_commands.heartbeat(GLOBAL, "w1", ABOUT), id="heartbeat"),
         pytest.param(queue_commands.heartbeat(GLOBAL, "w1", None), id="farewell"),
         pytest.param(job_commands.pause(keys_of("mail")), id="pause"),
         pytest.param(job_commands.resume(keys_of("mail")), id="resume"),
-        pytest.param(worker_commands.leave(keys_of("mail"), "w1"), id="leave"),
+        pytest.param(worker_commands.worker_leave(keys_of("mail"), "w1"), id="leave"),
         pytest.param(job_commands.counts(keys_of("mail")), id="counts"),
-        pytest.param(queue_commands.begin(keys_of("mail")), id="begin"),
+        pytest.param(queue_commands.worker_start(keys_of("mail")), id="begin"),
         pytest.param(queue_commands.queues(GLOBAL), id="queues"),
         pytest.param(queue_commands.workers(GLOBAL), id="workers"),
     ],

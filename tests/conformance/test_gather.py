@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bide.model.payload.batched import is_gathered
+from bide.model.payload.batched import is_batch
 from bide.model.payload.body import Body, decode_body, encode_body
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
@@ -51,7 +51,7 @@ def test_one_item_is_a_list_too(q: Probe) -> None:
     assert items(q, "a") == [1]
     seen = q.fetch("a")
     assert seen
-    assert (seen.task, seen.terms.gathers, is_gathered(seen.raw_body)) == (
+    assert (seen.task, seen.terms.batches, is_batch(seen.raw_body)) == (
         "app.tasks:index",
         True,
         True,

@@ -356,7 +356,7 @@ def test_a_moved_job_is_where_its_due_time_says(q: Probe) -> None:
     q.reschedule("a", f"+{10 * SECOND}")
     assert len(q.zset("order")) == 3
     assert q.taken() == ["b"]
-    assert q.promote("a").word == "ok"
+    assert q.promote("a").result == "ok"
     claimed = q.taken("w2")
     assert claimed == []
     q.move(LEASE + 1)

@@ -8,12 +8,12 @@ from bide.errors import AccessDenied
 from bide.model.payload.body import Body, encode_body
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.enqueue import Prepared
-from bide.protocol.commands.queues import About, WorkerSeen
+from bide.protocol.commands.queues import WorkerReport, WorkerSeen
 from bide.protocol.keys import keys_of
 from tests.conformance.probe import LEASE, Probe
 from tests.conformance.test_registry import GLOBAL, say_since
 
-ABOUT = About("host", 42, ["mail"], concurrency=3, busy=9, lease=LEASE)
+ABOUT = WorkerReport("host", 42, ["mail"], concurrency=3, busy=9, lease=LEASE)
 """What it said of its jobs lately is not what it runs now."""
 
 
@@ -23,7 +23,7 @@ def listed(q: Probe, prefix: str = "bide") -> dict[str, WorkerSeen]:
     return {worker.name: worker for worker in queue_commands.tell(seen, replies)}
 
 
-def say(q: Probe, *workers: str, about: About = ABOUT) -> None:
+def say(q: Probe, *workers: str, about: WorkerReport = ABOUT) -> None:
     for worker in workers:
         q.run(queue_commands.heartbeat(GLOBAL, worker, about))
 
@@ -63,7 +63,7 @@ def test_what_waits_in_a_worker_for_a_slot_does_not_run(q: Probe) -> None:
 
 def test_all_queues_of_a_worker_count(q: Probe) -> None:
     other = Probe(q.executor, q.raw, "other")
-    say(q, "w1", about=About("host", 42, ["mail", "other"], concurrency=3, lease=LEASE))
+    say(q, "w1", about=WorkerReport("host", 42, ["mail", "other"], concurrency=3, lease=LEASE))
     q.take("a")
     other.take("b")
     about = listed(q)["w1"].about
@@ -73,7 +73,7 @@ def test_all_queues_of_a_worker_count(q: Probe) -> None:
 
 def test_any_number_of_jobs_is_counted(q: Probe, monkeypatch: Any) -> None:
     monkeypatch.setattr(queue_commands, "CHUNK", 2)
-    say(q, "w1", "w2", about=About("host", 42, ["mail"], concurrency=9, lease=LEASE))
+    say(q, "w1", "w2", about=WorkerReport("host", 42, ["mail"], concurrency=9, lease=LEASE))
     q.add(*"abcde")
     q.claim("w1", 3)
     q.claim("w2", 2)
@@ -102,7 +102,7 @@ def test_a_dead_worker_that_holds_nothing_is_not_listed(q: Probe) -> None:
 
 def test_a_dead_worker_is_listed_while_it_holds_a_job(q: Probe) -> None:
     q.take("a", "dead")
-    say(q, "dead", about=About("host", 42, ["mail"], concurrency=3))
+    say(q, "dead", about=WorkerReport("host", 42, ["mail"], concurrency=3))
     say_since(q, "dead", queue_commands.ALIVE + 1)
     (seen,) = listed(q).values()
     assert (seen.name, seen.alive, seen.about.busy) == ("dead", False, 1)
@@ -126,7 +126,7 @@ def test_of_a_queue_that_cannot_be_read_it_is_what_the_worker_said(q: Probe) -> 
     """Whoever asks may have permission for some queues only."""
     q.take("a", "w1")
     say(q, "w1", about=ABOUT)
-    say(q, "w2", about=About("host", 42, ["mail", "secret"], busy=2, lease=LEASE))
+    say(q, "w2", about=WorkerReport("host", 42, ["mail", "secret"], busy=2, lease=LEASE))
     seen = q.run(queue_commands.workers(GLOBAL))
     found = q.run(queue_commands.holders(keys_of("mail"), 10))
     told = queue_commands.tell(seen, [found, AccessDenied("no permission")])
@@ -135,7 +135,7 @@ def test_of_a_queue_that_cannot_be_read_it_is_what_the_worker_said(q: Probe) -> 
 
 def test_names_that_no_queue_can_have_are_passed_over(q: Probe) -> None:
     """Another program may write what a worker says of itself."""
-    say(q, "w1", about=About("host", 42, ["{mail}", "mail"], busy=2, lease=LEASE))
+    say(q, "w1", about=WorkerReport("host", 42, ["{mail}", "mail"], busy=2, lease=LEASE))
     assert [*listed(q)] == ["w1"]
 
 
@@ -151,7 +151,7 @@ def test_a_job_that_cannot_be_read_is_counted(q: Probe) -> None:
 
 
 def test_bodies_that_are_large_are_not_all_read(q: Probe) -> None:
-    say(q, "w1", about=About("host", 42, ["mail"], concurrency=9, lease=LEASE))
+    say(q, "w1", about=WorkerReport("host", 42, ["mail"], concurrency=9, lease=LEASE))
     large = encode_body(Body("shop:send", ("x" * 900_000,)))
     q.add("a", "b", "c", body=large)
     while len(q.claim("w1", 9).jobs) > 0:

@@ -12,7 +12,7 @@ MINUTE = 60
 
 
 def minutes(q: Probe, first: int = 0, count: int = 1) -> list[Minute]:
-    return q.run(job_commands.minutes(q.keys, first, count))
+    return q.run(job_commands.latency(q.keys, first, count))
 
 
 def to_next_minute(q: Probe) -> None:

@@ -9,11 +9,11 @@ import pytest
 from bide.errors import ScriptBug, UsageError
 from bide.model.durations import at_to_us
 from bide.protocol.commands import jobs as job_commands
-from bide.protocol.commands.jobs import Moved
+from bide.protocol.commands.jobs import ChangeResult
 from bide.protocol.commands.worker import Outcome
 from tests.conformance.probe import LEASE, SECOND, Probe
 
-Move = Callable[..., list[Moved]]
+Move = Callable[..., list[ChangeResult]]
 
 
 @pytest.fixture(params=["reschedule", "promote"])
@@ -32,7 +32,7 @@ def test_a_delay_counts_from_now(q: Probe) -> None:
 
 def test_a_job_is_moved_forward_back_and_to_a_moment(q: Probe) -> None:
     q.add("a")
-    assert q.reschedule("a", f"+{SECOND}").word == "ok"
+    assert q.reschedule("a", f"+{SECOND}").result == "ok"
     assert q.taken() == []
     at = q.now + 60 * SECOND
     assert q.reschedule("a", f"={at}") == ("ok", at)
@@ -53,7 +53,7 @@ def test_a_repeat_of_a_moment_changes_nothing(q: Probe) -> None:
     at = f"={q.now + SECOND}"
     q.reschedule("a", at)
     before = q.holding()
-    assert q.reschedule("a", at).word == "ok"
+    assert q.reschedule("a", at).result == "ok"
     assert q.holding() == before
 
 
@@ -112,7 +112,7 @@ def test_promote_leaves_a_job_that_waits_in_its_place(q: Probe) -> None:
 
 def test_a_job_that_waits_for_its_retry_is_moved_too(q: Probe, move: Move) -> None:
     q.settle(q.take("a"), "retry", f"+{3600 * SECOND}")
-    assert move("a")[0].word == "ok"
+    assert move("a")[0].result == "ok"
     q.move(1)
     (again,) = q.claim().jobs
     assert again.attempt == 2
@@ -125,7 +125,7 @@ def test_a_suspect_stays_apart_when_it_is_moved(q: Probe, move: Move) -> None:
         q.claim("doomed")
         q.move(LEASE + 1)
         q.claim("undertaker", 0)
-    assert move("a")[0].word == "ok"
+    assert move("a")[0].result == "ok"
     assert list(q.holding().sets["due:alone"]) == ["a"]
 
 
@@ -161,9 +161,9 @@ def test_many_in_one_call_each_with_its_answer(q: Probe, move: Move) -> None:
     q.add("a", when=f"+{60 * SECOND}", priority=2)
     q.add("b", when=f"+{60 * SECOND}")
     words = move("b", "run", "nobody", "a", "b")
-    assert [moved.word for moved in words] == ["ok", "active", "gone", "ok", "ok"]
+    assert [moved.result for moved in words] == ["ok", "active", "gone", "ok", "ok"]
     assert {words[0].due_us, words[3].due_us} == {*q.holding().due.values()}
-    assert len({moved.due_us for moved in words if moved.word == "ok"}) == 1
+    assert len({moved.due_us for moved in words if moved.result == "ok"}) == 1
 
 
 def test_one_call_takes_a_bounded_number(q: Probe) -> None:
@@ -174,5 +174,5 @@ def test_one_call_takes_a_bounded_number(q: Probe) -> None:
     with pytest.raises(UsageError, match="101 jobs are too many for one call"):
         job_commands.promote(q.keys, [*ids, "one-more"])
     moved = q.run(job_commands.reschedule(q.keys, ids, f"+{SECOND}"))
-    assert {m.word for m in moved} == {"ok"}
+    assert {m.result for m in moved} == {"ok"}
     assert q.holding().due == {id: m.due_us for id, m in zip(ids, moved, strict=True)}

@@ -11,7 +11,7 @@ from bide.model.history import encode_log, encode_progress
 from bide.model.job import Claimed
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import worker as worker_commands
-from bide.protocol.commands.worker import Outcome, Said, Settle
+from bide.protocol.commands.worker import JobNote, Outcome, Settle
 from tests.conformance.probe import LEASE, SECOND, Probe
 
 
@@ -47,8 +47,8 @@ def again(q: Probe) -> Claimed:
 
 def test_a_line_and_progress_are_noted_with_the_servers_time(q: Probe) -> None:
     job = q.take("a")
-    said = [Said("a", job.token, *log("hello")), Said("a", job.token, *progress(0.5, "half"))]
-    word, now, *verdicts = q.reply(worker_commands.note(q.keys, said))
+    said = [JobNote("a", job.token, *log("hello")), JobNote("a", job.token, *progress(0.5, "half"))]
+    word, now, *verdicts = q.reply(worker_commands.add_notes(q.keys, said))
     assert (word, verdicts) == (b"ok", [b"ok", b"ok"])
     assert raw(q) == [b'L %d "hello"' % now, b'P %d [0.5,"half"]' % now]
 
@@ -73,8 +73,8 @@ def test_of_progress_only_the_latest_is_kept(q: Probe) -> None:
 def test_many_jobs_in_one_call_each_its_own(q: Probe) -> None:
     q.add("a", "b")
     a, b = q.claim().jobs
-    said = [Said(j.id, j.token, *log(f"{j.id}{i}")) for i in range(3) for j in (a, b)]
-    q.run(worker_commands.note(q.keys, said))
+    said = [JobNote(j.id, j.token, *log(f"{j.id}{i}")) for i in range(3) for j in (a, b)]
+    q.run(worker_commands.add_notes(q.keys, said))
     assert logs(q, "a") == ["a0", "a1", "a2"]
     assert logs(q, "b") == ["b0", "b1", "b2"]
 

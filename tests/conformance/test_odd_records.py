@@ -45,7 +45,7 @@ def test_a_pop_a_reclaim_and_a_retry_do_too(q: Probe, line: bytes) -> None:
     q.raw.hset(q.keys["run"], "b", line)
     assert q.pop().bodies == [ITEM_MARK + b'"a"', ITEM_MARK + b'"b"']
     q.raw.hset(q.keys["run"], "b", line)
-    assert q.run(job_commands.retry(q.keys, ["b"], "+0"))[0].word == "ok"
+    assert q.run(job_commands.retry(q.keys, ["b"], "+0"))[0].result == "ok"
     q.add("c")
     q.claim()
     q.raw.hset(q.keys["run"], "c", line)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from bide.protocol.commands import queues as queue_commands
-from bide.protocol.commands.queues import About
+from bide.protocol.commands.queues import WorkerReport
 from bide.protocol.keys import keys_of
 from tests.conformance.probe import SECOND, Probe
 
 GLOBAL = keys_of(None)
-ABOUT = About("host", 42, ["mail"], "auto", 100, 1_700_000_000_000_000, "0.1")
+ABOUT = WorkerReport("host", 42, ["mail"], "auto", 100, 1_700_000_000_000_000, "0.1")
 
 
 def say_since(q: Probe, worker: str, seconds: float) -> None:
@@ -23,9 +23,9 @@ def say_since(q: Probe, worker: str, seconds: float) -> None:
 
 def test_queues_are_listed_once_each_in_order(q: Probe) -> None:
     assert q.run(queue_commands.queues(GLOBAL)) == []
-    q.run(queue_commands.register(GLOBAL, ["mail", "audit"]))
+    q.run(queue_commands.register_queues(GLOBAL, ["mail", "audit"]))
     since = q.raw.hgetall(GLOBAL["queues"])
-    q.run(queue_commands.register(GLOBAL, ["mail", "zoo"]))
+    q.run(queue_commands.register_queues(GLOBAL, ["mail", "zoo"]))
     assert q.run(queue_commands.queues(GLOBAL)) == ["audit", "mail", "zoo"]
     assert since.items() <= q.raw.hgetall(GLOBAL["queues"]).items(), "first used stays first"
 
@@ -102,7 +102,7 @@ def test_what_it_held_stays_its_own_until_the_lease_ends(q: Probe) -> None:
 def test_a_worker_that_is_asked_to_stop_hears_it_when_it_next_speaks(q: Probe) -> None:
     for worker in ("w1", "w2"):
         assert not q.run(queue_commands.heartbeat(GLOBAL, worker, ABOUT)).stop
-    assert q.run(queue_commands.stop(GLOBAL, ["w1", "nobody"])) == ["ok", "gone"]
+    assert q.run(queue_commands.worker_stop(GLOBAL, ["w1", "nobody"])) == ["ok", "gone"]
     assert [w.name for w in q.run(queue_commands.workers(GLOBAL))] == ["w1", "w2"]
     assert q.run(queue_commands.heartbeat(GLOBAL, "w1", ABOUT)).stop
     assert q.run(queue_commands.heartbeat(GLOBAL, "w1", ABOUT)).stop, "until it has stopped"

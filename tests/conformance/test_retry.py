@@ -283,7 +283,7 @@ def test_nor_does_it_run_the_job_a_third_time(q: Probe, state: str, outcome: str
     q.run(command)
     q.settle(again(q), outcome)  # type: ignore[arg-type]
     before = q.holding()
-    assert [moved.word for moved in q.run(command)] == ["ok"]
+    assert [moved.result for moved in q.run(command)] == ["ok"]
     assert q.holding() == before
     assert q.retry("a") == ["ok"], "another call is no repeat"
 
@@ -295,7 +295,7 @@ def test_a_repeat_for_a_job_that_was_never_claimed(q: Probe) -> None:
     q.run(command)
     q.cancel("a")
     before = q.holding()
-    assert [moved.word for moved in q.run(command)] == ["ok"]
+    assert [moved.result for moved in q.run(command)] == ["ok"]
     assert q.holding() == before
 
 

@@ -345,7 +345,7 @@ def test_errors_of_jobs_with_long_notes_take_more_than_one_call(q: Probe) -> Non
     long = 'L 1 "' + "x" * 30_000 + '"'
     q.raw.hset(q.keys["notes"], mapping=dict.fromkeys(ids[:50], long))
     settles = [Settle(job.id, job.token, "fail", "", ERROR) for job in jobs]
-    one_call = q.run(worker_commands.settle(q.keys, settles)._replace(rest=None))
+    one_call = q.run(worker_commands.settle(q.keys, settles)._replace(followup=None))
     assert Counter(one_call) == {"ok": 34, "later": 26}
     assert q.settle_many(*settles) == ["ok"] * 60
     assert len(q.zset("failed")) == 60

@@ -57,10 +57,10 @@ def test_who_is_due_in_a_stretch_a_page_at_a_time(q: Probe) -> None:
     at = whole_minute(q)
     for i in range(5):
         q.add(f"j{i}", when=f"={at + i}", priority=5 - i % 2)
-    whole = q.run(job_commands.between(q.keys, at, at + 5, 0, 10))
+    whole = q.run(job_commands.list_due(q.keys, at, at + 5, 0, 10))
     assert whole.total == 5
     assert whole.jobs == [(f"j{i}", at + i) for i in (0, 2, 4, 1, 3)]
-    pages = [q.run(job_commands.between(q.keys, at, at + 5, start, 2)) for start in (0, 2, 4, 6)]
+    pages = [q.run(job_commands.list_due(q.keys, at, at + 5, start, 2)) for start in (0, 2, 4, 6)]
     assert [page.total for page in pages] == [5] * 4
     assert [job for page in pages for job in page.jobs] == whole.jobs
 
@@ -69,8 +69,8 @@ def test_the_end_of_a_stretch_is_not_in_it(q: Probe) -> None:
     at = whole_minute(q)
     q.add("in", when=f"={at}")
     q.add("out", when=f"={at + 1}")
-    assert q.run(job_commands.between(q.keys, at, at + 1)).jobs == [("in", at)]
-    assert q.run(job_commands.between(q.keys, at, at + 1, 0, 0)).total == 1
+    assert q.run(job_commands.list_due(q.keys, at, at + 1)).jobs == [("in", at)]
+    assert q.run(job_commands.list_due(q.keys, at, at + 1, 0, 0)).total == 1
 
 
 def test_too_many_stretches_are_refused(q: Probe) -> None:

@@ -89,7 +89,9 @@ def apply(q: Probe, verb: str, job: Claimed, end: State) -> None:
     elif verb == "pop":
         q.pop("c1", 1)
     elif verb == "refuse":
-        q.run(worker_commands.refuse(q.keys, [("a", b'{"type":"BadSignature","message":""}')]))
+        q.run(
+            worker_commands.reject_items(q.keys, [("a", b'{"type":"BadSignature","message":""}')])
+        )
     elif verb == "claim":
         q.claim("w2", 1)
     elif verb == "extend":

@@ -15,7 +15,7 @@ ENDED = [("waiters", "a")]
 
 def test_a_watch_says_where_the_job_is_and_is_noted(q: Probe) -> None:
     q.add("a", when=f"+{SECOND}")
-    _ok, now, word = q.reply(job_commands.watch(q.keys, "a", 30 * SECOND))
+    _ok, now, word = q.reply(job_commands.await_end(q.keys, "a", 30 * SECOND))
     assert word == b"due"
     assert q.holding().waiters == {"a": now + 30 * SECOND}
     q.move(1)

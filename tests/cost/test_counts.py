@@ -68,18 +68,18 @@ def direct(url: str) -> Iterator[redis.Redis]:
 def trips(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Round trips: of blocking clients, of clients on an event loop."""
     made: Counter[str] = Counter()
-    blocking, awaited = sync.Client._begin, aio.Client.attempt_many
+    blocking, awaited = sync.Client._begin, aio.AsyncClient.attempt_many
 
     def counted(self: sync.Client, commands: Any) -> Any:
         made["blocking"] += 1
         return blocking(self, commands)
 
-    async def counted_too(self: aio.Client, commands: Any) -> Any:
+    async def counted_too(self: aio.AsyncClient, commands: Any) -> Any:
         made["awaited"] += 1
         return await awaited(self, commands)
 
     monkeypatch.setattr(sync.Client, "_begin", counted)
-    monkeypatch.setattr(aio.Client, "attempt_many", counted_too)
+    monkeypatch.setattr(aio.AsyncClient, "attempt_many", counted_too)
     return made
 
 

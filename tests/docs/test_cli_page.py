@@ -18,7 +18,7 @@ import redis
 import bide
 from bide.cli.jobs import change
 from bide.protocol.commands import worker as worker_commands
-from bide.protocol.commands.queues import About, Doing, heartbeat
+from bide.protocol.commands.queues import RunningTask, WorkerReport, heartbeat
 from bide.protocol.keys import keys_of
 from tests.docs.names import passages
 from tests.docs.pages import ROOT
@@ -64,7 +64,7 @@ def url(one_url: str) -> Iterator[str]:
         bide.Worker(queue, modules=__name__).work(burst=True)
     assert failed.refresh().status == "failed"
     queue.schedules.upsert("hourly", "x:later", every="1h")
-    about = About("host", 1, ["mail"], doing=[Doing("mail", "x", "x:later", 1)])
+    about = WorkerReport("host", 1, ["mail"], doing=[RunningTask("mail", "x", "x:later", 1)])
     queue._client.run(heartbeat(keys_of(None, "bide"), "worker.1", about))
     queue.enqueue("x:held", job_id="held")
     queue._client.run(worker_commands.claim(queue.keys, "worker.1", 1, 1, 60_000_000, 0))

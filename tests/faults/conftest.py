@@ -39,7 +39,7 @@ class Awaited:
 
     def __init__(self, portal: Any, *args: Any, **options: Any) -> None:
         self._portal = portal
-        self._client: aio.Client = portal.call(lambda: aio.Client(*args, **options))
+        self._client: aio.AsyncClient = portal.call(lambda: aio.AsyncClient(*args, **options))
 
     def run(self, command: Command[T]) -> T:
         result: T = self._portal.call(self._client.run, command)

@@ -15,8 +15,8 @@ from typing import Any
 
 import redis
 
-from bide.model.constraints import Terms
-from bide.model.history import read_notes
+from bide.model.constraints import Constraints
+from bide.model.history import read_history
 from bide.model.job import RunRecord
 from bide.model.payload.body import decode_body, decode_item, decode_result, is_item
 from bide.model.schedule import Schedule
@@ -192,7 +192,7 @@ def _records_agree(holding: Holding) -> None:
             place = "alone" if record.strikes >= 2 else str(record.priority)
             if record.settled in ("S", "L") and id in holding.sets["due:unserved"]:
                 place = "unserved"
-            if Terms.read(holding.hashes["terms"].get(id)).group is not None:
+            if Constraints.read(holding.hashes["terms"].get(id)).group is not None:
                 place = "grouped"
             assert id in holding.sets[f"due:{place}"], f"{id} is not in due:{place}: {record}"
     for id, result in holding.hashes["results"].items():
@@ -200,7 +200,7 @@ def _records_agree(holding: Holding) -> None:
         decode_result(result)
     for id, line in holding.hashes["terms"].items():
         assert id in holding.hashes["jobs"], f"{id} has terms, and is no job"
-        assert Terms.read(line) != Terms(), f"{id} has the terms {line!r}"
+        assert Constraints.read(line) != Constraints(), f"{id} has the terms {line!r}"
         assert "terms" in holding.meta, "terms that nothing looks at"
     for key, entry in holding.hashes["unique"].items():
         assert _KEY.fullmatch(key), f"{key} is no key under which calls fold"
@@ -216,7 +216,7 @@ def _records_agree(holding: Holding) -> None:
 
 
 def _groups_agree(holding: Holding) -> None:
-    of = {id: Terms.read(line).group for id, line in holding.hashes["terms"].items()}
+    of = {id: Constraints.read(line).group for id, line in holding.hashes["terms"].items()}
     due, active = holding.sets["due:grouped"], holding.sets["active"]
     assert holding.order == {f"{of[id]} {at:017} {id}" for id, at in due.items()}
     assert holding.held == {f"{of[id]} {id}" for id in active if of.get(id) is not None}
@@ -274,7 +274,7 @@ def _schedules_agree(holding: Holding) -> None:
 
 def _notes_can_be_read(id: str, text: bytes) -> None:
     kinds = [line[:2].decode() for line in text.split(b"\n")]
-    notes = read_notes(text)
+    notes = read_history(text)
     read = len(notes.attempts) + len(notes.logs) + (notes.progress is not None)
     read += len(notes.moves)
     assert read == len(kinds), f"{id} has notes that cannot be read: {text!r}"

@@ -16,7 +16,7 @@ import redis
 
 from bide.client import blocking
 from bide.client.execute import Call
-from bide.client.pool import Connections, Posted
+from bide.client.pool import Connections, InFlightCalls
 from bide.protocol.scripts import load, names
 
 SLOW_US: Final = 500
@@ -104,13 +104,13 @@ class _Timed(Connections):
         super().__init__(make)
         self._stopwatch = stopwatch
 
-    def post(self, calls: Sequence[Call], behind: Posted | None = None) -> Posted:
+    def post(self, calls: Sequence[Call], behind: InFlightCalls | None = None) -> InFlightCalls:
         if not self._busy:
             self._stopwatch.begin()
         self._stopwatch.call(calls)
-        return super().post(calls, behind)
+        return super().send(calls, behind)
 
-    def collect(self, posted: Posted) -> list[Any]:
+    def collect(self, posted: InFlightCalls) -> list[Any]:
         replies = super().collect(posted)
         if not self._busy:
             self._stopwatch.end()

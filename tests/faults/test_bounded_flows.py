@@ -65,10 +65,10 @@ def test_no_script_takes_long_however_many_wait(hollow: Full) -> None:
         children = [(f"{{other}}c{i:05}", f"r{n}") for i in range(WIDE)]
         run(enqueue_commands.enqueue(KEYS, plain(f"r{n}")))
         for i in range(0, WIDE, enqueue_commands.CHUNK):
-            run(dependency_commands.attend(KEYS, children[i : i + enqueue_commands.CHUNK]))
+            run(dependency_commands.subscribe(KEYS, children[i : i + enqueue_commands.CHUNK]))
         work(hollow)
         done: list[str] = []
-        while letters := run(dependency_commands.post(KEYS, "-", done)):
+        while letters := run(dependency_commands.read_outbox(KEYS, "-", done)):
             done = [letter.stored for letter in letters]
 
     def hear() -> None:
@@ -85,7 +85,7 @@ def test_no_script_takes_long_however_many_wait(hollow: Full) -> None:
         for parent in ("{other}far", "{other}near"):
             for i in range(0, len(ids), dependency_commands.MOST_POST):
                 some = ids[i : i + dependency_commands.MOST_POST]
-                run(dependency_commands.hear(KEYS, [(id, parent, "C") for id in some]))
+                run(dependency_commands.resolve(KEYS, [(id, parent, "C") for id in some]))
         assert work(hollow) == len(ids)
 
     hollow.time("fan-in", fan_in)

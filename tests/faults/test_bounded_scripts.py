@@ -32,7 +32,7 @@ from bide.protocol.commands import fsck as fsck_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands import worker as worker_commands
-from bide.protocol.commands.worker import Said, Settle
+from bide.protocol.commands.worker import JobNote, Settle
 from bide.protocol.keys import DEFAULT_PRIORITY, keys_of
 from bide.protocol.scripts import names
 from bide.worker.notes import MAX_BYTES as MAX_SAID_BYTES
@@ -247,11 +247,11 @@ def _time_reading(full: Full) -> None:
         KEYS, 3_600_000_000, job_commands.MOST_STRETCHES, offset_us=-7_200_000_000
     )
     full.time("timeline", lambda: full.client.run(widest))
-    ever = job_commands.between(KEYS, 0, 2**50, DUE // 2, job_commands.MAX_PAGE)
+    ever = job_commands.list_due(KEYS, 0, 2**50, DUE // 2, job_commands.MAX_PAGE)
     full.time("between", lambda: full.client.run(ever))
-    full.time("ahead", lambda: full.client.run(job_commands.ahead(KEYS, range(1, 33))))
-    full.time("minutes", lambda: full.client.run(job_commands.minutes(KEYS, 1499, 1500)))
-    full.time("watch", lambda: full.client.run(job_commands.watch(KEYS, to_come[0].id, 1)))
+    full.time("ahead", lambda: full.client.run(job_commands.count_due(KEYS, range(1, 33))))
+    full.time("minutes", lambda: full.client.run(job_commands.latency(KEYS, 1499, 1500)))
+    full.time("watch", lambda: full.client.run(job_commands.await_end(KEYS, to_come[0].id, 1)))
     for state in ("waiting", "active", "completed"):
         full.time(f"a page of the {state}", partial(full.queue.jobs, state, count=most))
     deep = DUE * 9 // 10
@@ -273,8 +273,12 @@ def _time_producing(full: Full) -> None:
     full.time("place", lambda: full.enqueue([job._replace(terms="x=+1") for job in some()]))
     _time_folding(full)
     everywhere = keys_of(None)
-    full.time("register", lambda: full.client.run(queue_commands.register(everywhere, ["mail"])))
-    full.time("unregister", lambda: full.client.run(queue_commands.unregister(everywhere, ["low"])))
+    full.time(
+        "register", lambda: full.client.run(queue_commands.register_queues(everywhere, ["mail"]))
+    )
+    full.time(
+        "unregister", lambda: full.client.run(queue_commands.unregister_queues(everywhere, ["low"]))
+    )
 
 
 def _time_folding(full: Full) -> None:
@@ -323,10 +327,10 @@ def _time_consuming(full: Full) -> None:
     full.time("settle again", lambda: full.settle(held, "complete", "", RESULT))
     _time_noting(full)
     _time_popping(full)
-    full.time("leave", lambda: full.client.run(worker_commands.leave(KEYS, "w")))
-    about = queue_commands.About("host", 1, ["mail"], "auto", 1, 1, "0")
+    full.time("leave", lambda: full.client.run(worker_commands.worker_leave(KEYS, "w")))
+    about = queue_commands.WorkerReport("host", 1, ["mail"], "auto", 1, 1, "0")
     beat = queue_commands.heartbeat(keys_of(None), "w", about)
-    full.time("stop", lambda: full.client.run(queue_commands.stop(keys_of(None), ["w"])))
+    full.time("stop", lambda: full.client.run(queue_commands.worker_stop(keys_of(None), ["w"])))
     full.time("heartbeat", lambda: full.client.run(beat))
 
 
@@ -355,7 +359,8 @@ def _time_popping(full: Full) -> None:
     full.time("repeated pop", lambda: pop(again=True))
     ids = pop(again=True).ids[: worker_commands.MAX_NOTED]
     full.time(
-        "refuse", lambda: full.client.run(worker_commands.refuse(KEYS, [(id, ERROR) for id in ids]))
+        "refuse",
+        lambda: full.client.run(worker_commands.reject_items(KEYS, [(id, ERROR) for id in ids])),
     )
 
     def refused() -> None:
@@ -493,7 +498,7 @@ def _time_large_bodies(full: Full) -> None:
 
 def _time_noting(full: Full) -> None:
     """Jobs whose notes are full already, so that older lines must go."""
-    line = Said("", 0, "L", b'"' + b"x" * 2_000 + b'"')
+    line = JobNote("", 0, "L", b'"' + b"x" * 2_000 + b'"')
     error = b'{"type":"E","message":"' + b"x" * 8_000 + b'"}'
 
     def claimed() -> list[Claimed]:
@@ -503,7 +508,7 @@ def _time_noting(full: Full) -> None:
 
     def note(jobs: Sequence[Claimed], count: int) -> None:
         said = [line._replace(id=job.id, token=job.token) for job in jobs] * count
-        full.client.run(worker_commands.note(KEYS, said))
+        full.client.run(worker_commands.add_notes(KEYS, said))
 
     held = claimed()[: worker_commands.MAX_NOTED]
     full.time("a note of each", lambda: note(held, 1))
@@ -523,7 +528,7 @@ def _time_managing(full: Full) -> None:
 
     def revive(key: str) -> None:
         ids = full.ids(key, most)
-        assert {moved.word for moved in run(job_commands.retry(KEYS, ids, "+0"))} == {"ok"}
+        assert {moved.result for moved in run(job_commands.retry(KEYS, ids, "+0"))} == {"ok"}
 
     def move() -> None:
         ids = full.ids(lowest, most)
@@ -534,7 +539,7 @@ def _time_managing(full: Full) -> None:
     for state in ("completed", "failed", "cancelled"):
         full.time(f"retry {state}", partial(revive, KEYS[state]))
     full.time("ask", lambda: run(job_commands.cancel(KEYS, [job.id for job in full.claim(most)])))
-    full.time("begin", lambda: run(queue_commands.begin(KEYS)))
+    full.time("begin", lambda: run(queue_commands.worker_start(KEYS)))
     full.time("upgrade", lambda: run(job_commands.upgrade(KEYS, 1, "0")))
     full.time("configure", lambda: run(job_commands.configure(KEYS, Retention())))
     full.time("limit", lambda: run(job_commands.limit(KEYS, "900000 1000000 900000", "none")))

@@ -19,7 +19,7 @@ from bide.model.events import read_event
 from bide.model.job import Claimed
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import worker as worker_commands
-from bide.protocol.commands.worker import Said, Settle
+from bide.protocol.commands.worker import JobNote, Settle
 from bide.protocol.keys import keys_of
 from tests.faults.eventually import PATIENCE
 from tests.faults.proxy import Proxy
@@ -183,8 +183,8 @@ def test_a_lost_reply_tells_nothing_twice(line: Line) -> None:
         prepared = jobs(6)
         ids = [receipt.id for receipt in enqueue_all(line.bad, KEYS, prepared)]
         held: list[Claimed] = take(line.bad, 4).jobs
-        said = [Said(job.id, job.token, "P", b'[0.5,""]') for job in held]
-        line.bad.run(worker_commands.note(KEYS, said))
+        said = [JobNote(job.id, job.token, "P", b'[0.5,""]') for job in held]
+        line.bad.run(worker_commands.add_notes(KEYS, said))
         settles = [
             Settle(held[0].id, held[0].token, "complete"),
             Settle(held[1].id, held[1].token, "retry", "+0"),

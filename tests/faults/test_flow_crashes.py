@@ -24,7 +24,7 @@ from bide.protocol.commands.enqueue import Prepared
 from bide.protocol.commands.worker import Settle
 from bide.protocol.keys import Keys, keys_of
 from bide.protocol.scripts import TEST_CLOCK
-from bide.worker.relay import Postman
+from bide.worker.relay import DependencyRelay
 from tests.faults.crew import JOBS, Crew
 from tests.faults.eventually import eventually
 from tests.faults.legal import assert_legal
@@ -76,8 +76,8 @@ class Stage:
         async def act() -> int:
             client = Mortal(self.url, clock=TEST_CLOCK)
             client.left = steps
-            postman = Postman(client, lambda queues: None)
-            postman.deliver(keys)
+            postman = DependencyRelay(client, lambda queues: None)
+            postman.submit(keys)
             await postman.close()
             await client.close()
             return client.sent
@@ -97,7 +97,7 @@ class Stage:
         return seen and str(seen.state)
 
 
-class Mortal(aio.Client):
+class Mortal(aio.AsyncClient):
     """A client of a process that dies after so many calls."""
 
     left = 10**6
@@ -130,10 +130,10 @@ def cut(command: Command[Any], steps: int) -> Command[Any] | None:
         return None
 
     def rest(reply: list[Any]) -> Command[Any] | None:
-        further = command.rest(reply) if command.rest else None
+        further = command.followup(reply) if command.followup else None
         return cut(further, steps - 1) if further is not None else None
 
-    return command._replace(rest=rest)
+    return command._replace(followup=rest)
 
 
 @pytest.mark.parametrize("parents_end", [True, False])
@@ -145,7 +145,7 @@ def test_a_producer_that_dies_leaves_nothing_that_waits(stage: Stage, parents_en
         local = [f"p{i:03}" for i in range(enqueue_commands.CHUNK + 5)]
         enqueue_all(stage.client, MAIL, [job(id) for id in local])
         enqueue_all(stage.client, OTHER, [job("far")])
-        placing = enqueue_commands.Placing(MAIL, job("z", *local, "{other}far"), ())
+        placing = enqueue_commands.EnqueueFull(MAIL, job("z", *local, "{other}far"), ())
         if (begun := cut(placing.begin(), steps)) is not None:
             stage.client.run(begun._replace(parse=lambda reply: None))
         if not parents_end:
@@ -262,9 +262,9 @@ def test_what_comes_while_the_post_is_out_is_delivered_too(stage: Stage) -> None
     stage.client.run(worker_commands.settle(OTHER, [a]))
 
     ended: list[Settle] = []
-    postmen: list[Postman] = []
+    postmen: list[DependencyRelay] = []
 
-    class Meanwhile(aio.Client):
+    class Meanwhile(aio.AsyncClient):
         """A client of a worker that settles and claims while its postman is on the way."""
 
         async def attempt_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
@@ -274,13 +274,13 @@ def test_what_comes_while_the_post_is_out_is_delivered_too(stage: Stage) -> None
                 await self.run(worker_commands.settle(OTHER, [b]))
                 claim = await self.run(worker_commands.claim(OTHER, "w", 2, 0, LEASE_US, 0))
                 assert claim.post
-                postmen[0].deliver(OTHER)
+                postmen[0].submit(OTHER)
             return replies
 
     async def act() -> None:
         client = Meanwhile(stage.url, clock=TEST_CLOCK)
-        postmen.append(Postman(client, lambda queues: None))
-        postmen[0].deliver(OTHER)
+        postmen.append(DependencyRelay(client, lambda queues: None))
+        postmen[0].submit(OTHER)
         await postmen[0].close()
         await client.close()
 

@@ -141,8 +141,8 @@ def test_data_can_be_popped(tank: Tank) -> None:
 def test_what_waits_can_be_moved_cancelled_deleted_and_emptied(tank: Tank) -> None:
     first, second, third, *_ = sorted(tank.fill())
     run = tank.client.run
-    assert run(job_commands.reschedule(KEYS, [first], "+60000000"))[0].word == "ok"
-    assert run(job_commands.promote(KEYS, [first]))[0].word == "ok"
+    assert run(job_commands.reschedule(KEYS, [first], "+60000000"))[0].result == "ok"
+    assert run(job_commands.promote(KEYS, [first]))[0].result == "ok"
     assert tank.queue.cancel(second)
     assert tank.queue.fetch(third).delete()
     tank.queue.pause()
@@ -161,7 +161,7 @@ def test_what_runs_can_be_asked_to_end_and_what_has_ended_retried(tank: Tank) ->
     ids = [job.id for job in jobs]
     asked = ids[:10]
     assert tank.queue.cancel_many(asked) == ["asked"] * 10
-    assert [run(job_commands.watch(KEYS, id, LEASE_US)) for id in ids] == ["active"] * 30
+    assert [run(job_commands.await_end(KEYS, id, LEASE_US)) for id in ids] == ["active"] * 30
     settles = [Settle(job.id, job.token, "fail", "+60000000") for job in jobs[10:]]
     settles += [Settle(job.id, job.token, "retry", "+60000000") for job in jobs[:10]]
     assert run(worker_commands.settle(KEYS, settles)) == ["ok"] * 30

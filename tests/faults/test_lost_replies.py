@@ -14,14 +14,14 @@ import redis
 
 from bide import Queue
 from bide.errors import ServerUnavailable
-from bide.model.history import read_notes
+from bide.model.history import read_history
 from bide.model.limits import Retention
 from bide.model.payload.body import Body, decode_body
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.enqueue import Prepared
-from bide.protocol.commands.worker import Said, Settle
+from bide.protocol.commands.worker import JobNote, Settle
 from bide.protocol.keys import keys_of
 from tests.faults.conftest import Connect, Executor
 from tests.faults.legal import assert_legal
@@ -290,7 +290,7 @@ def test_ended_jobs_are_retried_once(line: Line) -> None:
         line.arm()
         ids = [done.id, failed.id, unwanted]
         moved = line.bad.run(job_commands.retry(KEYS, ids, "+0"))
-        assert [m.word for m in moved] == ["ok"] * 3
+        assert [m.result for m in moved] == ["ok"] * 3
         assert assert_legal(line.direct, QUEUE).due == {
             m_id: m.due_us for m_id, m in zip(ids, moved, strict=True)
         }
@@ -302,9 +302,12 @@ def test_what_jobs_say_is_noted_once_or_once_more(line: Line) -> None:
         add(line.good, jobs(1))
         (job,) = take(line.good, 1).jobs
         line.arm()
-        said = [Said(job.id, job.token, "L", b'"hello"'), Said(job.id, job.token, "P", b'[0.5,""]')]
-        line.bad.run(worker_commands.note(KEYS, said))
-        notes = read_notes(assert_legal(line.direct, QUEUE).hashes["notes"][job.id])
+        said = [
+            JobNote(job.id, job.token, "L", b'"hello"'),
+            JobNote(job.id, job.token, "P", b'[0.5,""]'),
+        ]
+        line.bad.run(worker_commands.add_notes(KEYS, said))
+        notes = read_history(assert_legal(line.direct, QUEUE).hashes["notes"][job.id])
         assert [text for _, text in notes.logs] in (["hello"], ["hello"] * 2)
         assert notes.progress is not None
 
@@ -315,7 +318,7 @@ def test_waiting_is_noted_and_retention_set(line: Line) -> None:
         line.arm()
         keep = Retention(60, 60, 60, 5)
         state, _ = line.bad.run_many(
-            [job_commands.watch(KEYS, id, 10**7), job_commands.configure(KEYS, keep)]
+            [job_commands.await_end(KEYS, id, 10**7), job_commands.configure(KEYS, keep)]
         )
         assert state == "due"
         holding = assert_legal(line.direct, QUEUE)

@@ -193,7 +193,7 @@ def test_a_repeated_retry_runs_nothing_twice_though_the_job_has_run_meanwhile(sc
     scene.lose_next_reply(then=runs)
     (moved,) = scene.bad.run(job_commands.retry(KEYS, [id], "+0"))
     assert scene.proxy.lost == 1
-    assert moved.word == "ok"
+    assert moved.result == "ok"
     holding = assert_legal(scene.direct, QUEUE)
     assert holding.where(id) == "completed"
     assert [holding.total(name) for name in ("failed", "completed")] == [1, 1]
@@ -274,7 +274,7 @@ def test_a_server_that_stays_silent_is_an_error_after_the_patience(
 async def test_a_cancelled_call_leaves_no_reply_for_the_next_to_read(
     proxy: Proxy, direct: redis.Redis
 ) -> None:
-    client = aio.Client(proxy.url)
+    client = aio.AsyncClient(proxy.url)
     await client.run(job_commands.counts(KEYS))
     job = enqueue_commands.prepare(Body("app:task"))
     proxy.hold()

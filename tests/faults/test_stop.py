@@ -12,7 +12,7 @@ import redis
 
 from bide import Queue, Retry, Worker
 from bide.client import aio
-from bide.protocol.commands.queues import About
+from bide.protocol.commands.queues import WorkerReport
 from bide.protocol.keys import keys_of
 from bide.worker import heartbeat
 from tests.faults.crew import JOBS, Crew
@@ -156,17 +156,21 @@ def test_a_sign_of_life_that_failed_is_sent_again_soon(
     proxy.lose_every_reply(1)
 
     async def until_heard() -> None:
-        client, heard, over = aio.Client(proxy.url, patience=0), asyncio.Event(), asyncio.Event()
+        client, heard, over = (
+            aio.AsyncClient(proxy.url, patience=0),
+            asyncio.Event(),
+            asyncio.Event(),
+        )
         beats = 0
 
-        def about(skew: float | None) -> About:
+        def about(skew: float | None) -> WorkerReport:
             nonlocal beats
             beats += 1
             if beats == 3:
                 proxy.behave()
-            return About("host")
+            return WorkerReport("host")
 
-        beating = heartbeat.beat(
+        beating = heartbeat.send_heartbeats(
             client, keys_of(None), [], "w1.a", about, heard.set, lambda: None, over
         )
         task = asyncio.create_task(beating)

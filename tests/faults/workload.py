@@ -21,7 +21,7 @@ from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands import schedules as schedule_commands
 from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.schedules import Draft
-from bide.protocol.commands.worker import Outcome, Said, Settle
+from bide.protocol.commands.worker import JobNote, Outcome, Settle
 from bide.protocol.keys import keys_of
 from bide.protocol.scripts import TEST_CLOCK
 
@@ -148,10 +148,10 @@ class Workload:
         """What jobs say of themselves, now and then so much that older lines must go."""
         held = self._held[self._dice.choice(WORKERS)]
         line = b'"' + b"x" * self._dice.choice([10, 5_000]) + b'"'
-        said = [Said(job.id, job.token, "L", line) for job in held]
-        said += [Said(job.id, job.token, "P", b'[0.5,"half"]') for job in held[:2]]
+        said = [JobNote(job.id, job.token, "L", line) for job in held]
+        said += [JobNote(job.id, job.token, "P", b'[0.5,"half"]') for job in held[:2]]
         if said:
-            self._run(worker_commands.note(self.keys, said))
+            self._run(worker_commands.add_notes(self.keys, said))
         return "note"
 
     def _change(self, verb: str | None = None) -> str:
@@ -162,7 +162,7 @@ class Workload:
             "promote": job_commands.promote(self.keys, ids[:2]),
             "reschedule": job_commands.reschedule(self.keys, ids[:2], "+3000000"),
             "revive": job_commands.retry(self.keys, ids, "+1000000"),
-            "watch": job_commands.watch(self.keys, ids[0], 20_000_000),
+            "watch": job_commands.await_end(self.keys, ids[0], 20_000_000),
         }
         verb = verb or self._dice.choice(CHANGES)
         self._run(commands[verb])
@@ -188,10 +188,10 @@ class Workload:
         elif verb in ("empty", "sweep"):
             self._run(job_commands.empty(self.keys, new_id() if verb == "empty" else None))
         elif verb == "leave":
-            self._run(worker_commands.leave(self.keys, worker))
+            self._run(worker_commands.worker_leave(self.keys, worker))
             self._seqs[worker] = 0
         elif verb == "heartbeat":
-            about = queue_commands.About("host", 1, ["mail"], "auto", 1, 1, "0")
+            about = queue_commands.WorkerReport("host", 1, ["mail"], "auto", 1, 1, "0")
             self._run(queue_commands.heartbeat(keys_of(None), worker, about))
         elif verb == "configure":
             self._run(job_commands.configure(self.keys, SHORT))

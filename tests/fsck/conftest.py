@@ -20,9 +20,9 @@ from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands import schedules as schedule_commands
 from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.enqueue import Prepared
-from bide.protocol.commands.queues import About
+from bide.protocol.commands.queues import WorkerReport
 from bide.protocol.commands.schedules import Draft
-from bide.protocol.commands.worker import Said, Settle
+from bide.protocol.commands.worker import JobNote, Settle
 from bide.protocol.keys import DUE_SETS, GLOBAL, LAYOUT, keys_of
 from bide.views.site import Site
 from tests.faults.crew import Crew
@@ -74,7 +74,9 @@ class Full:
         self.add("run-0", "run-asked", "done", "done-kept", "bad", "again")
         assert len(self.claim("w1", 6)) == 6
         self.run(
-            worker_commands.note(KEYS, [Said("run-0", self.tokens["run-0"], "P", b'[0.5,""]')])
+            worker_commands.add_notes(
+                KEYS, [JobNote("run-0", self.tokens["run-0"], "P", b'[0.5,""]')]
+            )
         )
         self.run(job_commands.cancel(KEYS, ["run-asked"]))
         self.run(job_commands.listen(KEYS, "audit", "-"))
@@ -109,16 +111,16 @@ class Full:
         waiting = Prepared("child", "+0", 5, BODY, terms="d=-", parents=("base",))
         far = Prepared("far", "+0", 5, BODY, terms="d=-", parents=("{other}x",))
         self.run(enqueue_commands.enqueue(KEYS, [waiting, far]))
-        self.run(job_commands.watch(KEYS, "later", 60_000_000))
-        self.run(job_commands.watch(KEYS, "run-0", 60_000_000))
+        self.run(job_commands.await_end(KEYS, "later", 60_000_000))
+        self.run(job_commands.await_end(KEYS, "run-0", 60_000_000))
         for name in ("nightly", "over", "paused"):
             body = of_schedule(BODY, name)
             timing = Timing(at_us=(1,)) if name == "over" else Timing(every_us=86_400_000_000)
             draft = Draft(name, timing, "once", 0, 5, "app.tasks:send", body)
             self.run(schedule_commands.set_schedule(KEYS, draft))
         self.run(schedule_commands.pause_schedule(KEYS, "paused", True))
-        self.run(queue_commands.register(EVERYWHERE, ["mail"]))
-        self.run(queue_commands.heartbeat(EVERYWHERE, "w1", About("host")))
+        self.run(queue_commands.register_queues(EVERYWHERE, ["mail"]))
+        self.run(queue_commands.heartbeat(EVERYWHERE, "w1", WorkerReport("host")))
 
     def look(self, repair: bool = False) -> list[Found]:
         return list(look(self.site, (), repair))

@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from bide.embedded import Server
-from bide.model.history import read_notes
+from bide.model.history import read_history
 from bide.model.payload.body import Body, encode_body
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import fsck as fsck_commands
@@ -98,7 +98,7 @@ def test_what_failed_by_a_repair_says_why_and_whoever_waits_is_told(full: Full) 
         full.found(repair=True)
         assert ("waiters", "later") in ear.heard()
     assert full.holding().waiters.keys() == {"run-0"}
-    notes = read_notes(full.holding().hashes["notes"]["later"])
+    notes = read_history(full.holding().hashes["notes"]["later"])
     assert notes.error is not None
     assert "Its body was lost" in notes.error.message
 
@@ -172,7 +172,7 @@ def test_a_queue_that_is_in_the_list_a_moment_later_is_no_error(
 ) -> None:
     """It is noted right after its first job."""
     full.do("HDEL", "@queues", "mail")
-    note = queue_commands.register(EVERYWHERE, ["mail"])
+    note = queue_commands.register_queues(EVERYWHERE, ["mail"])
     monkeypatch.setattr("bide.cli.health.time.sleep", lambda seconds: full.run(note))
     assert full.found() == set()
 

@@ -17,16 +17,16 @@ from bide.cli.jobs.show import _print
 from bide.cli.options import read_address, read_at, read_value
 from bide.cli.screen import echo_json
 from bide.cli.workers import print_workers
-from bide.client.execute import Send, Situation, dialogue
+from bide.client.execute import ClientState, Send, execute
 from bide.client.url import hide_password, resolve_url
 from bide.errors import BadSignature, BideError, PayloadError, UsageError
 from bide.logs import printable
 from bide.model.durations import from_us, to_bytes, to_us
 from bide.model.events import read_event
-from bide.model.history import read_notes
+from bide.model.history import read_history
 from bide.model.job import Claimed, RunRecord, Snapshot
 from bide.model.limits import Limits, Retention
-from bide.model.payload.batched import calls_in, framed, is_gathered
+from bide.model.payload.batched import calls_in, frame, is_batch
 from bide.model.payload.body import (
     Body,
     decode_body,
@@ -52,16 +52,16 @@ from bide.protocol.commands.enqueue import Prepared
 from bide.protocol.commands.worker import Settle
 from bide.protocol.keys import keys_of
 from bide.queue.delay import ItemSeen
-from bide.queue.explain import Read, why
+from bide.queue.explain import Read, explain
 from bide.queue.job_view import JobView
-from bide.tasks.task import Served
+from bide.tasks.task import TaskRegistry
 from bide.views import job
 from bide.views import schedules as schedule_report
 from bide.views.queues import workers_report
 from bide.worker.lifespan import Lifespan
-from bide.worker.queue_state import Station, read_order
+from bide.worker.queue_state import QueueState, read_order
 from bide.worker.run.invoke import prepare, read
-from bide.worker.run.running_job import Run
+from bide.worker.run.running_job import RunningJob
 from tests.fuzz import tasks
 from tests.fuzz.mutate import Mutator
 
@@ -86,7 +86,7 @@ _COUNTS = job_commands.Counts(
     retention=Retention(),
     limits=Limits("1/s", 1, 1),
 )
-_served = Served([tasks.__name__])
+_served = TaskRegistry([tasks.__name__])
 
 BODIES = [
     encode_body(body)
@@ -104,10 +104,10 @@ BODIES = [
 FOLDED = SEAL.sign("fold", "", BODIES[0])
 SIGNED = [
     *(SEAL.sign("job", "a", body) for body in BODIES),
-    b"".join(framed(FOLDED) for _ in range(2)),
+    b"".join(frame(FOLDED) for _ in range(2)),
 ]
 BODIES += [
-    b"".join(framed(encode_body(Body("a:b", (i,), codec=codec))) for i in range(3))
+    b"".join(frame(encode_body(Body("a:b", (i,), codec=codec))) for i in range(3))
     for codec in CODECS
 ]
 ITEMS = [encode_item(data) for data in ({"user": 1}, [1, [2.5]], "text", None, 9007199254740993)]
@@ -179,8 +179,8 @@ def a_body(mutator: Mutator, corpus: list[bytes]) -> None:
     body = mutator.bytes(corpus)
     with contextlib.suppress(PayloadError):
         decode_body(body)
-    station = Station(MAIL, "w", 1_000_000)
-    run = Run(station, Claimed("a", body, NOW, 1, 0, NOW, NOW), 0.0, lambda: None)
+    station = QueueState(MAIL, "w", 1_000_000)
+    run = RunningJob(station, Claimed("a", body, NOW, 1, 0, NOW, NOW), 0.0, lambda: None)
     with contextlib.suppress(BideError):
         target, read_body = copy_context().run(read, run, _served, allow_pickle=True)
         assert target.function.__module__ == tasks.__name__, "nothing else is ever found"
@@ -196,7 +196,7 @@ def a_signature(mutator: Mutator, corpus: list[bytes]) -> None:
     signed = mutator.bytes([corpus[i]])
     if any(signed == one for one in corpus):
         return
-    if is_gathered(signed):
+    if is_batch(signed):
         with contextlib.suppress(PayloadError):
             if set(calls_in(signed)) == {FOLDED}:
                 return
@@ -233,7 +233,7 @@ def look_at(snapshot: Snapshot) -> None:
                 getattr(view, name)
     seen = job.Seen("mail", snapshot)
     with contextlib.redirect_stdout(io.StringIO()) as out:
-        _print(seen, why(Read("mail", snapshot, _COUNTS, [])), "")
+        _print(seen, explain(Read("mail", snapshot, _COUNTS, [])), "")
         echo_json(job.full(seen))
         screen.remark(seen), job.when(seen)
     check_harmless(out.getvalue())
@@ -310,9 +310,9 @@ _SAMPLES: list[tuple[Command[Any], Any]] = [
         [b"ok", NOW, 1, 2, 3, 4, 5, 6, 7, NOW, 7, [b"completed", b"3"], 2, NOW],
     ),
     (job_commands.upcoming(MAIL, 0, 5), [b"ok", NOW, b"a", NOW, b"b", NOW]),
-    (job_commands.ahead(MAIL, [1, 60]), [b"ok", NOW, 1, 2]),
+    (job_commands.count_due(MAIL, [1, 60]), [b"ok", NOW, 1, 2]),
     (job_commands.timeline(MAIL, 1, 2), [b"ok", NOW, NOW, 0, 0, 1, 2, 3, 4, 5, 6]),
-    (job_commands.between(MAIL, 1, 2), [b"ok", NOW, 1, b"a", NOW]),
+    (job_commands.list_due(MAIL, 1, 2), [b"ok", NOW, 1, b"a", NOW]),
     (job_commands.listing(MAIL, "failed", 0, 5), [b"ok", NOW, b"a", b"b"]),
     (job_commands.retry(MAIL, ["a"], "+0"), [b"ok", NOW, b"ok", NOW]),
     (job_commands.empty(MAIL, "x"), [b"ok", 5, 1]),
@@ -332,7 +332,7 @@ def a_reply(mutator: Mutator, corpus: list[bytes]) -> None:
     """Any reply is a result or an error of ours; and the reply beside it is read."""
     odd, reply = mutator.random.choice(_SAMPLES)
     good, fine = _SAMPLES[3]
-    steps = dialogue([odd, good], Situation("here", "server", 0, True))
+    steps = execute([odd, good], ClientState("here", "server", 0, True))
     step = next(steps)
     assert isinstance(step, Send)
     with pytest.raises(StopIteration) as end:
@@ -379,7 +379,7 @@ TARGETS: dict[str, tuple[float, Callable[[Mutator, list[bytes]], None], list[byt
     "results": (0.06, refused_or_read(decode_result, PayloadError), RESULTS),
     "errors": (0.04, refused_or_read(decode_error), [ERROR]),
     "run records": (0.05, refused_or_read(RunRecord.read), RECORDS),
-    "notes": (0.05, refused_or_read(read_notes), NOTES),
+    "notes": (0.05, refused_or_read(read_history), NOTES),
     "jobs shown": (0.12, a_job, []),
     "workers shown": (0.04, a_worker, ABOUTS),
     "settings shown": (0.03, a_meta, []),

@@ -108,7 +108,7 @@ def records(site: Site, mutators: list[Mutator]) -> None:
         site.expire()
         for seq in range(1 + len(ids) // 10):  # a claim takes ten leases that have ended
             site.client.run(worker_commands.claim(KEYS, "undertaker", seq + 1, 0, 10_000_000, 0))
-            site.client.run(worker_commands.leave(KEYS, "undertaker"))
+            site.client.run(worker_commands.worker_leave(KEYS, "undertaker"))
         site.work()
     site.check(neighbours)
     assert None not in site.queue.fetch_many(ids), "none is lost"

@@ -163,9 +163,9 @@ async def test_a_queue_is_made_known_until_the_server_has_said_so(
         patch.setattr(queue._client, "attempt_many", lost)
         with pytest.raises(ServerUnavailable):
             await queue.enqueue(jobs.add, 1)
-    assert not queue._here.known
+    assert not queue._binding.known
     await queue.enqueue(jobs.add, 1)
-    assert queue._here.known
+    assert queue._binding.known
     await queue.close()
 
 
@@ -178,7 +178,7 @@ async def test_those_who_come_while_the_sender_is_cancelled_do_not_hang(
 ) -> None:
     first = [asyncio.create_task(queue.enqueue(jobs.add, i)) for i in range(3)]
     await asyncio.sleep(0)
-    (together,) = queue._together.here.values()
+    (together,) = queue._together.current.values()
     while together._sender is None:  # noqa: ASYNC110 - until what they share begins
         await asyncio.sleep(0)
     for _ in range(ticks):
@@ -347,4 +347,4 @@ async def test_closing_waits_for_what_is_being_enqueued(
         proxy.deliver()
         await closing
         assert [job.new for job in await asyncio.gather(*callers)] == [True] * count
-        assert queue._client._open.here.idle == {}, "no connection is left open"
+        assert queue._client._open.current.idle == {}, "no connection is left open"

@@ -14,7 +14,7 @@ import redis
 from bide import Queue
 from bide.client import blocking
 from bide.embedded import Server
-from bide.protocol.commands.queues import About, heartbeat
+from bide.protocol.commands.queues import WorkerReport, heartbeat
 from bide.protocol.commands.worker import claim
 from bide.protocol.keys import keys_of
 from tests.integration import surface
@@ -35,7 +35,7 @@ def mail(one_url: str) -> Queue:
 def say(url: str, name: str, **about: object) -> None:
     """Have a worker say something of itself."""
     client = blocking.Client(url)
-    client.run(heartbeat(keys_of(None), name, About(**about)))  # type: ignore[arg-type]
+    client.run(heartbeat(keys_of(None), name, WorkerReport(**about)))  # type: ignore[arg-type]
     client.close()
 
 

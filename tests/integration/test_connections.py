@@ -29,19 +29,19 @@ def connections(one_url: str) -> Iterator[Connections]:
 
 def test_any_number_of_them_may_be_lost(connections: Connections) -> None:
     for _ in range(150):  # the client library's pool gives no more than a hundred
-        connections.post([QUICK]).drop()
+        connections.send([QUICK]).drop()
     assert connections.round_trip([QUICK]) == [b"PONG"]
 
 
 def test_one_whose_calls_are_lost_is_closed(connections: Connections) -> None:
     """As where a signal's handler raises before anybody has hold of them."""
-    connections.post([SLOW])
+    connections.send([SLOW])
     assert not connections._busy
     assert connections.round_trip([QUICK]) == [b"PONG"]
 
 
 def test_a_child_does_not_read_what_its_parent_has_asked(connections: Connections) -> None:
-    posted = connections.post([QUICK])
+    posted = connections.send([QUICK])
     connections._pid = 0  # as after a fork
     with pytest.raises(redis.ConnectionError):
         connections.collect(posted)
@@ -76,7 +76,7 @@ def test_a_long_call_is_not_watched(connections: Connections) -> None:
 
 
 def test_nor_is_one_that_is_collected_later(connections: Connections) -> None:
-    assert connections.collect(connections.post([SLOW])) == [None]
+    assert connections.collect(connections.send([SLOW])) == [None]
     assert connections._to_sleep == 0
 
 
@@ -88,7 +88,7 @@ def test_a_reply_that_is_there_is_not_waited_for(
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.send(b"+PONG")
-        connections._watch(ours)
+        connections._spin_wait(ours)
         assert (connections._to_sleep, yields) == (0, [])
 
 
@@ -98,7 +98,7 @@ def test_who_watches_yields_to_a_server_on_the_same_processor(
     ours, theirs = socket.socketpair()
     with ours, theirs:
         monkeypatch.setattr(os, "sched_yield", lambda: theirs.send(b"+PONG"))
-        connections._watch(ours)
+        connections._spin_wait(ours)
         assert connections._to_sleep == 0
 
 
@@ -113,7 +113,7 @@ def test_threads_that_call_at_once_leave_each_other_the_interpreter(
     connections: Connections, direct: redis.Redis
 ) -> None:
     connections._to_sleep = SLEPT
-    posted = connections.post([("BLPOP", "it", 20)])  # as a thread does that waits for it
+    posted = connections.send([("BLPOP", "it", 20)])  # as a thread does that waits for it
     connections._to_sleep = 0
     assert connections.round_trip([SLOW]) == [None]
     assert connections._to_sleep == 0

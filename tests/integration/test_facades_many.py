@@ -172,7 +172,7 @@ def trips(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Queue
     class Told(Connections):
         def post(self, calls: Any, behind: Any = None) -> Any:
             told.append("sends")
-            return super().post(calls, behind)
+            return super().send(calls, behind)
 
         def collect(self, posted: Any) -> Any:
             told.append("reads")

@@ -188,10 +188,10 @@ def test_what_was_told_twice_changes_nothing(queue: Queue, other: Queue) -> None
     second = queue.enqueue(jobs.add, 2, depends_on=first, job_id="second")
     news = [("second", f"{{other}}{first.id}", "C")]
     for _ in range(2):
-        queue._client.run(dependency_commands.hear(queue.keys, news))
+        queue._client.run(dependency_commands.resolve(queue.keys, news))
     assert burst(queue) == 1
     queue._client.run(
-        dependency_commands.hear(queue.keys, [("second", f"{{other}}{first.id}", "F")])
+        dependency_commands.resolve(queue.keys, [("second", f"{{other}}{first.id}", "F")])
     )
     assert second.refresh().status == "completed"
 

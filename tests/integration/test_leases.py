@@ -15,9 +15,9 @@ from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import worker as worker_commands
 from bide.protocol.keys import keys_of
 from bide.protocol.scripts import SERVER_CLOCK
-from bide.worker.heartbeat import GRACE, Held, Leases
-from bide.worker.queue_state import Station
-from bide.worker.run.running_job import Run
+from bide.worker.heartbeat import GRACE, HeldJob, Leases
+from bide.worker.queue_state import QueueState
+from bide.worker.run.running_job import RunningJob
 
 KEYS = keys_of("mail")
 LEASE = 60.0
@@ -25,7 +25,7 @@ LEASE_US = 60_000_000
 
 
 @pytest.fixture
-def job(one_url: str) -> Run:
+def job(one_url: str) -> RunningJob:
     """A job under a lease, claimed a lease ago."""
     client = blocking.Client(one_url)
     client.run(
@@ -33,12 +33,14 @@ def job(one_url: str) -> Run:
     )
     (claimed,) = client.run(worker_commands.claim(KEYS, "w1", 1, 1, LEASE_US, 0)).jobs
     client.close()
-    return Run(Station(KEYS, "w1", LEASE_US), claimed, time.monotonic() - LEASE, lambda: None)
+    return RunningJob(
+        QueueState(KEYS, "w1", LEASE_US), claimed, time.monotonic() - LEASE, lambda: None
+    )
 
 
 @pytest.mark.parametrize(("ago", "renewed"), [(0, True), (GRACE / 2, True), (GRACE + 1, False)])
 def test_a_lease_is_renewed_until_the_time_out_and_its_grace(
-    job: Run, one_url: str, ago: float, renewed: bool
+    job: RunningJob, one_url: str, ago: float, renewed: bool
 ) -> None:
     job.deadline = time.monotonic() - ago
     with redis.Redis.from_url(one_url) as direct:
@@ -48,7 +50,7 @@ def test_a_lease_is_renewed_until_the_time_out_and_its_grace(
         assert (direct.zscore(KEYS["active"], "a") != before) == renewed
 
 
-def renew(job: Run, url: str) -> list[tuple[str, str]]:
+def renew(job: RunningJob, url: str) -> list[tuple[str, str]]:
     """Renew once; what was said of jobs that are to end."""
     heard: list[tuple[str, str]] = []
     leases = Leases(url, SERVER_CLOCK, LEASE, lambda: [job], lambda *what: heard.append(what))
@@ -56,7 +58,7 @@ def renew(job: Run, url: str) -> list[tuple[str, str]]:
     return heard
 
 
-def test_a_job_that_was_asked_to_end_hears_it_with_its_lease(job: Run, one_url: str) -> None:
+def test_a_job_that_was_asked_to_end_hears_it_with_its_lease(job: RunningJob, one_url: str) -> None:
     assert renew(job, one_url) == []
     with redis.Redis.from_url(one_url) as direct:
         direct.zadd(KEYS["asked"], {"a": 1})
@@ -64,7 +66,7 @@ def test_a_job_that_was_asked_to_end_hears_it_with_its_lease(job: Run, one_url: 
 
 
 def test_a_lease_that_has_passed_to_another_is_told_of_once(
-    job: Run, one_url: str, caplog: pytest.LogCaptureFixture
+    job: RunningJob, one_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     job.claimed = job.claimed._replace(token=job.claimed.token - 1)
     for _ in range(2):
@@ -80,7 +82,7 @@ def test_a_renewal_that_fails_is_followed_by_others(
     asked: list[int] = []
     again = threading.Event()
 
-    def held() -> list[Held]:
+    def held() -> list[HeldJob]:
         asked.append(1)
         if len(asked) == 1:
             raise RuntimeError("changed size during iteration")

@@ -27,7 +27,7 @@ from bide.model.durations import from_us
 from bide.model.payload.signing import Keyring, Seal
 from bide.protocol.commands import schedules as ops
 from bide.protocol.keys import keys_of
-from bide.worker.heartbeat import Refills
+from bide.worker.heartbeat import ScheduleRefills
 from tests.integration import jobs, scheduled
 from tests.integration.workers import at_work, burst, eventually
 
@@ -316,7 +316,7 @@ async def test_each_is_sent_once_at_a_time() -> None:
         async def run_many(self, commands: Any) -> Any:
             return []
 
-    refills = Refills(Client())  # type: ignore[arg-type]
+    refills = ScheduleRefills(Client())  # type: ignore[arg-type]
     refills.send(keys_of("mail"), ["a", "b", "a"])
     refills.send(keys_of("mail"), ["b"])
     await refills.close()
@@ -332,7 +332,7 @@ async def test_what_cannot_be_sent_is_said_once(caplog: pytest.LogCaptureFixture
         async def run(self, command: Any) -> Any:
             raise UsageError("No zone.")
 
-    refills = Refills(Client())  # type: ignore[arg-type]
+    refills = ScheduleRefills(Client())  # type: ignore[arg-type]
     for _ in range(3):
         refills.send(keys_of("mail"), ["a"])
         await refills.close()

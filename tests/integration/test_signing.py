@@ -204,7 +204,7 @@ def test_a_refusal_that_is_repeated_changes_nothing(pile: DelayQueue, direct: re
     pile.push({"user": 1}, id="a")
     assert pile.pop() == [{"user": 1}]
     with_client = blocking.Client(pile.queue.url)
-    refuse = worker_commands.refuse(
+    refuse = worker_commands.reject_items(
         pile.queue.keys, [("a", b'{"type":"x","message":""}'), ("?", b"")]
     )
     assert with_client.run(refuse) == ["ok", "gone"]

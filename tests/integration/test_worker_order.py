@@ -16,7 +16,7 @@ import redis
 from bide import Queue, Retry, UsageError, Worker
 from bide.protocol.keys import DUE_SETS
 from bide.worker.executors import local
-from bide.worker.queue_state import Station
+from bide.worker.queue_state import QueueState
 from tests.faults.witness import Witness
 from tests.integration import jobs, ordered
 from tests.integration.workers import at_work, burst, claims, eventually
@@ -87,13 +87,13 @@ def test_strict_takes_from_a_lower_queue_only_when_the_higher_are_empty(
 @pytest.fixture
 def hints_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     """When a worker hears a hint stands among what its jobs note."""
-    hint = Station.hint
+    hint = QueueState.hint
 
-    def noted(station: Station, caller: str) -> None:
+    def noted(station: QueueState, caller: str) -> None:
         jobs.note(f"hint for {station.queue}")
         hint(station, caller)
 
-    monkeypatch.setattr(Station, "hint", noted)
+    monkeypatch.setattr(QueueState, "hint", noted)
 
 
 @pytest.mark.usefixtures("hints_noted")

@@ -199,7 +199,7 @@ def test_a_worker_of_another_version_is_still_listed(one_url: str) -> None:
     client = Client(one_url)
     queue = Queue("x", url=one_url)
     everywhere = keys_of(None)
-    now_us = client.run(queue_commands.register(everywhere, ["x"])) or queue.counts().now_us
+    now_us = client.run(queue_commands.register_queues(everywhere, ["x"])) or queue.counts().now_us
     queue._client._redis.hset("bide:workers", "odd", f'{now_us} {{"colour": "red"}}')
     (seen,) = client.run(queue_commands.workers(everywhere))
     assert (seen.name, seen.about.host) == ("odd", "?")

@@ -264,7 +264,7 @@ def test_many_who_wait_on_one_loop_share_a_subscription_and_round_trips(
         assert await asyncio.gather(*waits) == list(range(300))
         await asyncio.to_thread(working.result)
         await asyncio.to_thread(eventually, lambda: listeners(queue, "waiters") == 0)
-        assert all(one.ended for one in waited._client._open.here.subscriptions.values())
+        assert all(one.ended for one in waited._client._open.current.subscriptions.values())
         await waited.close()
 
     asyncio.run(main())

@@ -15,7 +15,7 @@ from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.enqueue import Prepared
-from bide.protocol.commands.worker import Said, Settle
+from bide.protocol.commands.worker import JobNote, Settle
 from tests.faults.legal import assert_legal
 from tests.model.events import Fold
 from tests.model.reference import Queue
@@ -191,7 +191,7 @@ class Driver:
             line = LONG_TEXT if is_long else b'"a line"'
             text = line if kind == "L" else b'[0.5,"half"]'
             said.append((id, token + difference, kind, text))
-        reply = self.server.reply(worker_commands.note(KEYS, [Said(*one) for one in said]))
+        reply = self.server.reply(worker_commands.add_notes(KEYS, [JobNote(*one) for one in said]))
         assert reply == self.model.note(reply[1], said)
 
     def extend(self, picks: list[int], lease: int) -> None:
@@ -200,7 +200,9 @@ class Driver:
         assert reply == self.model.extend(reply[1], lease, held)
 
     def leave(self, worker: str) -> None:
-        assert self.server.reply(worker_commands.leave(KEYS, worker)) == self.model.leave(worker)
+        assert self.server.reply(worker_commands.worker_leave(KEYS, worker)) == self.model.leave(
+            worker
+        )
         self._seq.pop(worker, None)
         self._latest.pop(worker, None)
 
@@ -237,7 +239,7 @@ class Driver:
         assert reply == self.model.retry(reply[1], ids, self.at(when, reply[1]), name)
 
     def watch(self, id: str, seconds: int) -> None:
-        reply = self.server.reply(job_commands.watch(KEYS, id, seconds * SECOND))
+        reply = self.server.reply(job_commands.await_end(KEYS, id, seconds * SECOND))
         assert reply == self.model.watch(reply[1], id, seconds * SECOND)
 
     def configure(self, keep: Retention) -> None:

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from bide.client import blocking
-from bide.model.constraints import Terms
+from bide.model.constraints import Constraints
 from bide.model.job import Claimed
 from bide.model.payload.body import Body, encode_body
 from bide.protocol.commands import enqueue as enqueue_commands
@@ -105,7 +105,7 @@ class Model:
     def _resolve(self, i: int, state: str) -> bool:
         """Whether this end decides what becomes of a child."""
         outcome = {"completed": "C", "failed": "F"}.get(state, "X")
-        effect = Terms(dependence=self.nodes[i].flags).effect(outcome)
+        effect = Constraints(dependence=self.nodes[i].flags).effect(outcome)
         if effect == "run":
             self.nodes[i].state = "due"
         elif effect == "cancel":

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bide.model.job import Claimed
-from bide.model.payload.batched import is_gathered
+from bide.model.payload.batched import is_batch
 from bide.model.payload.body import Body, decode_body, encode_body
 from bide.protocol.command import pieces
 from bide.protocol.commands import enqueue as enqueue_commands
@@ -180,7 +180,7 @@ class Play:
 
 def numbers(body: bytes) -> list[int]:
     args = decode_body(body).args
-    return list(args[0]) if is_gathered(body) else list(args)
+    return list(args[0]) if is_batch(body) else list(args)
 
 
 @pytest.fixture(scope="module")

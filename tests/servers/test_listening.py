@@ -194,14 +194,14 @@ def test_who_does_nothing_but_listen_finds_the_new_master(
         client = blocking.Client(servers.url)
         with client.waiting_for(channel, "x") as waiter:
             while not over.is_set():
-                waiter.hear(time.monotonic() + 0.5)
+                waiter.wait(time.monotonic() + 0.5)
         client.close()
 
     async def listen_async() -> None:
-        client = aio.Client(servers.url)
+        client = aio.AsyncClient(servers.url)
         async with client.waiting_for(channel, "x") as waiter:
             while not over.is_set():
-                await waiter.hear(time.monotonic() + 0.5)
+                await waiter.wait(time.monotonic() + 0.5)
         await client.close()
 
     waiters.start("it", listen) if kind == "sync" else waiters.start_async("it", listen_async)
@@ -222,15 +222,15 @@ def test_hints_leave_a_server_that_hangs(trio: Sentinels, monkeypatch: pytest.Mo
     client = blocking.Client(trio.url)
     hints = client.hints(PILE["wake"])
     master = trio.master
-    assert hints.hear(time.monotonic()) is None
+    assert hints.wait(time.monotonic()) is None
     master.freeze()
     try:
-        assert hints.hear(time.monotonic() + 5) is None, "words may be lost"
+        assert hints.wait(time.monotonic() + 5) is None, "words may be lost"
         master_now = trio.fail_over().client
 
         def hear() -> str | None:  # what comes on a connection that is just given up is lost
             master_now.rpush(PILE["wake"], "somebody")
-            return hints.hear(time.monotonic() + 5)
+            return hints.wait(time.monotonic() + 5)
 
         assert eventually(hear) == "somebody"
     finally:

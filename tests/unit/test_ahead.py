@@ -14,9 +14,9 @@ from bide.model.payload.body import Body, encode_body
 from bide.protocol.keys import keys_of
 from bide.tasks import task
 from bide.tasks.registry import task_name
-from bide.tasks.task import Served, register
-from bide.worker.executors.local import ENOUGH, Running
-from bide.worker.queue_state import AHEAD, STALE, Pace, Station
+from bide.tasks.task import TaskRegistry, register
+from bide.worker.executors.local import ENOUGH, LocalExecutor
+from bide.worker.queue_state import AHEAD, STALE, Prefetch, QueueState
 
 MAIL = keys_of("mail")
 ran: list[int] = []
@@ -63,20 +63,20 @@ def _tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     at_once = most = 0
 
 
-class Unhurried(Pace):
+class Unhurried(Prefetch):
     """Jobs that end have been quick, however busy the machine is."""
 
     def took(self, seconds: float) -> None:
-        super().took(AHEAD / 1000)
+        super().note_run(AHEAD / 1000)
 
 
 class Scene:
     """What a worker runs that has a few slots."""
 
     def __init__(self, slots: int, max_jobs: int | None = None) -> None:
-        self.station = Station(MAIL, "w1", 10_000_000)
+        self.station = QueueState(MAIL, "w1", 10_000_000)
         self.changed = asyncio.Event()
-        self.running = Running("w1", Served(), slots, max_jobs, (), self.changed.set)
+        self.running = LocalExecutor("w1", TaskRegistry(), slots, max_jobs, (), self.changed.set)
         self.running._pace = Unhurried()
         self.count = 0
 
@@ -86,7 +86,7 @@ class Scene:
             body = encode_body(Body(task_name(function), [self.count]))  # type: ignore[arg-type]
             claimed.append(Claimed(f"{self.count}", body, 1, 1, 0, 5, 5))
             self.count += 1
-        self.running.accept(self.station, claimed, time.monotonic())
+        self.running.submit(self.station, claimed, time.monotonic())
 
     async def settled(self, count: int) -> dict[str, str]:
         """The outcomes, once there are so many."""
@@ -157,7 +157,7 @@ async def test_what_waits_behind_slow_jobs_goes_back(scene: Scene) -> None:
     scene.accept(slow, 2)
     scene.accept(quick, 3)
     await asyncio.sleep(0)
-    assert [doing.id for doing in scene.running.doing()] == ["0", "1"]
+    assert [doing.id for doing in scene.running.snapshot()] == ["0", "1"]
     outcomes = await scene.settled(3)
     assert outcomes == {"2": "release", "3": "release", "4": "release"}
     gate.set()
@@ -180,7 +180,7 @@ async def test_jobs_that_run_long_are_known_to_before_they_end(scene: Scene) -> 
 async def test_what_waits_and_was_cancelled_never_runs(scene: Scene) -> None:
     scene.accept(slow, 2)
     scene.accept(quick)
-    scene.running.ask(MAIL["asked"], "2")
+    scene.running.request_cancel(MAIL["asked"], "2")
     assert await scene.settled(1) == {"2": "cancel"}
 
 
@@ -189,7 +189,7 @@ async def test_what_waits_goes_back_when_the_worker_ends(scene: Scene) -> None:
     scene.accept(slow, 2)
     scene.accept(quick, 2)
     await asyncio.sleep(0)
-    scene.running.abandon()
+    scene.running.release_all()
     assert set((await scene.settled(4)).values()) == {"release"}
     gate.set()
     await asyncio.sleep(2 * STALE)
@@ -201,10 +201,10 @@ def scene_threads() -> list[str]:
 
 
 def test_pace_allows_so_much_work_and_no_more() -> None:
-    pace = Pace()
+    pace = Prefetch()
     assert pace.ahead(50) == 0, "nothing is known of them"
-    pace.took(AHEAD / 10)
+    pace.note_run(AHEAD / 10)
     assert pace.ahead(50) == 10
     assert pace.ahead(5) == 5
-    pace.takes(2 * AHEAD)
+    pace.note_running(2 * AHEAD)
     assert pace.ahead(50) == 0

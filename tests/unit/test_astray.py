@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from bide.worker.processes.job_table import ASTRAY, Astray
+from bide.worker.processes.job_table import ASTRAY, LostJobs
 
 NOBODY: frozenset[int] = frozenset()
 LATER = ASTRAY + 0.1
 
 
 def test_nothing_is_looked_for_before_someone_is_suspected() -> None:
-    astray = Astray()
+    astray = LostJobs()
     assert not astray
     astray.suspect({1, 2})
     assert astray
@@ -18,7 +18,7 @@ def test_nothing_is_looked_for_before_someone_is_suspected() -> None:
 
 
 def test_what_stands_in_no_row_for_long_is_found() -> None:
-    astray = Astray()
+    astray = LostJobs()
     astray.suspect({1, 2})
     assert astray.find({1, 2}, NOBODY, 0) == []
     assert astray.find({1, 3}, NOBODY, ASTRAY / 2) == []
@@ -27,7 +27,7 @@ def test_what_stands_in_no_row_for_long_is_found() -> None:
 
 def test_who_is_suspected_is_looked_for_until_those_that_may_wait_have_been_seen() -> None:
     """While others wait in the line, an older one cannot be told from them."""
-    astray = Astray()
+    astray = LostJobs()
     astray.suspect({1, 2})
     assert astray.find({1, 2}, {1, 2}, 0) == []
     assert astray.find({1, 2}, {1, 2}, LATER) == [], "they may be waiting still"

@@ -29,9 +29,9 @@ from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands import schedules as schedule_commands
 from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.enqueue import Prepared
-from bide.protocol.commands.queues import About
+from bide.protocol.commands.queues import WorkerReport
 from bide.protocol.commands.schedules import Draft
-from bide.protocol.commands.worker import Said, Settle
+from bide.protocol.commands.worker import JobNote, Settle
 from bide.protocol.keys import GLOBAL, LAYOUT, META, Keys, keys_of
 from bide.protocol.scripts import SERVER_CLOCK, SHARED_CLOCK, TEST_CLOCK, Script, load, names
 from tests.unit.luasource import calls, declared, tokens, undeclared
@@ -255,11 +255,11 @@ def test_whoever_removes_by_score_removes_what_has_passed_of_few(name: str) -> N
 
 # -- operations
 
-ABOUT = About("host", 1, ["mail"], "auto", 1, 1, "0")
+ABOUT = WorkerReport("host", 1, ["mail"], "auto", 1, 1, "0")
 GLOBALS = keys_of(None)
 MAIL = keys_of("mail")
 SETTLE = Settle("a", 1, "complete", "", b"1")
-SAID = Said("a", 1, "L", b'"said"')
+SAID = JobNote("a", 1, "L", b'"said"')
 JOB = Prepared("a", "+0", 5, b"{}")
 DRAFT = Draft("nightly", Timing(cron="0 3 * * *", tz="UTC"), "once", 0, 5, "a:b", b"{}")
 SCHEDULE = Schedule.read(
@@ -274,26 +274,29 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
         (1, enqueue_commands.enqueue(MAIL, [JOB], ("replica", "fsync"))),
         (0, enqueue_commands.enqueue(MAIL, [], ("fsync",))),
     ],
-    "dependencies.link": [
-        (n, dependency_commands.link(MAIL, "a", [("b", "-")] * n, True, list)) for n in (0, 3)
+    "dependencies.add_dependencies": [
+        (n, dependency_commands.add_dependencies(MAIL, "a", [("b", "-")] * n, True, list))
+        for n in (0, 3)
     ],
     "dependencies.children": [(0, dependency_commands.children(MAIL, "a", 20))],
-    "dependencies.attend": [
-        (n, dependency_commands.attend(MAIL, [("{other}a", "b")] * n)) for n in (1, 3)
+    "dependencies.subscribe": [
+        (n, dependency_commands.subscribe(MAIL, [("{other}a", "b")] * n)) for n in (1, 3)
     ],
-    "dependencies.post": [
-        (n, dependency_commands.post(MAIL, "-", ["@{other}a b C"] * n)) for n in (0, 3)
+    "dependencies.read_outbox": [
+        (n, dependency_commands.read_outbox(MAIL, "-", ["@{other}a b C"] * n)) for n in (0, 3)
     ],
-    "dependencies.hear": [
-        (n, dependency_commands.hear(MAIL, [("a", "{other}b", "C")] * n)) for n in (1, 3)
+    "dependencies.resolve": [
+        (n, dependency_commands.resolve(MAIL, [("a", "{other}b", "C")] * n)) for n in (1, 3)
     ],
     "worker.claim": [(0, worker_commands.claim(MAIL, "w1", 1, 10, 1_000_000, 0))],
     "worker.pop": [(0, worker_commands.pop(MAIL, "c1", 1, 10, 0))],
-    "worker.refuse": [(n, worker_commands.refuse(MAIL, [("a", b"{}")] * n)) for n in (1, 3)],
+    "worker.reject_items": [
+        (n, worker_commands.reject_items(MAIL, [("a", b"{}")] * n)) for n in (1, 3)
+    ],
     "worker.settle": [(n, worker_commands.settle(MAIL, [SETTLE] * n)) for n in (1, 3)],
     "worker.extend": [(n, worker_commands.extend(MAIL, 1, [("a", 1)] * n)) for n in (1, 3)],
-    "worker.note": [(n, worker_commands.note(MAIL, [SAID] * n)) for n in (1, 3)],
-    "worker.leave": [(0, worker_commands.leave(MAIL, "w1"))],
+    "worker.add_notes": [(n, worker_commands.add_notes(MAIL, [SAID] * n)) for n in (1, 3)],
+    "worker.worker_leave": [(0, worker_commands.worker_leave(MAIL, "w1"))],
     "jobs.cancel": [(n, job_commands.cancel(MAIL, ["a"] * n)) for n in (1, 3)],
     "jobs.reschedule": [(n, job_commands.reschedule(MAIL, ["a"] * n, "+0")) for n in (1, 3)],
     "jobs.promote": [(n, job_commands.promote(MAIL, ["a"] * n)) for n in (1, 3)],
@@ -315,23 +318,27 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "queues.holders": [(0, queue_commands.holders(MAIL, 10))],
     "jobs.counts": [(0, job_commands.counts(MAIL))],
     "jobs.upcoming": [(0, job_commands.upcoming(MAIL, 0, 10))],
-    "jobs.minutes": [(0, job_commands.minutes(MAIL, 59, 60))],
-    "jobs.ahead": [(n, job_commands.ahead(MAIL, [60] * n)) for n in (1, 3)],
-    "jobs.watch": [(0, job_commands.watch(MAIL, "a", 1_000_000))],
+    "jobs.latency": [(0, job_commands.latency(MAIL, 59, 60))],
+    "jobs.count_due": [(n, job_commands.count_due(MAIL, [60] * n)) for n in (1, 3)],
+    "jobs.await_end": [(0, job_commands.await_end(MAIL, "a", 1_000_000))],
     "jobs.listing": [(0, job_commands.listing(MAIL, "waiting", 0, 10))],
     "jobs.timeline": [
         (0, job_commands.timeline(MAIL, 1_000_000, 60, offset_us=-1)),
         (0, job_commands.timeline(MAIL, 1_000_000, 60, at_us=5)),
     ],
-    "jobs.between": [(0, job_commands.between(MAIL, 1, 2))],
-    "queues.register": [(n, queue_commands.register(GLOBALS, ["mail"] * n)) for n in (1, 3)],
-    "queues.unregister": [(n, queue_commands.unregister(GLOBALS, ["mail"] * n)) for n in (1, 3)],
-    "queues.begin": [(0, queue_commands.begin(MAIL))],
+    "jobs.list_due": [(0, job_commands.list_due(MAIL, 1, 2))],
+    "queues.register_queues": [
+        (n, queue_commands.register_queues(GLOBALS, ["mail"] * n)) for n in (1, 3)
+    ],
+    "queues.unregister_queues": [
+        (n, queue_commands.unregister_queues(GLOBALS, ["mail"] * n)) for n in (1, 3)
+    ],
+    "queues.worker_start": [(0, queue_commands.worker_start(MAIL))],
     "queues.heartbeat": [
         (0, queue_commands.heartbeat(GLOBALS, "w1", ABOUT)),
         (0, queue_commands.heartbeat(GLOBALS, "w1", None)),
     ],
-    "queues.stop": [(n, queue_commands.stop(GLOBALS, ["w1"] * n)) for n in (1, 3)],
+    "queues.worker_stop": [(n, queue_commands.worker_stop(GLOBALS, ["w1"] * n)) for n in (1, 3)],
     "queues.workers": [(0, queue_commands.workers(GLOBALS))],
     "queues.queues": [(0, queue_commands.queues(GLOBALS))],
     "schedules.set_schedule": [

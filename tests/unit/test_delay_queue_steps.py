@@ -14,21 +14,21 @@ from bide.protocol.command import Command
 from bide.protocol.commands.worker import Claim, Popped
 from bide.protocol.keys import keys_of
 from bide.queue.delay import core
-from bide.queue.delay.core import Core
-from bide.queue.delay.items import Ask, Hear, Hush, Wanted
-from bide.queue.delay.sessions import Seat, Seats
+from bide.queue.delay.core import DelayCore
+from bide.queue.delay.items import CloseListener, Send, TakeOptions, WaitForWakeUp
+from bide.queue.delay.sessions import ConsumerSession, ConsumerSessions
 
 KEYS = keys_of("orders")
 NOW = 1_795_214_038_547_684
 EMPTY = Claim(NOW, NOW + 2_000_000, 0, False, False, False, [])
 JOB = Claimed("a", encode_item("x"), 7, 1, 0, NOW, NOW)
 FOUND = EMPTY._replace(until_us=0, jobs=[JOB])
-FOREVER = Wanted(1, 30_000_000, None)
+FOREVER = TakeOptions(1, 30_000_000, None)
 
 
 def asked(step: Any) -> Command[Any]:
     """The one command of a round trip."""
-    assert isinstance(step, Ask)
+    assert isinstance(step, Send)
     (command,) = step.commands
     return command
 
@@ -56,11 +56,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_a_take_waits_until_the_server_says_and_asks_again(clock: Clock) -> None:
-    steps = Core().taking(KEYS, FOREVER)
+    steps = DelayCore().taking(KEYS, FOREVER)
     assert claim_args(next(steps)) == (1, 1, 30_000_000, 0, 1)
     clock.now += 0.5  # until the reply is there
     step = steps.send([EMPTY])
-    assert isinstance(step, Hear)
+    assert isinstance(step, WaitForWakeUp)
     assert step.until == pytest.approx(1_002), "from the moment at which the claim was sent"
     assert claim_args(steps.send("-")) == (2, 1, 30_000_000, 0, 1)
 
@@ -68,22 +68,22 @@ def test_a_take_waits_until_the_server_says_and_asks_again(clock: Clock) -> None
 def test_no_wait_is_longer_than_was_asked_for_and_the_last_look_promises_nothing(
     clock: Clock,
 ) -> None:
-    steps = Core().taking(KEYS, Wanted(1, 30_000_000, 0.5))
+    steps = DelayCore().taking(KEYS, TakeOptions(1, 30_000_000, 0.5))
     next(steps)
     clock.now += 0.2
     step = steps.send([EMPTY])
-    assert isinstance(step, Hear)
+    assert isinstance(step, WaitForWakeUp)
     assert step.until == pytest.approx(1_000.5)
     clock.now = step.until
     assert claim_args(steps.send(None))[-1] == 0
 
 
 def test_a_hint_that_came_too_late_is_passed_on() -> None:
-    steps = Core().taking(KEYS, FOREVER)
+    steps = DelayCore().taking(KEYS, FOREVER)
     next(steps)
     steps.send([EMPTY])
     steps.send("-")
-    assert isinstance(steps.send([FOUND]), Hush)
+    assert isinstance(steps.send([FOUND]), CloseListener)
     assert claim_args(steps.send(True)) == (3, 0, 30_000_000, 0, 0)
     with pytest.raises(StopIteration) as end:
         steps.send([EMPTY])
@@ -91,16 +91,16 @@ def test_a_hint_that_came_too_late_is_passed_on() -> None:
 
 
 def test_without_one_nothing_more_is_sent() -> None:
-    steps = Core().taking(KEYS, FOREVER)
+    steps = DelayCore().taking(KEYS, FOREVER)
     next(steps)
-    assert isinstance(steps.send([FOUND]), Hush)
+    assert isinstance(steps.send([FOUND]), CloseListener)
     with pytest.raises(StopIteration):
         steps.send(False)
 
 
 def test_its_own_hint_is_news_once() -> None:
     """It called a backup, and nobody else was there."""
-    seat = Seat()
+    seat = ConsumerSession()
     assert seat.is_news(seat.name)
     assert not seat.is_news(seat.name)
     assert seat.is_news(seat.name)
@@ -109,10 +109,10 @@ def test_its_own_hint_is_news_once() -> None:
 
 
 def test_what_a_call_had_in_hand_when_it_was_cut_off_is_given_back() -> None:
-    core = Core()
+    core = DelayCore()
     steps = core.taking(KEYS, FOREVER)
     next(steps)
-    assert isinstance(steps.send([FOUND]), Hush)
+    assert isinstance(steps.send([FOUND]), CloseListener)
     steps.close()
     command = asked(next(core.taking(KEYS, FOREVER)))
     assert command.script == "settle"
@@ -120,7 +120,7 @@ def test_what_a_call_had_in_hand_when_it_was_cut_off_is_given_back() -> None:
 
 
 def test_a_call_without_an_answer_is_the_next_one_of_its_kind() -> None:
-    core = Core()
+    core = DelayCore()
     steps = core.taking(KEYS, FOREVER)
     first = asked(next(steps))
     with pytest.raises(ServerUnavailable):
@@ -131,7 +131,7 @@ def test_a_call_without_an_answer_is_the_next_one_of_its_kind() -> None:
 
 
 def test_what_was_popped_before_a_later_call_failed_is_handed_out() -> None:
-    steps = Core().popping(KEYS, 2, 0)
+    steps = DelayCore().popping(KEYS, 2, 0)
     next(steps)
     steps.send([Popped([encode_item(1)], True, 0, ids=["a"])])
     with pytest.raises(StopIteration) as end:
@@ -140,7 +140,7 @@ def test_what_was_popped_before_a_later_call_failed_is_handed_out() -> None:
 
 
 def test_what_was_popped_by_a_call_that_was_cancelled_comes_first() -> None:
-    core = Core()
+    core = DelayCore()
     steps = core.popping(KEYS, 2, 0)
     next(steps)
     steps.send([Popped([encode_item(1)], True, 0, ids=["a"])])
@@ -151,7 +151,7 @@ def test_what_was_popped_by_a_call_that_was_cancelled_comes_first() -> None:
 
 
 def test_a_seat_is_nobody_elses_until_it_is_put_back() -> None:
-    seats = Seats()
+    seats = ConsumerSessions()
     one = seats.take("pop")
     assert seats.take("pop") is not one
     seats.put(one)

@@ -11,15 +11,15 @@ from redis import exceptions as lib
 
 from bide.client.execute import (
     PATIENCE,
-    At,
+    ClientState,
+    DeadlineExceeded,
     Dialogue,
-    Late,
     NoScript,
     Send,
-    Situation,
     Sleep,
-    check_patience,
-    dialogue,
+    ToNode,
+    check_retry_for,
+    execute,
 )
 from bide.errors import (
     AccessDenied,
@@ -52,7 +52,7 @@ def command(name: str = "pause", result: Any = "done") -> Command[Any]:
 def talk(
     *commands: Command[Any], patience: float = 10.0, reached: bool = True, clock: str = SERVER_CLOCK
 ) -> Dialogue:
-    return dialogue(commands, Situation(WHERE, clock, patience, reached))
+    return execute(commands, ClientState(WHERE, clock, patience, reached))
 
 
 def answer(steps: Dialogue, *outcomes: Any) -> Any:
@@ -139,7 +139,7 @@ def test_what_a_reply_has_left_is_asked_for_at_once_and_alone() -> None:
 
 def test_what_is_left_goes_along_with_what_met_trouble() -> None:
     left = command("resume", "both")
-    steps = talk(command("counts")._replace(rest=lambda reply: left), command("pause", "late"))
+    steps = talk(command("counts")._replace(followup=lambda reply: left), command("pause", "late"))
     next(steps)
     step = steps.send([[b"more"], lib.TryAgainError("Multiple keys request")])
     assert isinstance(step, Sleep)
@@ -156,7 +156,7 @@ def test_a_missing_script_is_loaded_and_the_call_repeated_at_once() -> None:
     steps = talk(command())
     step = next(steps)
     step = steps.send([NO_SCRIPT])
-    assert step == Send([("SCRIPT", "LOAD", load("pause").text)], [At("")])
+    assert step == Send([("SCRIPT", "LOAD", load("pause").text)], [ToNode("")])
     step = steps.send([load("pause").sha.encode()])
     assert scripts(step) == ["pause"]
     with pytest.raises(StopIteration) as end:
@@ -211,7 +211,7 @@ def test_a_script_is_loaded_on_the_node_that_lacks_it() -> None:
     assert first.routes == ["bide:{mail}"] * 3
     step = steps.send([NoScript("no", "a"), NoScript("no", "b"), [b"ok"]])
     assert isinstance(step, Send)
-    assert set(step.routes) == {At("a"), At("b")}
+    assert set(step.routes) == {ToNode("a"), ToNode("b")}
     assert scripts(steps.send([b"sha", b"sha"])) == ["pause", "pause"]
 
 
@@ -304,7 +304,7 @@ def test_what_is_asked_in_another_way_gets_no_new_patience_if_it_may_have_been_d
 ) -> None:
     """What is new is another thing."""
     other = command("resume")._replace(args=args)
-    steps = talk(command()._replace(args=("job",), rest=lambda reply: other), patience=10)
+    steps = talk(command()._replace(args=("job",), followup=lambda reply: other), patience=10)
     next(steps)
     steps.send(GONE)
     assert isinstance(next(steps), Send)
@@ -319,7 +319,7 @@ def test_of_one_that_was_not_sent_what_came_before_is_told(time_passes: list[flo
         if step.until is None:
             return GONE
         time_passes.append(20.0)
-        return Late()
+        return DeadlineExceeded()
 
     with pytest.raises(ServerUnavailable, match="Connection closed by server"):
         insist(talk(command(), patience=10), late, time_passes)
@@ -395,8 +395,8 @@ def test_patience_is_no_longer_than_retention_spares_what_a_repeat_must_find(
     patience: float,
 ) -> None:
     with pytest.raises(UsageError, match="patience must be from 0 to 10 seconds"):
-        check_patience(patience)
-    assert check_patience(PATIENCE) == PATIENCE
+        check_retry_for(patience)
+    assert check_retry_for(PATIENCE) == PATIENCE
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from redis import exceptions as lib
 from redis.crc import key_slot
 
-from bide.client.execute import Behind, Dialogue, Send, Situation, Sleep, dialogue
-from bide.client.topology import routes_for
+from bide.client.execute import AfterCalls, ClientState, Dialogue, Send, Sleep, execute
+from bide.client.topology import topology_for
 from bide.errors import CannotConfirm, ServerFull, ServerUnavailable, Unconfirmed, UsageError
 from bide.model.options import CONFIRM_MS, Kinds, check_durability
 from bide.protocol.commands import enqueue as enqueue_commands
@@ -31,7 +31,7 @@ def talk(*kinds: Kinds, patience: float = 10.0) -> Dialogue:
     commands = [
         enqueue_commands.enqueue(KEYS, [job], each) for job, each in zip(jobs, kinds, strict=True)
     ]
-    return dialogue(commands, Situation("redis://host", SERVER_CLOCK, patience, True))
+    return execute(commands, ClientState("redis://host", SERVER_CLOCK, patience, True))
 
 
 def names(step: Any) -> list[Any]:
@@ -104,13 +104,13 @@ def test_another_error_of_the_call_stands() -> None:
 def test_the_wait_goes_where_the_script_before_it_goes() -> None:
     step = next(talk(("replica", "fsync"), ()))
     assert isinstance(step, Send)
-    behind = Behind((0,))
+    behind = AfterCalls((0,))
     assert step.routes == [KEYS["meta"], behind, behind, KEYS["meta"]]
 
 
 def test_what_was_written_before_a_slot_moved_is_confirmed_by_a_repeat() -> None:
     """The node that had it may lose it, and the WAIT was answered by another."""
-    routes = routes_for("redis+cluster://h:1")
+    routes = topology_for("redis+cluster://h:1")
     old, new = "redis://h:1", "redis://h:2"
     meant = {
         old: [[NEW, lib.MovedError(f"{key_slot(KEYS['meta'].encode())} h:2"), 0]],
@@ -193,7 +193,7 @@ def test_no_answer_at_all_is_a_server_that_cannot_be_reached() -> None:
 
 def test_the_question_alone_waits_for_nothing() -> None:
     asked = enqueue_commands.enqueue(KEYS, [], ("fsync",))
-    steps = dialogue([asked, job_commands.counts(KEYS)], Situation("", SERVER_CLOCK, 0, True))
+    steps = execute([asked, job_commands.counts(KEYS)], ClientState("", SERVER_CLOCK, 0, True))
     assert names(next(steps)) == ["EVALSHA", "EVALSHA"]
 
 

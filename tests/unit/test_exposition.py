@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from bide.model.latency import Distribution, Family, expose
-from bide.worker.metrics import LATENESS, RUN_TIME, Figures, add_all
+from bide.worker.metrics import LATENESS, RUN_TIME, WorkerMetrics, add_all
 
 # The parser splits lines as `str.splitlines` does, at more than the format's line feed.
 LABELS = st.text(st.characters(exclude_categories=["Cs"])).filter(
@@ -47,7 +47,7 @@ def test_a_histogram_counts_up_to_each_bound() -> None:
 
 
 def test_a_bound_belongs_to_the_bucket_below_it() -> None:
-    figures = Figures()
+    figures = WorkerMetrics()
     for seconds in (0.0005, 0.001, 0.0011, 1800, 1801):
         figures.note_run(seconds)
     counts = figures.run_time.counts
@@ -56,7 +56,10 @@ def test_a_bound_belongs_to_the_bucket_below_it() -> None:
 
 
 def test_figures_of_workers_add_up_and_share_nothing() -> None:
-    total, one = {"mail": Figures(claims=1)}, {"mail": Figures(2), "low": Figures(3)}
+    total, one = (
+        {"mail": WorkerMetrics(claims=1)},
+        {"mail": WorkerMetrics(2), "low": WorkerMetrics(3)},
+    )
     one["mail"].settled["fail"] = 4
     one["mail"].lateness.add(LATENESS, 2)
     add_all(total, one)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from bide.worker.run.outcome import MOST_LOGGED, Floods
+from bide.worker.run.outcome import MOST_LOGGED, LogLimiter
 
 
 def test_so_many_are_logged_in_a_second_and_that_there_are_more(
@@ -14,7 +14,7 @@ def test_so_many_are_logged_in_a_second_and_that_there_are_more(
 ) -> None:
     now = 1_000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    floods = Floods()
+    floods = LogLimiter()
     logged = [floods.may_log("shop:send") for _ in range(MOST_LOGGED + 50)]
     assert logged == [True] * MOST_LOGGED + [False] * 50
     assert caplog.text.count("more than 100 attempts failed within a second") == 1

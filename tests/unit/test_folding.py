@@ -11,17 +11,19 @@ import pytest
 
 from bide import Debounce, Gather, Throttle, Unique, UsageError, debounce, gather, throttle
 from bide.errors import PayloadError
-from bide.model.constraints import Terms, folds, write_terms
-from bide.model.dedup import Folding, describe_folding, write_folding
-from bide.model.payload.batched import calls_in, framed
+from bide.model.constraints import Constraints, has_dedup, write_constraints
+from bide.model.dedup import Folding, describe_dedup, write_dedup
+from bide.model.payload.batched import calls_in, frame
 from bide.model.payload.body import Body, decode_body, decode_envelope, encode_body
 from bide.model.payload.serializers import pack
 from bide.model.payload.signing import is_signed, unsigned
 
 
-def terms(policy: Folding | None, *args: Any, names: tuple[str, ...] = (), **kwargs: Any) -> Terms:
-    words = write_folding(policy, "app:task", args, kwargs, names, partial(pack, codec="json"))
-    return Terms.read(words.encode())
+def terms(
+    policy: Folding | None, *args: Any, names: tuple[str, ...] = (), **kwargs: Any
+) -> Constraints:
+    words = write_dedup(policy, "app:task", args, kwargs, names, partial(pack, codec="json"))
+    return Constraints.read(words.encode())
 
 
 @pytest.mark.parametrize(
@@ -51,12 +53,12 @@ def terms(policy: Folding | None, *args: Any, names: tuple[str, ...] = (), **kwa
 )
 def test_what_a_policy_asks(policy: Folding, way: str, told: str) -> None:
     assert policy.way == way
-    assert describe_folding(way) == told
+    assert describe_dedup(way) == told
     assert terms(policy, 1).folding == way
 
 
 def test_what_no_policy_says_is_told_as_nothing() -> None:
-    assert [describe_folding(way) for way in ("", "u", "q1", "t1", "d1", "uk,")] == [""] * 6
+    assert [describe_dedup(way) for way in ("", "u", "q1", "t1", "d1", "uk,")] == [""] * 6
 
 
 def test_policies_are_values() -> None:
@@ -95,20 +97,20 @@ def test_arguments_are_the_same_by_position_and_by_name() -> None:
 
 
 def test_arguments_that_are_no_json_make_a_key_too() -> None:
-    words = write_folding(Unique(), "t", ({1},), {}, (), lambda value: pickle.dumps(value, 5))
-    assert Terms.read(words.encode()).key
+    words = write_dedup(Unique(), "t", ({1},), {}, (), lambda value: pickle.dumps(value, 5))
+    assert Constraints.read(words.encode()).key
 
 
 @pytest.mark.parametrize("key", ["New York", "a%20b", "k= f=x", "é\n\x00", "{x}", "日本" * 9])
 def test_any_text_can_be_a_key(key: str) -> None:
-    words = write_folding(Unique(key=key), "t", (), {}, (), bytes)
+    words = write_dedup(Unique(key=key), "t", (), {}, (), bytes)
     assert words.isascii()
     assert len(words.split()) == 2
-    assert Terms.read(words.encode()).key == f"t:{key}"
+    assert Constraints.read(words.encode()).key == f"t:{key}"
 
 
 def test_a_key_that_takes_much_is_shortened_and_stays_itself() -> None:
-    a, b = (write_folding(Unique(key="日" * 199 + x), "t", (), {}, (), bytes) for x in "ab")
+    a, b = (write_dedup(Unique(key="日" * 199 + x), "t", (), {}, (), bytes) for x in "ab")
     assert max(len(a), len(b)) < 200
     assert a != b
 
@@ -153,10 +155,10 @@ def test_what_cannot_be_meant_is_refused(make: Callable[[], Any], told: str) -> 
 
 
 def test_the_terms_of_a_job_say_both() -> None:
-    line = write_terms("5s", folding="k=t: f=uk,f")
+    line = write_constraints("5s", dedup="k=t: f=uk,f")
     assert line == "x=+5000000 k=t: f=uk,f"
-    assert (folds(line), folds("x=+5"), folds("")) == (True, False, False)
-    assert Terms.read(line.encode()).begins_within_us == 5_000_000
+    assert (has_dedup(line), has_dedup("x=+5"), has_dedup("")) == (True, False, False)
+    assert Constraints.read(line.encode()).begins_within_us == 5_000_000
 
 
 # -- what was gathered
@@ -167,7 +169,7 @@ def call(item: object, task: str = "app:task", **more: Any) -> bytes:
 
 
 def test_what_was_gathered_is_one_call_with_the_list() -> None:
-    data = b"".join(framed(call(i, timeout=5 + i)) for i in range(3))
+    data = b"".join(frame(call(i, timeout=5 + i)) for i in range(3))
     assert decode_body(data) == Body("app:task", ([0, 1, 2],), timeout=5)
     assert calls_in(data) == [call(i, timeout=5 + i) for i in range(3)]
 
@@ -175,7 +177,7 @@ def test_what_was_gathered_is_one_call_with_the_list() -> None:
 @pytest.mark.parametrize("cut", [1, 2, 5, 30])
 def test_what_was_cut_off_is_refused(cut: int) -> None:
     with pytest.raises(PayloadError, match="cut off or spoilt"):
-        decode_body(framed(call(1))[:-cut])
+        decode_body(frame(call(1))[:-cut])
 
 
 @pytest.mark.parametrize(
@@ -185,13 +187,13 @@ def test_what_was_cut_off_is_refused(cut: int) -> None:
         b"\x069\n",
         b"\x06-1\n",
         b"\x0699999999999\n",
-        framed(b""),
-        framed(b"{}"),
-        framed(framed(call(1)))[:40],
-        framed(call(1)) + framed(call(2, "app:other")),
-        framed(call(1)) + call(2),
-        framed(encode_body(Body("app:task"))),
-        framed(encode_body(Body("app:task", (1, 2)))),
+        frame(b""),
+        frame(b"{}"),
+        frame(frame(call(1)))[:40],
+        frame(call(1)) + frame(call(2, "app:other")),
+        frame(call(1)) + call(2),
+        frame(encode_body(Body("app:task"))),
+        frame(encode_body(Body("app:task", (1, 2)))),
     ],
 )
 def test_what_no_script_put_together_is_refused(data: bytes) -> None:
@@ -202,15 +204,15 @@ def test_what_no_script_put_together_is_refused(data: bytes) -> None:
 def test_calls_of_several_codecs_are_one_list() -> None:
     """As they come while producers are on their way from one serializer to another."""
     calls = [call(1), call({"two": 2}, codec="msgpack"), call(3)]
-    data = b"".join(map(framed, calls))
+    data = b"".join(map(frame, calls))
     assert decode_envelope(data).body == Body("app:task", codec="msgpack")
     assert decode_body(data).args == ([1, {"two": 2}, 3],)
-    backward = b"".join(map(framed, reversed(calls)))
+    backward = b"".join(map(frame, reversed(calls)))
     assert decode_body(backward).args == ([3, {"two": 2}, 1],)
 
 
 def test_a_pickled_call_among_others_is_read_only_where_that_is_allowed() -> None:
-    data = framed(call(1)) + framed(call({2}, codec="pickle")) + framed(call(3, codec="msgpack"))
+    data = frame(call(1)) + frame(call({2}, codec="pickle")) + frame(call(3, codec="msgpack"))
     assert decode_envelope(data).body.codec == "pickle"
     with pytest.raises(PayloadError, match="allow-pickle"):
         decode_body(data)
@@ -221,7 +223,7 @@ def test_what_was_gathered_holds_no_other_such() -> None:
     """However deep: it would take the reader's stack."""
     data = call(1)
     for _ in range(5_000):
-        data = framed(data)
+        data = frame(data)
     with pytest.raises(PayloadError, match="holds another such"):
         decode_body(data)
     assert not is_signed(data)
@@ -229,8 +231,8 @@ def test_what_was_gathered_holds_no_other_such() -> None:
 
 def test_signatures_stay_behind_their_calls() -> None:
     signature = b"\n\x04 one " + b"0" * 64
-    data = framed(call(1) + signature) + framed(call(2) + signature)
+    data = frame(call(1) + signature) + frame(call(2) + signature)
     assert unsigned(data) == data
     assert is_signed(data)
-    assert not is_signed(framed(call(1) + signature) + framed(call(2)))
+    assert not is_signed(frame(call(1) + signature) + frame(call(2)))
     assert decode_envelope(data).body.args == ([1, 2],)

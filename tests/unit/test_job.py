@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bide.errors import PayloadError
-from bide.model.history import Notes
+from bide.model.history import History
 from bide.model.job import FINISHED, RunRecord, Snapshot, State
 from bide.model.payload.body import Body, encode_body
 
@@ -131,7 +131,7 @@ def test_results_and_notes_are_decoded_when_asked_for() -> None:
     assert job.notes.error is not None
     assert job.notes.error.message == "m"
     assert snapshot().result() is None
-    assert snapshot().notes == Notes()
+    assert snapshot().notes == History()
 
 
 @pytest.mark.parametrize("state", State)

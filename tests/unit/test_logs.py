@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("own_logging")
 class Deaf:
     unwanted = False
 
-    def say(self, kind: str, text: bytes) -> None: ...
+    def add_note(self, kind: str, text: bytes) -> None: ...
 
 
 def job(id: str = "job-1", attempt: int = 2) -> CurrentJob:

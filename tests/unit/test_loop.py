@@ -15,9 +15,9 @@ from bide.model.job import Claimed
 from bide.model.payload.body import Body, encode_body
 from bide.protocol.commands.worker import Claim, Lost, Settle
 from bide.protocol.keys import keys_of
-from bide.worker.loop import Loop, _Part
-from bide.worker.queue_state import Station, Strict
-from bide.worker.run.running_job import Run
+from bide.worker.loop import WorkerLoop, _QueueCalls
+from bide.worker.queue_state import QueueState, Strict
+from bide.worker.run.running_job import RunningJob
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +39,7 @@ class Slots:
     def __len__(self) -> int:
         return self.busy
 
-    def accept(self, station: Station, jobs: list[Claimed], sent: float) -> None:
+    def accept(self, station: QueueState, jobs: list[Claimed], sent: float) -> None:
         self.accepted += jobs
 
 
@@ -54,8 +54,8 @@ class Gone:
 
 
 @pytest.fixture
-def station() -> Station:
-    return Station(keys_of("mail"), "w1", round(LEASE * 1e6))
+def station() -> QueueState:
+    return QueueState(keys_of("mail"), "w1", round(LEASE * 1e6))
 
 
 @pytest.fixture
@@ -64,19 +64,19 @@ def slots() -> Slots:
 
 
 @pytest.fixture
-async def loop(station: Station, slots: Slots) -> Loop:
-    loop = Loop(Gone(), [station], Strict(), burst=False)  # type: ignore[arg-type]
+async def loop(station: QueueState, slots: Slots) -> WorkerLoop:
+    loop = WorkerLoop(Gone(), [station], Strict(), burst=False)  # type: ignore[arg-type]
     loop._running = slots  # type: ignore[assignment]
     return loop
 
 
-def released(station: Station) -> list[str]:
+def released(station: QueueState) -> list[str]:
     return [settle.id for settle in station.settles if settle.outcome == "release"]
 
 
 @pytest.mark.parametrize(("ago", "late"), [(0.0, False), (3.0, False), (5.0, True)])
 async def test_what_came_too_late_to_be_held_goes_back(
-    loop: Loop, station: Station, slots: Slots, ago: float, late: bool
+    loop: WorkerLoop, station: QueueState, slots: Slots, ago: float, late: bool
 ) -> None:
     """Another may have it by the time that it runs."""
     loop._take(station, REPLY, time.monotonic() - ago)
@@ -85,14 +85,14 @@ async def test_what_came_too_late_to_be_held_goes_back(
 
 
 async def test_what_is_taken_while_stopping_goes_back(
-    loop: Loop, station: Station, slots: Slots
+    loop: WorkerLoop, station: QueueState, slots: Slots
 ) -> None:
     loop.stop()
     loop._take(station, REPLY, time.monotonic())
     assert (released(station), slots.accepted) == (["a"], [])
 
 
-async def test_half_the_slots_are_claimed_at_a_time(loop: Loop) -> None:
+async def test_half_the_slots_are_claimed_at_a_time(loop: WorkerLoop) -> None:
     """One half runs while the round trip of the other is under way."""
     assert loop._free() == 5
     assert loop._shares(time.monotonic(), 5, [[]]) == [3]
@@ -100,10 +100,10 @@ async def test_half_the_slots_are_claimed_at_a_time(loop: Loop) -> None:
 
 @pytest.mark.parametrize(("ended", "claimed"), [(250, 3), (251, 3), (253, 2), (255, 0), (900, 0)])
 async def test_what_has_ended_takes_a_slot_until_it_is_on_its_way(
-    station: Station, ended: int, claimed: int
+    station: QueueState, ended: int, claimed: int
 ) -> None:
     """A round trip takes 250 outcomes along, and claims behind them."""
-    loop = Loop(Gone(), [station], Strict(), burst=True)  # type: ignore[arg-type]
+    loop = WorkerLoop(Gone(), [station], Strict(), burst=True)  # type: ignore[arg-type]
     loop._running = Slots()  # type: ignore[assignment]
     station.settles.extend(Settle(str(n), 1, "complete") for n in range(ended))
     (leaving,) = loop._take_settles()
@@ -116,8 +116,8 @@ async def test_what_a_queue_cannot_be_told_takes_slots_of_that_queue_alone(
     behind: int, claimed: int
 ) -> None:
     """Another, of another node of a Cluster, goes on."""
-    gone, there = (Station(keys_of(name), "w1", 10_000_000) for name in ("mail", "post"))
-    loop = Loop(Gone(), [gone, there], Strict(), burst=True)  # type: ignore[arg-type]
+    gone, there = (QueueState(keys_of(name), "w1", 10_000_000) for name in ("mail", "post"))
+    loop = WorkerLoop(Gone(), [gone, there], Strict(), burst=True)  # type: ignore[arg-type]
     loop._running = Slots(busy=1, capacity=6)  # type: ignore[assignment]
     gone.settles.extend(Settle(str(n), 1, "complete") for n in range(behind))
     gone.failures = 1
@@ -126,7 +126,7 @@ async def test_what_a_queue_cannot_be_told_takes_slots_of_that_queue_alone(
 
 
 async def test_who_drains_for_a_suspect_claims_nothing_until_it_is_idle(
-    loop: Loop, station: Station, slots: Slots
+    loop: WorkerLoop, station: QueueState, slots: Slots
 ) -> None:
     loop._take(station, REPLY._replace(drain=True, jobs=[]), time.monotonic())
     slots.busy = 1
@@ -135,51 +135,53 @@ async def test_who_drains_for_a_suspect_claims_nothing_until_it_is_idle(
     assert loop._free() == 5
 
 
-async def test_outcomes_are_kept_until_the_server_has_them(loop: Loop, station: Station) -> None:
+async def test_outcomes_are_kept_until_the_server_has_them(
+    loop: WorkerLoop, station: QueueState
+) -> None:
     first, second = (Settle(id, 1, "complete") for id in "ab")
     station.settles.append(second)
-    await loop._exchange([_Part(0, station, [], [first], None)])
+    await loop._exchange([_QueueCalls(0, station, [], [first], None)])
     assert list(station.settles) == [first, second]
     assert station.resting
 
 
 @pytest.mark.parametrize(("burst", "claimed", "looks"), [(1, None, 1), (1, 1, 0), (0, None, 0)])
 async def test_a_burst_looks_once_more_behind_what_it_settled(
-    station: Station, burst: int, claimed: int | None, looks: int
+    station: QueueState, burst: int, claimed: int | None, looks: int
 ) -> None:
     """The slots may have gone to another queue, and a burst does not wait for hints."""
-    loop = Loop(Gone(), [station], Strict(), burst=bool(burst))  # type: ignore[arg-type]
+    loop = WorkerLoop(Gone(), [station], Strict(), burst=bool(burst))  # type: ignore[arg-type]
     loop._running = Slots()  # type: ignore[assignment]
-    loop._running.confirmed = lambda settles: []  # type: ignore[method-assign]
+    loop._running.mark_recorded = lambda settles: []  # type: ignore[method-assign]
     station.check = False
     empty = REPLY._replace(jobs=[], until_us=10, deadline_us=10)
     replies = [["ok"]] if claimed is None else [["ok"], empty]
-    part = _Part(0, station, [], [Settle("a", 1, "complete")], claimed)
+    part = _QueueCalls(0, station, [], [Settle("a", 1, "complete")], claimed)
     loop._read(part, replies, time.monotonic())
     assert station.check == bool(looks)
 
 
 @pytest.mark.parametrize("is_known", [True, False])
 async def test_an_outcome_that_came_too_late_is_logged_with_the_fields_of_its_job(
-    loop: Loop, station: Station, caplog: pytest.LogCaptureFixture, is_known: bool
+    loop: WorkerLoop, station: QueueState, caplog: pytest.LogCaptureFixture, is_known: bool
 ) -> None:
     """One that was given back as it came was never accepted: nothing is known of it."""
-    run = Run(station, JOB._replace(body=encode_body(Body("app:task"))), 0.0, lambda: None)
-    loop._running.confirmed = lambda settles: [run if is_known else None]  # type: ignore[method-assign]
+    run = RunningJob(station, JOB._replace(body=encode_body(Body("app:task"))), 0.0, lambda: None)
+    loop._running.mark_recorded = lambda settles: [run if is_known else None]  # type: ignore[method-assign]
     loop._note_verdicts(station, [Settle("a", 1, "complete")], ["lost"])
     (record,) = caplog.records
     known = [1, "app:task"] if is_known else ["", ""]
     assert [getattr(record, name) for name in JOB_FIELDS] == ["a", *known, "mail"]
 
 
-async def test_a_burst_does_not_end_while_crashes_are_to_be_reported(station: Station) -> None:
-    loop = Loop(Gone(), [station], Strict(), burst=True)  # type: ignore[arg-type]
+async def test_a_burst_does_not_end_while_crashes_are_to_be_reported(station: QueueState) -> None:
+    loop = WorkerLoop(Gone(), [station], Strict(), burst=True)  # type: ignore[arg-type]
     slots = Slots()
     loop._running = slots  # type: ignore[assignment]
     reported = asyncio.Event()
     told: list[tuple[str, str, bool]] = []
 
-    def report(run: Run, how: str, has_failed: bool) -> None:
+    def report(run: RunningJob, how: str, has_failed: bool) -> None:
         told.append((run.claimed.id, how, has_failed))
         reported.set()
 

@@ -8,7 +8,7 @@ import pytest
 
 from bide import Queue, ServerUnavailable
 from bide.queue.binding import KNOWN_FOR, REST
-from bide.queue.core import Trip
+from bide.queue.core import Exchange
 
 
 @pytest.fixture
@@ -19,12 +19,12 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def trip_of(queue: Queue) -> Trip:
-    (trip,) = queue._trips([queue.prepare("shop:send")], queue._here)
+def trip_of(queue: Queue) -> Exchange:
+    (trip,) = queue._pipeline([queue.prepare("shop:send")], queue._binding)
     return trip
 
 
-def calls(trip: Trip) -> list[tuple[str, bool]]:
+def calls(trip: Exchange) -> list[tuple[str, bool]]:
     return [(command.script, command.aside) for command in trip.commands]
 
 

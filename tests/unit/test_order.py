@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bide.errors import UsageError
-from bide.worker.queue_state import HEAVIEST, Order, Strict, Weighted, make_order, read_order
+from bide.worker.queue_state import HEAVIEST, PollingOrder, Strict, Weighted, make_order, read_order
 
 QUEUES = ["high", "low"]
 
 weights = st.lists(st.integers(1, 100), min_size=1, max_size=6)
 
 
-def fill(order: Order, ready: list[bool], slots: int) -> list[int]:
+def fill(order: PollingOrder, ready: list[bool], slots: int) -> list[int]:
     """Share slots out, and find a job for each."""
     shares = order.share(ready, slots)
     for queue, share in enumerate(shares):
-        order.took(queue, share)
+        order.note_taken(queue, share)
     return shares
 
 
@@ -106,8 +106,8 @@ def test_no_queue_with_work_is_left_out_for_long(weights: list[int], data: st.Da
 def test_what_was_offered_and_not_taken_is_not_counted() -> None:
     order = Weighted([1, 1])
     assert order.share([True, True], 10) == [5, 5]
-    order.took(0, 5)
-    order.took(1, 0)
+    order.note_taken(0, 5)
+    order.note_taken(1, 0)
     assert order.share([True, True], 5) == [0, 5]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from redis import exceptions as lib
 
-from bide.client.errors import is_transient, may_pass, translate, unavailable, unwrapped
+from bide.client.errors import is_passing, is_transient, map_error, unavailable, unwrapped
 from bide.errors import (
     AccessDenied,
     BideError,
@@ -50,7 +50,7 @@ GONE = lib.ConnectionError("Connection closed by server.")
 def test_each_refusal_has_an_error_that_says_what_to_do(
     error: Exception, kind: type[BideError], says: str
 ) -> None:
-    translated = translate(error, WHERE, job_commands.pause(keys_of("q")))
+    translated = map_error(error, WHERE, job_commands.pause(keys_of("q")))
     assert type(translated) is kind
     assert says in str(translated)
 
@@ -59,18 +59,18 @@ def test_an_old_server_wraps_what_a_script_met() -> None:
     wrapped = (
         "Error running script (call to f_0): @user_script:9: -MISCONF Errors writing to the AOF"
     )
-    assert isinstance(translate(unwrapped(lib.ResponseError(wrapped)), WHERE), CannotSave)
+    assert isinstance(map_error(unwrapped(lib.ResponseError(wrapped)), WHERE), CannotSave)
 
 
 def test_a_database_that_is_not_there_is_named() -> None:
-    assert isinstance(translate(lib.ResponseError("DB index is out of range"), WHERE), UsageError)
+    assert isinstance(map_error(lib.ResponseError("DB index is out of range"), WHERE), UsageError)
 
 
 def test_every_error_is_one_of_ours_and_one_of_pythons() -> None:
-    assert isinstance(translate(GONE, WHERE), ConnectionError)
-    assert isinstance(translate(lib.NoPermissionError("x"), WHERE), PermissionError)
+    assert isinstance(map_error(GONE, WHERE), ConnectionError)
+    assert isinstance(map_error(lib.NoPermissionError("x"), WHERE), PermissionError)
     errors: Sequence[Exception] = [GONE, lib.ResponseError("x"), OSError(), lib.DataError("x")]
-    assert all(isinstance(translate(error, WHERE), BideError) for error in errors)
+    assert all(isinstance(map_error(error, WHERE), BideError) for error in errors)
 
 
 def test_access_denied_does_not_pass_though_the_library_calls_it_a_connection_error() -> None:
@@ -92,4 +92,4 @@ def test_access_denied_does_not_pass_though_the_library_calls_it_a_connection_er
 def test_waiting_cures_a_server_that_is_down_and_no_address_that_is_wrong(
     said: str, passes: bool
 ) -> None:
-    assert may_pass(unavailable(lib.ConnectionError(said), WHERE)) is passes
+    assert is_passing(unavailable(lib.ConnectionError(said), WHERE)) is passes

@@ -9,8 +9,8 @@ import pytest
 from redis import exceptions as lib
 
 from bide.client.errors import unwrapped
-from bide.client.execute import At, Behind, Call, NoScript, Route
-from bide.client.topology import HOPS, Routes, Trip, routes_for
+from bide.client.execute import AfterCalls, Call, NoScript, Route, ToNode
+from bide.client.topology import HOPS, NodeRequest, Topology, topology_for
 from bide.errors import UsageError
 
 URL = "redis+cluster://a:1,b:2"
@@ -28,8 +28,8 @@ class Driven:
     """Routes whose trips are answered by a function from node and calls."""
 
     def __init__(self, url: str) -> None:
-        self.routes: Routes = routes_for(url)
-        self.trips: list[Trip] = []
+        self.routes: Topology = topology_for(url)
+        self.trips: list[NodeRequest] = []
         self.rounds: list[list[str]] = []
         """The nodes of trips that were made at a time."""
 
@@ -96,7 +96,7 @@ def on(where: str, error: Exception) -> Any:
 
 def test_to_one_server_all_goes_in_one_round_trip() -> None:
     one = Driven("redis://a:1/2")
-    assert one.deliver(echo, [("X",), ("Y",)], ["k", Behind((0,))]) == [
+    assert one.deliver(echo, [("X",), ("Y",)], ["k", AfterCalls((0,))]) == [
         ("redis://a:1/2", "X"),
         ("redis://a:1/2", "Y"),
     ]
@@ -190,7 +190,7 @@ def test_moved_is_followed_at_once_and_remembered(cluster: Driven) -> None:
 def test_ask_is_followed_once_behind_asking(cluster: Driven) -> None:
     ask = but(X=on(A, lib.AskError("4998 c:3")))
     assert cluster.deliver(ask, [("X",), ("Y",)], [LOW, LOW]) == [C, (A, "Y")]
-    assert cluster.trips[-1] == Trip(C, [("ASKING",), ("X",)])
+    assert cluster.trips[-1] == NodeRequest(C, [("ASKING",), ("X",)])
     assert cluster.deliver(echo, [("X",)], [LOW]) == [(A, "X")]
     assert cluster.asked("CLUSTER") == []
 
@@ -198,7 +198,7 @@ def test_ask_is_followed_once_behind_asking(cluster: Driven) -> None:
 def test_what_goes_with_a_call_goes_on_with_it(cluster: Driven) -> None:
     moved = but(X=on(A, lib.MovedError("4998 c:3")))
     calls: list[Call] = [("X",), ("WAIT",), ("Y",)]
-    assert cluster.deliver(moved, calls, [LOW, Behind((0,)), LOW]) == [C, (C, "WAIT"), (A, "Y")]
+    assert cluster.deliver(moved, calls, [LOW, AfterCalls((0,)), LOW]) == [C, (C, "WAIT"), (A, "Y")]
     assert cluster.trips[-1].calls == [("X",), ("WAIT",)]
 
 
@@ -206,7 +206,7 @@ def test_what_was_written_elsewhere_than_counted_is_to_be_repeated(cluster: Driv
     """A slot moves between two calls of a round trip; the second, and its WAIT, follow it."""
     moved = but(Y=on(A, lib.MovedError("4998 c:3")))
     calls: list[Call] = [("X",), ("V",), ("Y",), ("WAIT",), ("Z",)]
-    first, *others = cluster.deliver(moved, calls, [LOW, LOW, LOW, Behind((0, 2)), LOW])
+    first, *others = cluster.deliver(moved, calls, [LOW, LOW, LOW, AfterCalls((0, 2)), LOW])
     assert isinstance(first, lib.TryAgainError)
     assert others == [(A, "V"), C, (C, "WAIT"), (A, "Z")]
 
@@ -215,7 +215,7 @@ def test_though_it_was_the_same_node_over_another_connection(cluster: Driven) ->
     back = iter([lib.MovedError("4998 c:3"), lib.MovedError("4998 a:1"), "told"])
     moved = but(Y=lambda node: next(back))
     calls: list[Call] = [("X",), ("Y",), ("WAIT",)]
-    first, *others = cluster.deliver(moved, calls, [LOW, LOW, Behind((0, 1))])
+    first, *others = cluster.deliver(moved, calls, [LOW, LOW, AfterCalls((0, 1))])
     assert isinstance(first, lib.TryAgainError)
     assert others == ["told", (A, "WAIT")]
 
@@ -224,7 +224,7 @@ def test_but_an_error_stands(cluster: Driven) -> None:
     full = lib.OutOfMemoryError("full")
     moved = but(X=lambda _: full, Y=on(A, lib.MovedError("4998 c:3")))
     calls: list[Call] = [("X",), ("Y",), ("WAIT",)]
-    replies = cluster.deliver(moved, calls, [LOW, LOW, Behind((0, 1))])
+    replies = cluster.deliver(moved, calls, [LOW, LOW, AfterCalls((0, 1))])
     assert replies == [full, C, (C, "WAIT")]
 
 
@@ -237,8 +237,8 @@ def test_calls_that_several_nodes_redirect_keep_their_order(cluster: Driven) -> 
         Z=on(A, lib.MovedError(away[LOW])),
     )
     calls: list[Call] = [("X",), ("Y",), ("Z",), ("WAIT",)]
-    assert cluster.deliver(moved, calls, [LOW, HIGH, LOW, Behind((0, 1, 2))])[3] == (C, "WAIT")
-    assert cluster.trips[-1] == Trip(C, calls)
+    assert cluster.deliver(moved, calls, [LOW, HIGH, LOW, AfterCalls((0, 1, 2))])[3] == (C, "WAIT")
+    assert cluster.trips[-1] == NodeRequest(C, calls)
 
 
 def test_nodes_that_redirect_in_a_circle_are_left_alone(cluster: Driven) -> None:
@@ -280,7 +280,7 @@ def test_a_script_is_missing_on_a_node_and_loaded_there(cluster: Driven) -> None
     missing = but(X=lambda node: lib.NoScriptError("no") if node == A else lib.AskError("4998 a:1"))
     replies = cluster.deliver(missing, [("X",), ("X",)], [LOW, HIGH])
     assert all(isinstance(reply, NoScript) and reply.node == A for reply in replies)
-    assert cluster.deliver(echo, [("SCRIPT",)], [At(C)]) == [(C, "SCRIPT")]
+    assert cluster.deliver(echo, [("SCRIPT",)], [ToNode(C)]) == [(C, "SCRIPT")]
 
 
 def test_a_listener_finds_the_owner(cluster: Driven) -> None:

@@ -12,9 +12,9 @@ from bide.model.payload.body import Body, encode_body
 from bide.protocol.keys import keys_of
 from bide.tasks import task
 from bide.tasks.registry import task_name
-from bide.tasks.task import Served, register
-from bide.worker.executors.local import Running
-from bide.worker.queue_state import Station
+from bide.tasks.task import TaskRegistry, register
+from bide.worker.executors.local import LocalExecutor
+from bide.worker.queue_state import QueueState
 
 MAIL, POST = keys_of("mail"), keys_of("post")
 ran: list[str] = []
@@ -40,11 +40,11 @@ class Scene:
     """One job of `mail` that a worker has just claimed."""
 
     def __init__(self, function: Any) -> None:
-        self.station = Station(MAIL, "w1", 10_000_000)
+        self.station = QueueState(MAIL, "w1", 10_000_000)
         self.changed = asyncio.Event()
-        self.running = Running("w1", Served(), 10, None, (), self.changed.set)
+        self.running = LocalExecutor("w1", TaskRegistry(), 10, None, (), self.changed.set)
         body = encode_body(Body(task_name(function)))
-        self.running.accept(self.station, [Claimed("a", body, 1, 1, 0, 5, 5)], 0.0)
+        self.running.submit(self.station, [Claimed("a", body, 1, 1, 0, 5, 5)], 0.0)
 
     async def outcome(self) -> str:
         async with asyncio.timeout(10):
@@ -60,7 +60,7 @@ class Scene:
 @pytest.mark.parametrize("function", [run_async, run_in_thread])
 async def test_one_that_is_asked_before_it_was_started_never_runs(function: Any) -> None:
     scene = Scene(function)
-    scene.running.ask(MAIL["asked"], "a")
+    scene.running.request_cancel(MAIL["asked"], "a")
     assert await scene.outcome() == "cancel"
     assert ran == []
 
@@ -70,7 +70,7 @@ async def test_one_whose_task_has_not_taken_a_step_never_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     scene = Scene(run_async)
-    asyncio.get_running_loop().call_soon(scene.running.ask, MAIL["asked"], "a")
+    asyncio.get_running_loop().call_soon(scene.running.request_cancel, MAIL["asked"], "a")
     assert await scene.outcome() == "cancel"
     assert ran == []
 
@@ -82,6 +82,6 @@ async def test_one_of_another_queue_or_id_is_not_meant(
     function: Any, channel: str, id: str
 ) -> None:
     scene = Scene(function)
-    scene.running.ask(channel, id)
+    scene.running.request_cancel(channel, id)
     assert await scene.outcome() == "complete"
     assert len(ran) == 1

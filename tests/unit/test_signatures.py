@@ -30,8 +30,8 @@ from bide import (
 from bide.client import aio
 from bide.client import blocking as sync
 from bide.model.options import Options
-from bide.queue._async.events import AsyncEvents, AsyncListening
-from bide.queue._sync.events import Events, Listening
+from bide.queue._async.events import AsyncEventListener, AsyncEvents
+from bide.queue._sync.events import EventListener, Events
 from bide.queue.core import ENQUEUE_OPTIONS, options_only
 from bide.queue.task import AwaitedCall, BlockingCall
 
@@ -43,18 +43,18 @@ PAIRS = [
     (Item, AsyncItem),
     (Items, AsyncItems),
     (BlockingCall, AwaitedCall),
-    (sync.Client, aio.Client),
+    (sync.Client, aio.AsyncClient),
     (Group, AsyncGroup),
     (Events, AsyncEvents),
-    (Listening, AsyncListening),
+    (EventListener, AsyncEventListener),
     (Schedules, AsyncSchedules),
 ]
-SMALL = {Events, Listening}
+SMALL = {Events, EventListener}
 """Of few methods that are not called by name."""
 
 ONLY_AWAITED = {
-    aio.Client: {"abandon", "listen", "load", "load_everywhere", "ping", "pop", "share"},
-    AsyncListening: {"abandon"},
+    aio.AsyncClient: {"abandon", "listen", "load", "load_everywhere", "ping", "pop", "share"},
+    AsyncEventListener: {"abandon"},
 }
 """What a worker's start, ear, clock and cancels, many who wait at once, and a queue whose event
 loop has ended, need of the asyncio side, and nobody of the other."""
@@ -99,7 +99,9 @@ def unawaited(parts: list[tuple[str, Any, Any, str]]) -> list[tuple[str, Any, An
             *("Events", "Listening", "Schedules", "Group", "WakeListener", "Waiter"),
         ):
             text = text.replace(f"Async{name}", name)
-        return text.replace("AwaitedCall", "BlockingCall").replace("aio.Client", "blocking.Client")
+        return text.replace("AwaitedCall", "BlockingCall").replace(
+            "aio.AsyncClient", "blocking.Client"
+        )
 
     return [(name, kind, default, said(type_)) for name, kind, default, type_ in parts]
 

@@ -9,7 +9,7 @@ import pytest
 
 from bide.client import config
 from bide.errors import BadSignature, UsageError
-from bide.model.payload.batched import framed
+from bide.model.payload.batched import frame
 from bide.model.payload.body import (
     Body,
     decode_body,
@@ -197,19 +197,19 @@ def test_a_fold_is_good_for_any_job_and_for_nothing_else() -> None:
 
 def test_each_call_that_was_gathered_bears_its_own() -> None:
     signed, other = (seal().sign("fold", "", body) for body in (BODY, BODY.replace(b"42", b"43")))
-    assert seal().check("job", "a", framed(signed) + framed(other))
-    unsigned_one = framed(signed) + framed(BODY)
-    for odd in (unsigned_one, framed(signed) + framed(other.replace(b"43", b"44"))):
+    assert seal().check("job", "a", frame(signed) + frame(other))
+    unsigned_one = frame(signed) + frame(BODY)
+    for odd in (unsigned_one, frame(signed) + frame(other.replace(b"43", b"44"))):
         with pytest.raises(BadSignature):
             seal().check("job", "a", odd)
     with pytest.raises(BadSignature):  # that of a job is good for that job alone
-        seal().check("job", "a", framed(seal().sign("job", "a", BODY)))
+        seal().check("job", "a", frame(seal().sign("job", "a", BODY)))
     lenient = seal(f"one:{ONE},unsigned")
     assert lenient.check("job", "a", unsigned_one) is False, "no pickle is read of it"
     with pytest.raises(BadSignature):
-        lenient.check("job", "a", framed(BODY) + framed(signed.replace(b"42", b"44")))
-    spoilt = framed(signed)[:-1]
-    told = [seal().verdict("job", "a", data) for data in (unsigned_one, framed(signed), spoilt)]
+        lenient.check("job", "a", frame(BODY) + frame(signed.replace(b"42", b"44")))
+    spoilt = frame(signed)[:-1]
+    told = [seal().verdict("job", "a", data) for data in (unsigned_one, frame(signed), spoilt)]
     assert told == ["none", "good", "bad"]
     with pytest.raises(BadSignature, match="cut off or spoilt"):
         seal().check("job", "a", spoilt)

@@ -10,25 +10,25 @@ from threading import Thread
 
 import pytest
 
-from bide.worker.supervisor import LIVE, READY, Member, Notifier, Vitals
+from bide.worker.supervisor import LIVE, READY, Notifier, WorkerProcess, WorkerStatus
 
 
 @pytest.fixture
-def member() -> Member:
-    member = Member(0)
+def member() -> WorkerProcess:
+    member = WorkerProcess(0)
     member.pid, member.started = 42, 1000.0
     return member
 
 
-def test_a_worker_whose_loop_does_not_turn_is_ill(member: Member) -> None:
+def test_a_worker_whose_loop_does_not_turn_is_ill(member: WorkerProcess) -> None:
     assert not member.ill(5000), "it may import for as long as it needs"
-    member.vitals = Vitals(turned=1020.0, polled=1020.0)
+    member.vitals = WorkerStatus(turned=1020.0, polled=1020.0)
     assert not member.ill(1020 + LIVE)
     assert member.ill(1021 + LIVE) == "worker 42 has said nothing for 31 s"
     assert member.silent(1021 + LIVE) == 31
 
 
-def test_one_that_is_being_started_again_is_not_ill_and_not_ready(member: Member) -> None:
+def test_one_that_is_being_started_again_is_not_ill_and_not_ready(member: WorkerProcess) -> None:
     member.pid = 0
     assert not member.ill(5000)
     assert member.unready(5000) == "worker 1 has not begun"
@@ -36,11 +36,11 @@ def test_one_that_is_being_started_again_is_not_ill_and_not_ready(member: Member
     assert not member.unready(5000)
 
 
-def test_one_that_the_server_does_not_answer_is_not_ready(member: Member) -> None:
+def test_one_that_the_server_does_not_answer_is_not_ready(member: WorkerProcess) -> None:
     assert member.unready(1001) == "worker 1 has not begun"
-    member.vitals = Vitals(turned=1010.0, polled=0.0)
+    member.vitals = WorkerStatus(turned=1010.0, polled=0.0)
     assert member.unready(1011) == "worker 1 has not begun"
-    member.vitals = Vitals(turned=1100.0, polled=1010.0)
+    member.vitals = WorkerStatus(turned=1100.0, polled=1010.0)
     assert not member.unready(1010 + READY)
     assert member.unready(1041) == "the server has not answered worker 42 for 31 s"
 

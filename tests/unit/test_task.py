@@ -22,7 +22,7 @@ from bide.model.payload.body import Body, decode_body
 from bide.protocol.commands.enqueue import Prepared
 from bide.tasks import middleware, task
 from bide.tasks.registry import task_name
-from bide.tasks.task import Served, import_task, known, register, with_owner
+from bide.tasks.task import TaskRegistry, import_task, known, register, with_owner
 
 MODULE = """
 import subprocess
@@ -194,7 +194,7 @@ def test_other_values_are_refused(value: Any) -> None:
 
 
 def test_a_worker_runs_the_functions_of_the_modules_it_serves(app: str) -> None:
-    served = Served([app])
+    served = TaskRegistry([app])
     assert served.find(f"{app}:send").function(7) == 7
     assert served.find(f"{app}:wrapped").function(7) == 7
     assert served.find(f"{app}:Mailer.push").function(7) == 7
@@ -205,7 +205,7 @@ def test_a_worker_runs_the_functions_of_the_modules_it_serves(app: str) -> None:
 
 
 def test_it_knows_which_are_coroutine_functions(app: str) -> None:
-    served = Served([app])
+    served = TaskRegistry([app])
     assert not served.find(f"{app}:send").is_async
     assert served.find(f"{app}:send_async").is_async
     assert not served.find(f"{app}:mailer").is_async
@@ -236,7 +236,7 @@ def test_it_knows_which_are_coroutine_functions(app: str) -> None:
 )
 def test_and_nothing_that_the_module_only_imported_hides_or_lacks(app: str, what: str) -> None:
     with pytest.raises(TaskNotFound, match=rf"defines no public function '{what}'"):
-        Served([app]).find(f"{app}:{what}")
+        TaskRegistry([app]).find(f"{app}:{what}")
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_a_module_that_is_not_served_is_not_touched_and_the_error_says_how(
 ) -> None:
     module = name.partition(":")[0]
     with pytest.raises(TaskNotFound) as caught:
-        Served([app]).find(name)
+        TaskRegistry([app]).find(name)
     text = str(caught.value)
     assert f"modules served: {app}" in text
     assert f"`bide worker {module}`" in text
@@ -256,19 +256,19 @@ def test_a_module_that_is_not_served_is_not_touched_and_the_error_says_how(
 
 def test_a_worker_that_serves_no_module_says_so() -> None:
     with pytest.raises(TaskNotFound, match="modules served: none"):
-        Served().find("app.tasks:send")
+        TaskRegistry().find("app.tasks:send")
 
 
 def test_naming_a_module_in_a_payload_never_imports_it(app: str) -> None:
     sys.modules.pop("shop_for_tests.tasks", None)
     with pytest.raises(TaskNotFound):
-        Served().find(f"{app}:send")
+        TaskRegistry().find(f"{app}:send")
     assert app not in sys.modules
 
 
 def test_a_registered_function_is_run_wherever_its_module_is(app: str) -> None:
     assert register(plain) == f"{__name__}:plain"
-    assert Served().find(f"{__name__}:plain").function is plain
+    assert TaskRegistry().find(f"{__name__}:plain").function is plain
 
 
 def test_a_decorated_function_is_still_itself() -> None:
@@ -276,7 +276,7 @@ def test_a_decorated_function_is_still_itself() -> None:
     decorated = queue.task(plain)
     assert decorated(7) == 7
     assert (decorated.name, vars(decorated)["__name__"]) == (f"{__name__}:plain", "plain")
-    assert Served().find(decorated.name).function is plain
+    assert TaskRegistry().find(decorated.name).function is plain
     assert task_name(decorated) == decorated.name
 
 
@@ -286,7 +286,7 @@ def test_what_a_decorator_says_holds_for_the_task_wherever_it_runs(
 ) -> None:
     options: Any = {"timeout": "2m", "retry": 2, "retention": "1h", "on_success": "a:b"}
     kind("mail").task(on_crash="fail", **options)(plain)
-    policy = Served().find(f"{__name__}:plain").policy
+    policy = TaskRegistry().find(f"{__name__}:plain").policy
     assert (policy.timeout, policy.keep, policy.on_crash) == (120.0, 3600.0, "fail")
     assert (policy.retry, policy.has_retry) == (Retry(2), True)
     assert (policy.on_success, policy.on_failure) == ("a:b", None)
@@ -334,7 +334,7 @@ def test_a_method_is_refused_by_the_decorator_with_what_to_do_instead(
     with pytest.raises(UsageError, match="is a method"):
         kind("mail").task(timeout=3)(method)
     with pytest.raises(TaskNotFound):
-        Served().find(f"{__name__}:Sender.send")
+        TaskRegistry().find(f"{__name__}:Sender.send")
 
 
 @pytest.mark.parametrize("kind", [Queue, AsyncQueue])
@@ -344,10 +344,10 @@ def test_a_static_method_is_a_task_in_either_order(kind: type[Queue] | type[Asyn
 
     push.__qualname__ = "Sender.push"
     below = kind("mail").task(staticmethod(push))
-    assert (below.function, Served().find(below.name).is_async) == (push, True)
+    assert (below.function, TaskRegistry().find(below.name).is_async) == (push, True)
     above: Any = staticmethod(kind("mail").task(push))
     assert above.__func__.function is push
-    assert Served().find(f"{__name__}:Sender.push").function is push
+    assert TaskRegistry().find(f"{__name__}:Sender.push").function is push
     bound = kind("mail").task(Sender.make)
     assert bound.name == f"{__name__}:Sender.make"
 
@@ -383,15 +383,15 @@ def test_a_task_of_one_queue_becomes_one_of_another_too(
     inner = first.task(timeout=7)(send)
     both: Any = second.task(inner)
     assert (inner.queue, both.queue, both.function) == (first, second, send)
-    target = Served().find(f"{__name__}:send")
+    target = TaskRegistry().find(f"{__name__}:send")
     assert (target.function, target.is_async, target.policy.timeout) == (send, True, 7.0)
     second.task(timeout=8)(both)
-    assert Served().find(f"{__name__}:send").policy.timeout == 8.0
+    assert TaskRegistry().find(f"{__name__}:send").policy.timeout == 8.0
 
 
 def test_without_options_a_task_has_the_usual_ones() -> None:
     register(plain)
-    policy = Served().find(f"{__name__}:plain").policy
+    policy = TaskRegistry().find(f"{__name__}:plain").policy
     assert (policy.timeout, policy.keep, policy.on_crash) == (300.0, None, "rerun")
     assert (policy.retry.max, policy.has_retry) == (0, False)
 
@@ -413,7 +413,7 @@ def test_an_option_that_cannot_be_meant_is_an_error_where_it_is_written(
     with pytest.raises(UsageError, match=text):
         Queue("mail").prepare(plain, [1], **options)
     with pytest.raises(TaskNotFound):
-        Served().find(f"{__name__}:plain")
+        TaskRegistry().find(f"{__name__}:plain")
 
 
 def test_a_function_that_could_not_be_found_cannot_be_registered() -> None:
@@ -432,7 +432,7 @@ def test_a_module_that_cannot_be_imported_is_an_error_at_once(
     app: str, module: str, reason: str
 ) -> None:
     with pytest.raises(TaskNotFound, match=rf"{module!r} cannot be imported .*{reason}.*start"):
-        Served([module])
+        TaskRegistry([module])
 
 
 def test_a_name_that_a_person_types_is_imported(app: str) -> None:
@@ -543,13 +543,13 @@ def test_arguments_and_options_may_be_changed(monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_a_class_has_inherited_is_served_with_the_module_that_wrote_it(app: str) -> None:
     """Or a class of the application's would lend its name to `subprocess.Popen`."""
-    served = Served([app])
+    served = TaskRegistry([app])
     assert served.function(f"{app}:Starts.fine")() == 1
     assert served.find(f"{app}:Settings").function.__name__ == "Settings"
     for name in ("Starts", "Starts.communicate", "Starts.__init__"):
         with pytest.raises(TaskNotFound, match=r"inherited from the module 'subprocess'|no public"):
             served.find(f"{app}:{name}")
-    assert Served([app, "subprocess"]).find(f"{app}:Starts.communicate")
+    assert TaskRegistry([app, "subprocess"]).find(f"{app}:Starts.communicate")
 
 
 # -- what is known of a task

@@ -14,7 +14,7 @@ from bide.errors import TaskNotFound, UsageError
 from bide.model.payload.body import decode_body
 from bide.tasks import task
 from bide.tasks.registry import task_name
-from bide.tasks.task import Served, import_task, register
+from bide.tasks.task import TaskRegistry, import_task, register
 
 KINDS = [Queue, AsyncQueue]
 Kind = type[Queue] | type[AsyncQueue]
@@ -64,7 +64,7 @@ def test_a_task_is_enqueued_and_found_by_the_name_it_was_given(kind: Kind) -> No
         queue.prepare("send_email", [1]),
     ):
         assert decode_body(job.body).task == "send_email"
-    target = Served().find("send_email")
+    target = TaskRegistry().find("send_email")
     assert (target.function, target.policy.timeout) == (send, 7.0)
 
 
@@ -81,7 +81,7 @@ def test_the_function_itself_goes_by_its_own_name(kind: Kind) -> None:
     queue.task(name="send_email")(send)
     assert decode_body(queue.prepare(send).body).task == f"{__name__}:send"
     with pytest.raises(TaskNotFound):
-        Served().find(f"{__name__}:send")
+        TaskRegistry().find(f"{__name__}:send")
 
 
 @pytest.mark.parametrize("function", [lambda n: n, partial(send, 1)], ids=["lambda", "partial"])
@@ -90,7 +90,7 @@ def test_what_has_no_name_of_its_own_can_be_given_one(
 ) -> None:
     named: Any = kind("mail").task(name="count")(function)
     named.prepare(*([] if isinstance(function, partial) else [1]))
-    assert Served().find("count").function is function
+    assert TaskRegistry().find("count").function is function
     assert "count" in repr(named)
 
 
@@ -115,7 +115,7 @@ def test_a_name_that_another_has_is_refused_by_whoever_comes_second(kind: Kind) 
     taken = f"'send_email' is the name of {__name__}:send already; give {__name__}:other another"
     with pytest.raises(UsageError, match=taken):
         queue.task(name="send_email")(other)
-    assert Served().find("send_email").function is send
+    assert TaskRegistry().find("send_email").function is send
 
 
 def test_a_module_that_is_loaded_again_has_the_same_functions(kind: Kind) -> None:
@@ -128,7 +128,7 @@ def test_a_module_that_is_loaded_again_has_the_same_functions(kind: Kind) -> Non
     for module in ("app", "app", "__main__", "app"):
         function = reload(module)
         kind("mail").task(name="send_email")(function)
-        assert Served().find("send_email").function is function
+        assert TaskRegistry().find("send_email").function is function
 
 
 def test_a_function_of_the_program_does_not_replace_one_of_a_module_in_silence(kind: Kind) -> None:
@@ -160,12 +160,12 @@ def test_only_a_function_can_be_given_one(odd: Any) -> None:
 @pytest.mark.parametrize("name", ["sned_email", "", "a b", "x\n", "send.email", "<script>"])
 def test_a_name_that_nobody_has_is_an_error_that_lists_those_that_there_are(name: str) -> None:
     with pytest.raises(TaskNotFound) as caught:
-        Served().find(name)
+        TaskRegistry().find(name)
     assert f"No task is named {name!r} here (there are: none)" in str(caught.value)
     for n in range(30):
         register(lambda: None, None, f"task{n:02d}")
     with pytest.raises(TaskNotFound, match=r"there are: task00, task01, .*task19\); give a func"):
-        Served().find(name)
+        TaskRegistry().find(name)
 
 
 def test_a_person_may_type_the_name_of_a_task_of_modules_that_are_known(mail: str) -> None:

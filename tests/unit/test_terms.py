@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bide import Queue, UsageError
-from bide.model.constraints import Terms, write_terms
+from bide.model.constraints import Constraints, write_constraints
 
 AT = datetime(2035, 6, 1, 9, 0, tzinfo=UTC)
 AT_US = round(AT.timestamp() * 1e6)
@@ -25,12 +25,12 @@ AT_US = round(AT.timestamp() * 1e6)
     ],
 )
 def test_what_is_written_is_read(expires: Any, expires_us: int | None) -> None:
-    assert Terms.read(write_terms(expires).encode()).expires_us(1_000) == expires_us
+    assert Constraints.read(write_constraints(expires).encode()).expires_us(1_000) == expires_us
 
 
 @pytest.mark.parametrize("line", [None, b"", b"x=", b"x=5", b"x=+", b"x=+-1", b"\xff=@1", b"e=x"])
 def test_what_cannot_be_read_asks_nothing(line: bytes | None) -> None:
-    assert Terms.read(line) == Terms()
+    assert Constraints.read(line) == Constraints()
 
 
 @pytest.mark.parametrize(

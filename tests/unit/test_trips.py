@@ -12,8 +12,8 @@ import pytest
 from redis import exceptions as lib
 
 from bide.client import aio, blocking, execute
-from bide.client.execute import Call, Late, Route
-from bide.client.topology import Delivery, Trip
+from bide.client.execute import Call, DeadlineExceeded, Route
+from bide.client.topology import Delivery, NodeRequest
 from bide.errors import ServerUnavailable
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.keys import keys_of
@@ -35,7 +35,7 @@ class Slow:
 
     def deliver(self, calls: Sequence[Call], routes: Sequence[Route]) -> Delivery:
         self._now.append(self._now[-1] + self._seconds.pop(0))
-        (answer,) = yield [Trip(NOBODY, [*calls])]
+        (answer,) = yield [NodeRequest(NOBODY, [*calls])]
         self.answers.append(answer)
         return answer
 
@@ -62,12 +62,12 @@ def test_a_repeat_that_is_late_is_not_sent_by_the_blocking_one(now: list[float])
     broken, again, late = client._routes.answers
     assert isinstance(broken, lib.ConnectionError)
     assert isinstance(again, lib.ConnectionError)
-    assert isinstance(late, Late)
+    assert isinstance(late, DeadlineExceeded)
 
 
 @pytest.mark.anyio
 async def test_nor_by_the_awaited_one(now: list[float]) -> None:
-    client: Any = aio.Client(NOBODY)
+    client: Any = aio.AsyncClient(NOBODY)
     client.answered = 1.0
     client._routes = Slow(now, 8, 1, 2)
     with pytest.raises(ServerUnavailable, match="connect"):
@@ -75,12 +75,12 @@ async def test_nor_by_the_awaited_one(now: list[float]) -> None:
     broken, again, late = client._routes.answers
     assert isinstance(broken, lib.ConnectionError)
     assert isinstance(again, lib.ConnectionError)
-    assert isinstance(late, Late)
+    assert isinstance(late, DeadlineExceeded)
 
 
 @pytest.mark.anyio
 async def test_nor_what_has_waited_for_its_turn(now: list[float]) -> None:
-    client: Any = aio.Client(NOBODY)
+    client: Any = aio.AsyncClient(NOBODY)
     steps = client._routes.deliver([("PING",)], ["key"])
     slots = client._open.here.slots
     for _ in range(aio.CONNECTIONS):
@@ -89,19 +89,19 @@ async def test_nor_what_has_waited_for_its_turn(now: list[float]) -> None:
     await asyncio.sleep(0)
     now.append(now[-1] + 11)
     slots.release()
-    assert isinstance(await waiting, Late)
+    assert isinstance(await waiting, DeadlineExceeded)
 
 
 @pytest.mark.parametrize("is_question", [True, False])
 def test_that_jobs_are_not_served_a_question_does_not_show(is_question: bool) -> None:
     client: Any = blocking.Client(NOBODY)
-    client._talk(Trip(NOBODY, [("PING",)], is_question), None)
+    client._talk(NodeRequest(NOBODY, [("PING",)], is_question), None)
     assert client.answers is is_question
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("is_question", [True, False])
 async def test_by_neither_executor(is_question: bool) -> None:
-    client: Any = aio.Client(NOBODY)
-    await client._visit(Trip(NOBODY, [("PING",)], is_question), 0, None)
+    client: Any = aio.AsyncClient(NOBODY)
+    await client._visit(NodeRequest(NOBODY, [("PING",)], is_question), 0, None)
     assert client.answers is is_question

@@ -11,40 +11,40 @@ import pytest
 from bide.model.job import Claimed
 from bide.protocol.commands.worker import Claim
 from bide.protocol.keys import keys_of
-from bide.worker.queue_state import Station
-from bide.worker.run.running_job import Run
-from bide.worker.unknown_tasks import CLAIMS, FURTHEST_US, GAP_US, Unserved
+from bide.worker.queue_state import QueueState
+from bide.worker.run.running_job import RunningJob
+from bide.worker.unknown_tasks import CLAIMS, FURTHEST_US, GAP_US, UnknownTasks
 
 NOW = 1_795_214_038_547_684
-STATION = Station(keys_of("mail"), "w1", 10_000_000)
+STATION = QueueState(keys_of("mail"), "w1", 10_000_000)
 
 
-def job(task: str = "os:system", now: int = NOW, waited_us: int = 0) -> Run:
+def job(task: str = "os:system", now: int = NOW, waited_us: int = 0) -> RunningJob:
     """A job that was claimed just now, and whose task is not served."""
     STATION.claimed(Claim(now, now, 0, False, False, False, []), time.monotonic())
     claimed = Claimed("a", b"{}", NOW, 1, 0, now, now, 0, NOW - waited_us)
-    run = Run(STATION, claimed, time.monotonic(), lambda: None)
+    run = RunningJob(STATION, claimed, time.monotonic(), lambda: None)
     run.task_name = task
     return run
 
 
-def moment(unserved: Unserved, run: Run, batch: int = 10) -> int:
+def moment(unserved: UnknownTasks, run: RunningJob, batch: int = 10) -> int:
     """When it is looked at again, in microseconds."""
     unserved.note(run)
-    when = unserved.look_again(run, batch)
+    when = unserved.next_look(run, batch)
     assert when.startswith("=")
     return int(when[1:])
 
 
 @pytest.mark.parametrize(("waited", "delay"), [(0, 1), (20, 20), (3_000, 60)])
 def test_one_is_looked_at_after_as_long_as_it_has_waited(waited: int, delay: int) -> None:
-    at = moment(Unserved(), job(waited_us=waited * 1_000_000))
+    at = moment(UnknownTasks(), job(waited_us=waited * 1_000_000))
     assert 0 <= at - NOW - delay * 1_000_000 < GAP_US + 1_000_000
 
 
 @pytest.mark.parametrize("batch", [2, 50])
 def test_many_are_spread_over_moments_that_are_apart(batch: int) -> None:
-    unserved = Unserved()
+    unserved = UnknownTasks()
     moments = Counter(moment(unserved, job(), batch) for _ in range(1_000))
     assert max(moments.values()) == CLAIMS * batch
     ordered = sorted(moments)
@@ -52,7 +52,7 @@ def test_many_are_spread_over_moments_that_are_apart(batch: int) -> None:
 
 
 def test_the_looks_of_all_tasks_share_what_they_may_cost() -> None:
-    unserved = Unserved()
+    unserved = UnknownTasks()
     names = [f"os:f{n}" for n in range(4)]
     for name in names:
         moment(unserved, job(name))
@@ -63,7 +63,7 @@ def test_the_looks_of_all_tasks_share_what_they_may_cost() -> None:
 
 
 def test_a_clock_that_is_set_back_puts_nothing_off() -> None:
-    unserved = Unserved()
+    unserved = UnknownTasks()
     moment(unserved, job())
     day_us = 86_400_000_000
     assert moment(unserved, job(now=NOW - day_us)) - (NOW - day_us) < 3_000_000
@@ -71,7 +71,7 @@ def test_a_clock_that_is_set_back_puts_nothing_off() -> None:
 
 def test_no_look_is_put_off_for_longer_than_five_minutes() -> None:
     """Where more jobs wait than may be looked at in that time, the looks cost more."""
-    unserved = Unserved()
+    unserved = UnknownTasks()
     moments = Counter(moment(unserved, job(), 1) for _ in range(5_000))
     assert max(moments) - NOW <= FURTHEST_US + GAP_US + 1_000_000
     assert max(moments.values()) <= 5 * CLAIMS

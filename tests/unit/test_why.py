@@ -11,8 +11,8 @@ from bide.model.job import Snapshot, State
 from bide.model.limits import Limits, Retention
 from bide.model.payload.body import Body, encode_body
 from bide.protocol.commands.jobs import Counts
-from bide.protocol.commands.queues import About, WorkerSeen
-from bide.queue.explain import Read, why
+from bide.protocol.commands.queues import WorkerReport, WorkerSeen
+from bide.queue.explain import Read, explain
 
 NOW = 1_795_000_000_000_000
 NO_LIMITS = Limits()
@@ -30,7 +30,7 @@ def counts(active: int = 0, paused: bool = False, limits: Limits = NO_LIMITS) ->
 
 
 def worker(*queues: str, busy: int = 0, unserved: list[str] | None = None) -> WorkerSeen:
-    about = About(queues=list(queues), concurrency=4, busy=busy, unserved=unserved or [])
+    about = WorkerReport(queues=list(queues), concurrency=4, busy=busy, unserved=unserved or [])
     return WorkerSeen("w1", 1.0, about)
 
 
@@ -66,7 +66,7 @@ IDLE = worker("mail")
     ],
 )
 def test_what_is_told(snapshot: Snapshot, queue: Counts, workers: Any, kinds: list[str]) -> None:
-    reasons = why(Read("mail", snapshot, queue, workers))
+    reasons = explain(Read("mail", snapshot, queue, workers))
     assert [reason.kind for reason in reasons] == kinds
     assert all(reason.text for reason in reasons)
 
@@ -74,15 +74,15 @@ def test_what_is_told(snapshot: Snapshot, queue: Counts, workers: Any, kinds: li
 def test_until_when_it_is_known() -> None:
     limits = Limits("1/h", 1, None, LATER, LATER)
     delayed = job(State.DELAYED, NOW + 60_000_000)
-    reasons = why(Read("mail", delayed, counts(limits=limits), [IDLE]))
+    reasons = explain(Read("mail", delayed, counts(limits=limits), [IDLE]))
     assert [reason.until for reason in reasons] == [LATER, LATER]
     assert reasons[0].text == "it is not due for another 60s"
 
 
 def test_one_that_is_blocked_says_by_which() -> None:
     blocked = job(State.BLOCKED)._replace(awaits=5, awaited=("a", "{other}b"))
-    (reason,) = why(Read("mail", blocked, counts(), [IDLE]))
+    (reason,) = explain(Read("mail", blocked, counts(), [IDLE]))
     assert reason.text == "it waits for a, {other}b and 3 more"
     placed = job(State.BLOCKED)._replace(awaits=2, awaited=("a", "{}"))
-    (reason,) = why(Read("mail", placed, counts(), [IDLE]))
+    (reason,) = explain(Read("mail", placed, counts(), [IDLE]))
     assert reason.text == "it waits for a, others that its producer has yet to name"

@@ -17,7 +17,7 @@ from bide.client import blocking
 from bide.client.acl import SCRIPTS, rules
 from bide.errors import UsageError
 from bide.protocol.commands import queues as queue_commands
-from bide.protocol.commands.queues import About, Doing
+from bide.protocol.commands.queues import RunningTask, WorkerReport
 from bide.protocol.commands.worker import claim
 from bide.protocol.keys import keys_of
 from bide.protocol.scripts import load
@@ -292,7 +292,9 @@ def test_only_the_queues_that_were_named_are_there(one_url: str, mail: Queue) ->
     hidden = Queue("backroom", url=one_url)
     job = hidden.enqueue("shop:remind", "psst", delay=60)
     hidden.enqueue("shop:psst", job_id="psst-2")
-    about = About("host", 1, ["mail", "backroom"], doing=[Doing("backroom", job.id, "psst", 1)])
+    about = WorkerReport(
+        "host", 1, ["mail", "backroom"], doing=[RunningTask("backroom", job.id, "psst", 1)]
+    )
     client = blocking.Client(one_url)
     client.run(queue_commands.heartbeat(keys_of(None), "w1", about))
     assert len(client.run(claim(hidden.keys, "w1", 1, 1, 100_000_000, 0)).jobs) == 1

@@ -297,7 +297,7 @@ def test_none_of_a_range_is_passed_over_while_others_leave_it(
     monkeypatch.setattr("bide.views.find.OVERLAP", 2)
     monkeypatch.setattr("bide.views.find.BACK", 5)
     ids = due_in_the_range(mail, 40)
-    between, calls = job_commands.between, itertools.count(1)
+    between, calls = job_commands.list_due, itertools.count(1)
 
     def read(*args: Any) -> Any:
         if next(calls) == 2:

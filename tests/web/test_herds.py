@@ -17,7 +17,7 @@ from bide.cli.overview import _picture
 from bide.client import blocking
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.jobs import Timeline
-from bide.protocol.commands.queues import About
+from bide.protocol.commands.queues import WorkerReport
 from bide.protocol.keys import keys_of
 from bide.views import bursts
 from tests.web.serving import Page
@@ -97,7 +97,7 @@ def test_how_large_one_is_that_is_not_listed_is_told(
 
 def alive(mail: Queue, name: str, concurrency: int, *queues: str) -> None:
     """A worker that is heard of."""
-    about = About("host", 1, list(queues or ("mail",)), concurrency=concurrency)
+    about = WorkerReport("host", 1, list(queues or ("mail",)), concurrency=concurrency)
     client = blocking.Client(mail.url)
     client.run(queue_commands.heartbeat(keys_of(None), name, about))
     client.close()

@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 from bide import Queue
-from bide.client.coalesce import Recent
+from bide.client.coalesce import ReadThroughCache
 from tests.faults.eventually import PATIENCE
 from tests.web.serving import Page
 
@@ -187,7 +187,7 @@ ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)")
 
 def test_what_took_long_is_shared_for_long_and_a_failure_is_not() -> None:
     async def main() -> None:
-        recent, began = Recent[int](0, lambda took: 60.0), 0
+        recent, began = ReadThroughCache[int](0, lambda took: 60.0), 0
 
         async def read() -> int:
             nonlocal began
@@ -206,7 +206,7 @@ def test_what_took_long_is_shared_for_long_and_a_failure_is_not() -> None:
 
 def test_who_gives_up_waiting_stops_no_read_and_another_waits_for_it() -> None:
     async def main() -> None:
-        recent, may_end, began = Recent[int](0), asyncio.Event(), 0
+        recent, may_end, began = ReadThroughCache[int](0), asyncio.Event(), 0
 
         async def read() -> int:
             nonlocal began

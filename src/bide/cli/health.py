@@ -247,7 +247,7 @@ def _look_for_queues(site: Site, repair: bool) -> Iterator[Found]:
         says = "has keys, and is not in the list of queues"
         yield Found("", Finding("queues", name, says, "is added"))
         if repair:
-            site.client.run(queue_commands.register(everywhere, [name]))
+            site.client.run(queue_commands.register_queues(everywhere, [name]))
         else:
             for finding in _once(_look_at_queue(site, name, repair)):
                 yield Found(name, finding)

@@ -10,11 +10,11 @@ from typing import Final
 import click
 
 from bide.cli.options import queues_option, server_options
-from bide.client.coalesce import Recent
+from bide.client.coalesce import ReadThroughCache
 from bide.errors import ServerRefused
 from bide.model.job import LISTABLE
 from bide.model.latency import Family, Labels, expose
-from bide.protocol.commands.jobs import ahead
+from bide.protocol.commands.jobs import count_due
 from bide.protocol.keys import keys_of
 from bide.views.site import Site
 from bide.worker.supervisor import Metrics, serve
@@ -74,7 +74,7 @@ async def _serve(site: Site, queues: Sequence[str], host: str, port: int) -> Non
 
 def answering(site: Site, queues: Sequence[str]) -> Metrics:
     """What answers; however many ask and give up, the server is asked once at a time."""
-    reads = Recent[str](0)
+    reads = ReadThroughCache[str](0)
     return lambda: reads.read("", lambda: asyncio.to_thread(queue_metrics, site, queues))
 
 
@@ -87,7 +87,7 @@ def queue_metrics(site: Site, queues: Sequence[str]) -> str:
     """
     names = site.known(queues)
     counts = site.counts(names)
-    commands = [ahead(keys_of(name, site.prefix), WITHIN) for name in names]
+    commands = [count_due(keys_of(name, site.prefix), WITHIN) for name in names]
     due = dict(zip(names, site.client.run_many(commands), strict=True))
     workers = [worker.about for worker in site.workers() if worker.alive]
     jobs: list[tuple[Labels, float]] = []

@@ -289,11 +289,11 @@ def _forget(site: Site, name: str) -> None:
     everywhere = keys_of(None, site.prefix)
     _check_unserved(site, name)
     _remove(site, name)
-    site.client.run(queue_commands.unregister(everywhere, [name]))
+    site.client.run(queue_commands.unregister_queues(everywhere, [name]))
     try:
         _remove(site, name)
     except BideError:
-        site.client.run(queue_commands.register(everywhere, [name]))
+        site.client.run(queue_commands.register_queues(everywhere, [name]))
         raise
 
 

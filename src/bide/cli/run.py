@@ -25,10 +25,10 @@ from bide.client.url import resolve_url
 from bide.errors import UsageError
 from bide.model.durations import to_bytes, to_us
 from bide.worker import Worker
-from bide.worker.executors import CONCURRENCY, EXECUTORS, Executor, is_apart, processors
+from bide.worker.executors import CONCURRENCY, EXECUTORS, Executor, processors, uses_processes
 from bide.worker.lifespan import leave_threads_behind
 from bide.worker.queue_state import read_order
-from bide.worker.supervisor import Plan, Supervisor
+from bide.worker.supervisor import Supervisor, WorkerConfig
 from bide.worker.worker import GRACE, LEASE
 
 if TYPE_CHECKING:
@@ -165,9 +165,9 @@ def worker(
         Worker(**options).work(burst)
         leave_threads_behind()
         return None
-    if is_apart(options.get("executor", "auto")):
+    if uses_processes(options.get("executor", "auto")):
         options.setdefault("concurrency", max(1, processors() // (workers or 1)))
-    plan = Plan(options, burst, log, counts=health is not None)
+    plan = WorkerConfig(options, burst, log, counts=health is not None)
     grace_us = to_us(options.get("grace", GRACE), "grace")
     return Supervisor(plan, workers or 1, grace_us / 1e6, health).run()
 

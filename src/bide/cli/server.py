@@ -24,7 +24,7 @@ from bide.cli.options import json_option, queues_option, server_options
 from bide.cli.screen import aside, echo, echo_json
 from bide.client import blocking
 from bide.client.acl import ROLES, Role, rules
-from bide.client.errors import translate
+from bide.client.errors import map_error
 from bide.client.url import Kind, options, read_servers, resolve_prefix, resolve_url
 from bide.contrib import rq_sets
 from bide.contrib.rq_sets import DelaySet
@@ -95,7 +95,7 @@ def _lost(error: Exception, where: str) -> Readings:
     Raises:
         UsageError: the URL does not fit the server.
     """
-    sentence = translate(error, where)
+    sentence = map_error(error, where)
     if isinstance(sentence, UsageError):
         raise sentence from None
     return Readings({}, {}, None, 0.0, [], lost=str(sentence))
@@ -179,7 +179,7 @@ def queues_with_keys(client: blocking.Client, prefix: str) -> set[str]:
                 with suppress(UnicodeDecodeError):  # no queue's name
                     names.update([found[1].decode()] if found else ())
     except (lib.RedisError, OSError) as error:
-        raise translate(error, client.where) from None
+        raise map_error(error, client.where) from None
     return names
 
 
@@ -196,7 +196,7 @@ def delayed_on_rq(client: blocking.Client) -> list[DelaySet] | None:
     except lib.ResponseError:
         return None
     except (lib.RedisError, OSError) as error:
-        raise translate(error, client.where) from None
+        raise map_error(error, client.where) from None
 
 
 class _Ask(Protocol):

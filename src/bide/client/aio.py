@@ -13,27 +13,27 @@ import redis.asyncio
 from redis import exceptions as lib
 from redis.asyncio.retry import Retry
 
-from bide.client.coalesce import PerLoop, Shared
-from bide.client.errors import translate, unavailable, unwrapped
+from bide.client.coalesce import Coalescer, PerLoop
+from bide.client.errors import map_error, unavailable, unwrapped
 from bide.client.execute import (
     PATIENCE,
     Answer,
-    At,
     Call,
+    ClientState,
+    DeadlineExceeded,
     Entries,
-    Late,
     Route,
     Send,
-    Situation,
-    check_patience,
-    dialogue,
+    ToNode,
+    check_retry_for,
+    execute,
     is_late,
     pack,
     read_entries,
     reading,
 )
 from bide.client.pubsub import AsyncWaiter, AsyncWakeListener, Listener, Subscription, abort
-from bide.client.topology import Delivery, Finding, Surveying, Trip, routes_for
+from bide.client.topology import Delivery, Finding, NodeRequest, Surveying, topology_for
 from bide.client.url import (
     GOODBYE,
     HINT_WAIT,
@@ -53,7 +53,7 @@ CONNECTIONS: Final = 50
 """Connections that one client opens at most on an event loop; calls beyond that wait for one."""
 
 
-class Client:
+class AsyncClient:
     """Runs commands on one server, on a Cluster, or on the master of Sentinels."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Client:
         """
         self.url = resolve_url(url)
         self.where = hide_password(self.url)
-        self._patience = check_patience(patience)
+        self._patience = check_retry_for(patience)
         self._clock = clock
         self.answered = 0.0
         """When the server last answered (`time.monotonic()`); 0 for never."""
@@ -80,10 +80,10 @@ class Client:
         self._reply_timeout = reply_timeout
         self.missed_scripts = 0
         """How often a server lacked scripts that were called: it may have restarted since."""
-        self._routes = routes_for(self.url)
+        self._routes = topology_for(self.url)
         self._makers: dict[str, Callable[[], Any]] = {}
         """By a node's URL, what makes a connection to it."""
-        self._open = PerLoop(lambda: _Open(self.attempt_many), _let_go)
+        self._open = PerLoop(lambda: _Open(self.attempt_many), _dispose)
 
     async def run(self, command: Command[T]) -> T:
         """Run one command.
@@ -110,8 +110,8 @@ class Client:
         """Run commands in one round trip; a `BideError` stands in place of each that failed."""
         if not commands:
             return []
-        situation = Situation(self.where, self._clock, self._patience, self.answered > 0)
-        steps = dialogue(commands, situation)
+        situation = ClientState(self.where, self._clock, self._patience, self.answered > 0)
+        steps = execute(commands, situation)
         only = self._routes.only
         step = next(steps)
         try:
@@ -122,7 +122,7 @@ class Client:
                         delivery = self._routes.deliver(step.calls, step.routes)
                         step = steps.send(await self._drive(delivery, until=step.until))
                     else:
-                        trip = Trip(only, step.calls)
+                        trip = NodeRequest(only, step.calls)
                         step = steps.send(await self._visit(trip, 0, step.until))
                 else:
                     await asyncio.sleep(step.seconds)
@@ -130,7 +130,7 @@ class Client:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
-    async def say_goodbye(self, command: Command[Any]) -> None:
+    async def send_last(self, command: Command[Any]) -> None:
         """Run a command that costs nothing if it is lost: within about a second, or not at all."""
         with contextlib.suppress(BideError, TimeoutError):
             async with asyncio.timeout(GOODBYE):
@@ -148,7 +148,7 @@ class Client:
             raise unavailable(reply, self.where)
         first = reply[0]
         if isinstance(first, Exception):
-            raise translate(first, self.where)
+            raise map_error(first, self.where)
         return (first[0].decode(), first[1].decode("utf-8", "replace")) if first else None
 
     async def read(self, stream: str, after: str, seconds: float) -> Entries | None:
@@ -176,8 +176,8 @@ class Client:
         """Give all nodes some scripts; raises as `load`."""
         nodes: list[str] | Exception = await self._drive(self._routes.masters())
         if isinstance(nodes, Exception):
-            raise translate(nodes, self.where)
-        await self._load(scripts, [At(node) for node in nodes])
+            raise map_error(nodes, self.where)
+        await self._load(scripts, [ToNode(node) for node in nodes])
 
     async def _load(self, scripts: Sequence[str], to: Sequence[Route]) -> None:
         texts = [load(script, self._clock).text for script in scripts]
@@ -186,7 +186,7 @@ class Client:
         replies = await self._drive(self._routes.deliver(calls, routes))
         for reply in [replies] if isinstance(replies, Exception) else replies:
             if isinstance(reply, Exception):
-                raise translate(reply, self.where)
+                raise map_error(reply, self.where)
 
     async def ping(self, key: str) -> None:
         """Make a round trip to the node of a key, for its own sake; it may fail."""
@@ -198,7 +198,7 @@ class Client:
         Raises:
             BideError: whatever came of it instead of a result.
         """
-        return await self._open.here.shared.run(command)
+        return await self._open.current.shared.run(command)
 
     def waiting_for(self, channel: str, text: str) -> AsyncWaiter:
         """Hear when a script says `text` over a channel, for as long as the context lasts.
@@ -207,7 +207,7 @@ class Client:
         """
 
         def subscription() -> Subscription:
-            subscriptions = self._open.here.subscriptions
+            subscriptions = self._open.current.subscriptions
             found = subscriptions.get(channel)
             if found is None or found.ended:
                 found = subscriptions[channel] = Subscription(self.listen(channel))
@@ -233,8 +233,8 @@ class Client:
 
     async def close(self) -> None:
         """Close all connections of this event loop; the next command opens new ones."""
-        self._open.leave_closed()
-        opened = self._open.here
+        self._open.dispose_closed()
+        opened = self._open.current
         for subscription in [*opened.subscriptions.values()]:
             await subscription.end()
         await opened.shared.settled()
@@ -244,7 +244,7 @@ class Client:
     def abandon(self) -> None:
         """Drop all connections without a word; for a client whose event loops may have ended."""
         for loop, opened in self._open.take_all():
-            _let_go(loop, opened)
+            _dispose(loop, opened)
 
     def _maker(self, node: str) -> Callable[[], Any]:
         """What makes a connection to a node.
@@ -280,16 +280,16 @@ class Client:
         except StopIteration as end:
             return end.value
 
-    async def _visit(self, trip: Trip, block: float, until: float | None) -> Answer:
+    async def _visit(self, trip: NodeRequest, block: float, until: float | None) -> Answer:
         """One round trip, over a connection of its own for as long as it lasts.
 
         The client library's pipeline packs in Python and asks the socket first whether it is sound;
         here the packing is C, and a broken connection shows itself when it is used.
         """
-        opened = self._open.here
+        opened = self._open.current
         async with opened.slots:
             if is_late(until):  # it may have waited long for its turn
-                return Late()
+                return DeadlineExceeded()
             idle = opened.idle.setdefault(trip.node, [])
             try:
                 connection = idle.pop() if idle else self._maker(trip.node)()
@@ -304,7 +304,9 @@ class Client:
                     await other.disconnect(nowait=True)
             return answer
 
-    async def _talk(self, opened: _Open, connection: Any, trip: Trip, patience: float) -> Answer:
+    async def _talk(
+        self, opened: _Open, connection: Any, trip: NodeRequest, patience: float
+    ) -> Answer:
         replies: list[Any] = []
         is_new = False
         loop = asyncio.get_running_loop()
@@ -372,7 +374,7 @@ class _Open:
         self.idle: dict[str, list[Any]] = {}
         """Connections by their node's URL."""
         self.slots = asyncio.Semaphore(CONNECTIONS)
-        self.shared = Shared(attempt_many)
+        self.shared = Coalescer(attempt_many)
         self.subscriptions: dict[str, Subscription] = {}
         self.left = False
         """Whether it is used no more, so that what comes back is to be closed."""
@@ -402,7 +404,7 @@ async def _connect_to_master(connection: Any) -> None:
     check_master(role)
 
 
-def _let_go(loop: asyncio.AbstractEventLoop, opened: _Open) -> None:
+def _dispose(loop: asyncio.AbstractEventLoop, opened: _Open) -> None:
     """Abandon what is open on an event loop, in that loop's thread if it runs in another."""
     if loop.is_running() and loop is not asyncio._get_running_loop():
         try:

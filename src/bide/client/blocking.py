@@ -17,21 +17,21 @@ from bide.client.errors import unwrapped
 from bide.client.execute import (
     PATIENCE,
     Answer,
+    ClientState,
+    DeadlineExceeded,
     Dialogue,
     Entries,
-    Late,
     Send,
-    Situation,
     Sleep,
-    check_patience,
-    dialogue,
+    check_retry_for,
+    execute,
     is_late,
     read_entries,
     reading,
 )
-from bide.client.pool import Connections, Posted
+from bide.client.pool import Connections, InFlightCalls
 from bide.client.pubsub import Waiter, WakeListener
-from bide.client.topology import Delivery, Finding, Surveying, Trip, routes_for
+from bide.client.topology import Delivery, Finding, NodeRequest, Surveying, topology_for
 from bide.client.url import (
     GOODBYE,
     REPLY_TIMEOUT,
@@ -71,13 +71,13 @@ class Client:
         """
         self.url = resolve_url(url)
         self.where = hide_password(self.url)
-        self._patience = check_patience(patience)
+        self._patience = check_retry_for(patience)
         self._clock = clock
         self._reached = False
         self.answers = True
         """Whether the last round trip came to its end, if there was one."""
         self._reply_timeout = reply_timeout
-        self._routes = routes_for(self.url)
+        self._routes = topology_for(self.url)
         self._nodes: dict[str, redis.Redis] = {}
         self._connections: dict[str, Connections] = {}
         # Whoever forgets to close it: else it is chance whether the collector comes to a socket
@@ -117,7 +117,9 @@ class Client:
         steps = self._begin(commands)
         return self._go_on(steps, next(steps))
 
-    def begin(self, commands: Sequence[Command[Any]], behind: Begun | None = None) -> Begun | None:
+    def begin(
+        self, commands: Sequence[Command[Any]], behind: InFlight | None = None
+    ) -> InFlight | None:
         """Send commands, whose replies are read when that is told to end.
 
         What is sent `behind` others has to end behind them, too. None where nothing was sent:
@@ -126,9 +128,9 @@ class Client:
         """
         if self._routes.only is None or not (behind is None or behind.is_well):
             return None
-        return Begun(self, self._routes.only, commands, behind)
+        return InFlight(self, self._routes.only, commands, behind)
 
-    def say_goodbye(self, command: Command[Any]) -> None:
+    def send_last(self, command: Command[Any]) -> None:
         """Run a command that costs nothing if it is lost: within about a second, or not at all."""
         brief = Client(self.url, patience=0, reply_timeout=GOODBYE, clock=self._clock)
         with suppress(BideError):
@@ -171,8 +173,8 @@ class Client:
         return found
 
     def _begin(self, commands: Sequence[Command[Any]]) -> Dialogue:
-        situation = Situation(self.where, self._clock, self._patience, self._reached)
-        return dialogue(commands, situation)
+        situation = ClientState(self.where, self._clock, self._patience, self._reached)
+        return execute(commands, situation)
 
     def _go_on(self, steps: Dialogue, step: Send | Sleep) -> list[Any]:
         """Take this step of a dialogue and all that follow; what it comes to."""
@@ -186,7 +188,7 @@ class Client:
                     delivery = self._routes.deliver(step.calls, step.routes)
                     step = steps.send(self._drive(delivery, step.until))
                 else:
-                    step = steps.send(self._talk(Trip(only, step.calls), step.until))
+                    step = steps.send(self._talk(NodeRequest(only, step.calls), step.until))
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
@@ -199,7 +201,7 @@ class Client:
         except StopIteration as end:
             return end.value
 
-    def _make(self, trips: list[Trip], until: float | None) -> list[Answer]:
+    def _make(self, trips: list[NodeRequest], until: float | None) -> list[Answer]:
         """Make round trips, all at the same time: a node that hangs delays no other's calls."""
         if len(trips) > 1:
             with suppress(RuntimeError), ThreadPoolExecutor(len(trips)) as pool:
@@ -207,22 +209,22 @@ class Client:
         # Also where the interpreter ends, and begins no thread any more: once more does no harm.
         return [self._talk(trip, until) for trip in trips]
 
-    def _talk(self, trip: Trip, until: float | None) -> Answer:
+    def _talk(self, trip: NodeRequest, until: float | None) -> Answer:
         if is_late(until):
-            return Late()
+            return DeadlineExceeded()
         try:
             replies = self._to(trip.node).round_trip(trip.calls)
         except (redis.RedisError, OSError) as error:
             return self._broken(trip, error)
         return self._answered(trip, replies)
 
-    def _post(self, trip: Trip, behind: Posted | None) -> Posted | Exception:
+    def _post(self, trip: NodeRequest, behind: InFlightCalls | None) -> InFlightCalls | Exception:
         try:
-            return self._to(trip.node).post(trip.calls, behind)
+            return self._to(trip.node).send(trip.calls, behind)
         except (redis.RedisError, OSError) as error:
             return self._broken(trip, error)
 
-    def _collect(self, trip: Trip, posted: Posted | Exception) -> Answer:
+    def _collect(self, trip: NodeRequest, posted: InFlightCalls | Exception) -> Answer:
         if isinstance(posted, Exception):
             return posted
         try:
@@ -240,7 +242,7 @@ class Client:
             connections = self._connections.setdefault(node, made)
         return connections
 
-    def _broken(self, trip: Trip, error: Exception) -> Exception:
+    def _broken(self, trip: NodeRequest, error: Exception) -> Exception:
         if not trip.is_question:
             self.answers = False
         connections = self._connections.get(trip.node)
@@ -249,17 +251,17 @@ class Client:
             connections.close()
         return error
 
-    def _answered(self, trip: Trip, replies: list[Any]) -> Answer:
+    def _answered(self, trip: NodeRequest, replies: list[Any]) -> Answer:
         if not trip.is_question:
             self._reached = self.answers = True
         return [unwrapped(r) if isinstance(r, redis.ResponseError) else r for r in replies]
 
 
-class Begun:
+class InFlight:
     """Commands that have been sent, whose replies are still to be read."""
 
     def __init__(
-        self, client: Client, node: str, commands: Sequence[Command[Any]], behind: Begun | None
+        self, client: Client, node: str, commands: Sequence[Command[Any]], behind: InFlight | None
     ) -> None:
         self._client = client
         self._steps = client._begin(commands)
@@ -267,10 +269,10 @@ class Begun:
         """Whether it has ended, and nothing had to be sent again or besides."""
         first = next(self._steps)
         assert isinstance(first, Send)
-        self._trip = Trip(node, first.calls)
+        self._trip = NodeRequest(node, first.calls)
         before = behind._posted if behind is not None and behind._client is client else None
         assert not isinstance(before, Exception)
-        self._posted: Posted | Exception | None = None
+        self._posted: InFlightCalls | Exception | None = None
         self._posted = client._post(self._trip, before)
 
     @property
@@ -296,7 +298,7 @@ class Begun:
     def drop(self) -> None:
         """Do without the replies, unless they were read: what came of it, nobody knows."""
         posted, self._posted = self._posted, None
-        if isinstance(posted, Posted):
+        if isinstance(posted, InFlightCalls):
             posted.drop()
 
 

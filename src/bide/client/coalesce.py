@@ -24,7 +24,7 @@ MOST: Final = 100
 """Commands per round trip: bounds what one reply brings."""
 
 
-class Shared:
+class Coalescer:
     """Gathers the commands of one event loop."""
 
     def __init__(self, attempt: Callable[[Sequence[Command[Any]]], Awaitable[list[Any]]]) -> None:
@@ -109,18 +109,18 @@ class PerLoop(Generic[T]):
         self._lock = threading.Lock()
 
     @property
-    def here(self) -> T:
+    def current(self) -> T:
         """That of the event loop that runs; made when it is first asked for."""
         loop = asyncio.get_running_loop()
         found = self._all.get(loop)
         if found is None:
-            self.leave_closed()
+            self.dispose_closed()
             found = self._make()
             with self._lock:
                 self._all[loop] = found
         return found
 
-    def leave_closed(self) -> None:
+    def dispose_closed(self) -> None:
         """Let go of those whose event loop has been closed."""
         with self._lock:
             closed = [(loop, self._all.pop(loop)) for loop in [*self._all] if loop.is_closed()]
@@ -143,7 +143,7 @@ class _Read(Generic[T]):
     """Until when it will do, once it has ended."""
 
 
-class Recent(Generic[T]):
+class ReadThroughCache(Generic[T]):
     """Reads of one event loop that are alike share one: that under way, or a recent one.
 
     Who gives up waiting stops no read: others wait for it, and it goes on asking the server anyway.

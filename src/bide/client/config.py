@@ -149,7 +149,7 @@ class Override(NamedTuple):
     url: str | None = None
     prefix: str | None = None
     clock: str | None = None
-    stand_in: Any = None
+    fake_server: Any = None
     signing_keys: str | None = None
 
 
@@ -167,7 +167,7 @@ def override(
     url: str | None = None,
     prefix: str | None = None,
     clock: str | None = None,
-    stand_in: Any = None,
+    fake_server: Any = None,
     signing_keys: str | None = None,
 ) -> Iterator[None]:
     """While it holds, these win over everything, explicit arguments included; for tests.
@@ -179,10 +179,10 @@ def override(
         url: of the server.
         prefix: of the keys.
         clock: which clock the scripts are built for.
-        stand_in: what queues use in place of a server (`bide.queue.binding.StandIn`).
+        fake_server: what queues use in place of a server (`bide.queue.binding.FakeServer`).
         signing_keys: as $BIDE_SIGNING_KEYS has them.
     """
-    ours = Override(url or None, prefix or None, clock or None, stand_in, signing_keys or None)
+    ours = Override(url or None, prefix or None, clock or None, fake_server, signing_keys or None)
     _change(lambda held: (*held, ours))
     try:
         yield

@@ -71,7 +71,7 @@ def unavailable(error: Exception, where: str) -> ServerUnavailable:
     return ServerUnavailable(f"Cannot reach the server at {where} ({reason}); {remedy}.")
 
 
-def may_pass(error: ServerUnavailable) -> bool:
+def is_passing(error: ServerUnavailable) -> bool:
     """Whether the server may be reached later with nothing changed here."""
     return not any(sign in str(error) for sign in _LASTING)
 
@@ -102,7 +102,7 @@ _LACKS: Final = re.compile(r"unknown (redis )?command|syntax error|number of arg
 _SCHEMA: Final = re.compile(r"SCHEMA (\S+) (\S+)")
 
 
-def translate(
+def map_error(
     error: Exception, where: str, command: Command[Any] | None = None, clock: str = SERVER_CLOCK
 ) -> BideError:
     """The error of bide's that stands for one of the client library's.

@@ -32,7 +32,7 @@ from typing import Any, Final, NamedTuple
 import hiredis
 from redis import exceptions as lib
 
-from bide.client.errors import is_transient, translate, unavailable
+from bide.client.errors import is_transient, map_error, unavailable
 from bide.errors import BideError, CannotConfirm, ServerRefused, Unconfirmed, UsageError
 from bide.model import options
 from bide.model.options import Kinds
@@ -44,14 +44,14 @@ Answer = list[Any] | Exception
 """Replies, in which an error reply is an exception; or what broke the round trip."""
 
 
-class At(NamedTuple):
+class ToNode(NamedTuple):
     """To a node that has answered before."""
 
     node: str
     """Its URL; empty for the one server there is."""
 
 
-class Behind(NamedTuple):
+class AfterCalls(NamedTuple):
     """Right behind the call before it, and again with that if it has to be sent elsewhere."""
 
     counts: tuple[int, ...]
@@ -59,7 +59,7 @@ class Behind(NamedTuple):
     of these went over another, routes have that call repeated."""
 
 
-Route = str | At | Behind
+Route = str | ToNode | AfterCalls
 """The key whose node a call is for; or that node; or behind another."""
 
 
@@ -85,7 +85,7 @@ def pack(calls: Sequence[Call]) -> bytes:
     )
 
 
-class Late(lib.TimeoutError):
+class DeadlineExceeded(lib.TimeoutError):
     """A call was not sent: it repeats another, and was so long under way that it must not."""
 
 
@@ -99,7 +99,7 @@ PATIENCE: Final = 10.0
 the record of what it repeats."""
 
 
-def check_patience(patience: float) -> float:
+def check_retry_for(patience: float) -> float:
     """Return `patience` if it is one that retention allows.
 
     Raises:
@@ -136,7 +136,7 @@ class Sleep(NamedTuple):
     seconds: float
 
 
-class Situation(NamedTuple):
+class ClientState(NamedTuple):
     """What a dialogue needs to know of the client that drives it."""
 
     where: str
@@ -153,7 +153,7 @@ _confirm_of: Final[Callable[[Command[Any]], Kinds]] = attrgetter("confirm")
 Dialogue = Generator[Send | Sleep, Any, list[Any]]
 
 
-def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue:
+def execute(commands: Sequence[Command[Any]], situation: ClientState) -> Dialogue:
     """Run commands; returns their results, with a `BideError` in place of each that failed.
 
     Raises:
@@ -179,26 +179,26 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
         if isinstance(outcome, Exception):
             problem = _why(outcome, problem)
             if not is_transient(problem):
-                raise translate(problem, situation.where)
+                raise map_error(problem, situation.where)
             if not reached:
                 raise unavailable(problem, situation.where)
             again = pending
             in_doubt.update(pending)
         else:
             reached = True
-            missing: dict[int, At] = {}
+            missing: dict[int, ToNode] = {}
             replies, waited = _parted(outcome, sent, kinds) if kinds else (outcome, ())
             short = options.missing(kinds, waited) if kinds else None
             for i, reply in zip(pending, replies, strict=True):
                 if isinstance(reply, lib.NoScriptError):
-                    missing[i] = At(getattr(reply, "node", ""))
+                    missing[i] = ToNode(getattr(reply, "node", ""))
                 elif isinstance(reply, Exception):
                     if is_transient(reply):
                         problem = _why(reply, problem)
                         again.append(i)
                         in_doubt.add(i)
                     else:
-                        results[i] = translate(reply, situation.where, commands[i], situation.clock)
+                        results[i] = map_error(reply, situation.where, commands[i], situation.clock)
                 elif short is not None and commands[i].confirm and is_transient(short):
                     problem = short
                     again.append(i)
@@ -213,7 +213,7 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
                     elif isinstance(results[i], CannotConfirm) and i in in_doubt:
                         results[i] = options.doubtful(results[i])
                     elif short is not None and commands[i].confirm:
-                        results[i] = _unconfirmed(results[i], short)
+                        results[i] = _unreplicated(results[i], short)
             if missing:
                 scripts = {(commands[i].script, node) for i, node in missing.items()}
                 loads = [("SCRIPT", "LOAD", load(s, situation.clock).text) for s, _ in scripts]
@@ -221,7 +221,7 @@ def dialogue(commands: Sequence[Command[Any]], situation: Situation) -> Dialogue
                 refusal = _refusal(loaded)
                 if refusal is not None and not is_transient(refusal):
                     lacking = commands[next(iter(missing))]
-                    raise translate(refusal, situation.where, lacking, situation.clock)
+                    raise map_error(refusal, situation.where, lacking, situation.clock)
                 again += missing
                 if refusal is None and not loaded_once:
                     loaded_once = True
@@ -265,7 +265,7 @@ def read_entries(replies: list[Any] | Exception, where: str) -> Entries | None:
     if isinstance(reply, Exception):
         if is_transient(reply):
             return None
-        raise translate(reply, where)
+        raise map_error(reply, where)
     return [
         (id.decode(), b"".join(fields[1:2])) for _, found in reply or () for id, fields in found
     ]
@@ -274,7 +274,7 @@ def read_entries(replies: list[Any] | Exception, where: str) -> Entries | None:
 def _parse(command: Command[Any], reply: Any, where: str) -> Any:
     """The result, or what asks for its rest; an error for a reply that another program caused."""
     try:
-        return (command.rest and command.rest(reply)) or command.parse(reply)
+        return (command.followup and command.followup(reply)) or command.parse(reply)
     except BideError as error:  # a refusal that the script has put into words
         return error
     except Exception as error:
@@ -284,7 +284,7 @@ def _parse(command: Command[Any], reply: Any, where: str) -> Any:
         )
 
 
-def _unconfirmed(result: Any, short: Exception) -> Any:
+def _unreplicated(result: Any, short: Exception) -> Any:
     """What came of a command whose durability was not confirmed."""
     if isinstance(result, BideError):
         return result
@@ -295,7 +295,7 @@ def _unconfirmed(result: Any, short: Exception) -> Any:
 
 def _why(error: Exception, before: Exception) -> Exception:
     """What to tell of; what came before it, of a call that was not sent again for lack of time."""
-    return before if isinstance(error, Late) else error
+    return before if isinstance(error, DeadlineExceeded) else error
 
 
 def _send(commands: Sequence[Command[Any]], kinds: Kinds, clock: str, until: float | None) -> Send:
@@ -310,7 +310,7 @@ def _send(commands: Sequence[Command[Any]], kinds: Kinds, clock: str, until: flo
     at = _waits_at(commands)
     calls[at:at] = options.waits(kinds)
     asking = tuple(i for i, command in enumerate(commands) if command.confirm)
-    routes[at:at] = [Behind(asking)] * len(kinds)
+    routes[at:at] = [AfterCalls(asking)] * len(kinds)
     return Send(calls, routes, until)
 
 

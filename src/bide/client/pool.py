@@ -36,7 +36,7 @@ _poll: Final[Callable[[], Any] | None] = getattr(select, "poll", None)
 """None where something has taken it away, as libraries of green threads do."""
 
 
-class Posted:
+class InFlightCalls:
     """Calls that were sent, over a connection that is theirs until their replies are read.
 
     One that is lost, as where a signal's handler raises before its caller has hold of it, is
@@ -92,12 +92,12 @@ class Connections:
         Raises:
             RedisError or OSError: the connection broke, or there is none to be had.
         """
-        posted = self.post(calls)
+        posted = self.send(calls)
         if posted.size <= SHORT and len(self._busy) == 1:
-            self._watch(posted.connection._sock)
+            self._spin_wait(posted.connection._sock)
         return self.collect(posted)
 
-    def post(self, calls: Sequence[Call], behind: Posted | None = None) -> Posted:
+    def send(self, calls: Sequence[Call], behind: InFlightCalls | None = None) -> InFlightCalls:
         """Send calls; their replies are to be collected, or dropped. Raises as `round_trip`.
 
         What is sent behind what is still to be collected goes over the same connection: the server
@@ -112,7 +112,7 @@ class Connections:
                 raise redis.ConnectionError("the connection broke")
         else:
             connection = idle.pop() if idle else self._make()
-        posted = Posted(self, connection, calls, idle)
+        posted = InFlightCalls(self, connection, calls, idle)
         try:
             busy[connection] = busy.get(connection, 0) + 1
             if connection._sock is None:
@@ -126,7 +126,7 @@ class Connections:
             raise
         return posted
 
-    def collect(self, posted: Posted) -> list[Any]:
+    def collect(self, posted: InFlightCalls) -> list[Any]:
         """Read the replies to what was posted, in the order of posting; as `round_trip`."""
         connection = posted.connection
         if os.getpid() != self._pid:
@@ -148,13 +148,13 @@ class Connections:
             connection.disconnect()
         return replies
 
-    def _broke(self, posted: Posted, error: BaseException) -> None:
+    def _broke(self, posted: InFlightCalls, error: BaseException) -> None:
         # Wherever it came from: nobody else may read what is still to come.
         posted.drop()
         if posted.is_new and isinstance(error, redis.ConnectionError):
             self._ask_why()
 
-    def _watch(self, opened: socket.socket) -> None:
+    def _spin_wait(self, opened: socket.socket) -> None:
         """Wait for a reply without sleeping, for a short time.
 
         Each look lets go of the interpreter, and each yield of the processor, so that other threads

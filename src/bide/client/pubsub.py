@@ -49,7 +49,7 @@ class WakeListener:
         """When that has an answer at the latest, unless the server hangs (`time.monotonic()`)."""
         self._is_cut = False
 
-    def hear(self, until: float) -> str | None:
+    def wait(self, until: float) -> str | None:
         """Who pushed the next hint; None at `until` (`time.monotonic()`), or when some were lost.
 
         What came since the last time counts.
@@ -136,7 +136,7 @@ class Waiter:
     def __exit__(self, *exc: object) -> None:
         self._drop()
 
-    def hear(self, until: float) -> None:
+    def wait(self, until: float) -> None:
         """Return when the word is said, at `until` (`time.monotonic()`), or when some were lost."""
         while (left := until - time.monotonic()) > 0:
             if self._pubsub is None:
@@ -334,7 +334,7 @@ class AsyncWaiter:
     async def __aexit__(self, *exc: object) -> None:
         await self._subscription.tell_no_more(self._text, self._told)
 
-    async def hear(self, until: float) -> None:
+    async def wait(self, until: float) -> None:
         """Return when the word is said, at `until` (`time.monotonic()`), or when some were lost.
 
         What was said since the last time counts: whoever returns from here is to look.
@@ -369,7 +369,7 @@ class AsyncWakeListener:
         self._pop = pop
         self._asked: asyncio.Future[tuple[str, str] | None] | None = None
 
-    async def hear(self, until: float) -> str | None:
+    async def wait(self, until: float) -> str | None:
         """Who pushed the next hint; None at `until` (`time.monotonic()`), or when some were lost.
 
         What came since the last time counts.

@@ -28,12 +28,12 @@ from typing import Any, Final, NamedTuple, Protocol
 from redis import exceptions as lib
 from redis.crc import key_slot
 
-from bide.client.execute import Answer, At, Behind, Call, NoScript, Route
+from bide.client.execute import AfterCalls, Answer, Call, NoScript, Route, ToNode
 from bide.client.url import Servers, read_servers
 from bide.errors import UsageError
 
 
-class Trip(NamedTuple):
+class NodeRequest(NamedTuple):
     """One round trip to one node."""
 
     node: str
@@ -43,9 +43,9 @@ class Trip(NamedTuple):
     """About the servers themselves, so that an answer does not mean that jobs are served."""
 
 
-Delivery = Generator[list[Trip], list[Answer], Answer]
-Finding = Generator[list[Trip], list[Answer], str | Exception]
-Surveying = Generator[list[Trip], list[Answer], list[str] | Exception]
+Delivery = Generator[list[NodeRequest], list[Answer], Answer]
+Finding = Generator[list[NodeRequest], list[Answer], str | Exception]
+Surveying = Generator[list[NodeRequest], list[Answer], list[str] | Exception]
 
 
 SLOTS: Final = 16384
@@ -100,7 +100,9 @@ class Cluster:
                 break
             for some in going.values():  # redirected by several nodes: in their order again
                 some.sort(key=_first)
-            answers = yield [Trip(node, _packed(calls, some)) for node, some in going.items()]
+            answers = yield [
+                NodeRequest(node, _packed(calls, some)) for node, some in going.items()
+            ]
             on: dict[str, list[_Bundle]] = {}
             for (node, some), answer in zip(going.items(), answers, strict=True):
                 self._note(node, answer)
@@ -141,11 +143,11 @@ class Cluster:
 
     def _bundles(self, routes: Sequence[Route]) -> list[tuple[_Bundle, str | None]]:
         """Which calls go together, and to which node."""
-        starts = [place for place, route in enumerate(routes) if not isinstance(route, Behind)]
+        starts = [place for place, route in enumerate(routes) if not isinstance(route, AfterCalls)]
         found: list[tuple[_Bundle, str | None]] = []
         for start, end in zip(starts, [*starts[1:], len(routes)], strict=True):
             route, places = routes[start], range(start, end)
-            if isinstance(route, At):
+            if isinstance(route, ToNode):
                 found.append((_Bundle(places, None), route.node or self._nodes[0]))
             else:
                 slot = key_slot(str(route).encode())
@@ -190,7 +192,7 @@ class Cluster:
         for place in bundle.places:
             replies[place] = error
 
-    def _learn(self) -> Generator[list[Trip], list[Answer], Exception | None]:
+    def _learn(self) -> Generator[list[NodeRequest], list[Answer], Exception | None]:
         """Ask for the map if it is doubted; why it is not known, if it never was."""
         if self._owners and not self._doubted:
             return None
@@ -201,7 +203,9 @@ class Cluster:
         silent = [node for node in nodes if node in self._silent]
         problem: Exception = lib.ConnectionError("no node was asked")
         for some in filter(None, (heard[:1], heard[1:], silent)):  # together: many may hang
-            questions = [Trip(node, [("CLUSTER", "SLOTS")], is_question=True) for node in some]
+            questions = [
+                NodeRequest(node, [("CLUSTER", "SLOTS")], is_question=True) for node in some
+            ]
             answers = yield questions
             for node, answer in zip(some, answers, strict=True):
                 self._note(node, answer)
@@ -241,7 +245,7 @@ def _leave_uncounted(replies: list[Any], routes: Sequence[Route], trips: list[An
     The repeat finds its id, writes that, and is counted on the connection on which it did.
     """
     for place, route in enumerate(routes):
-        if isinstance(route, Behind):
+        if isinstance(route, AfterCalls):
             for other in route.counts:
                 if trips[other] != trips[place] and not isinstance(replies[other], Exception):
                     replies[other] = lib.TryAgainError("its slot moved before it was confirmed")
@@ -287,7 +291,7 @@ _DOUBTS: Final = (
 """What comes of calls to one that may be the master no more."""
 
 
-class _Told(NamedTuple):
+class _MasterReply(NamedTuple):
     master: str | Exception
     """Its URL, or why it is not known."""
     by_one: bool
@@ -313,7 +317,7 @@ class Sentinel:
             if isinstance(told.master, Exception):
                 return [told.master] * len(calls) if told.by_one else told.master
             master = told.master
-        (answer,) = yield [Trip(master, [*calls])]
+        (answer,) = yield [NodeRequest(master, [*calls])]
         if isinstance(answer, Exception):
             # A Sentinel did answer, so this is no wrong URL: it is for a repeat to cure.
             answer = [answer] * len(calls)
@@ -340,13 +344,13 @@ class Sentinel:
         """Whether it is one that holds data."""
         return node not in self._servers.named
 
-    def _ask(self) -> Generator[list[Trip], list[Answer], _Told]:
+    def _ask(self) -> Generator[list[NodeRequest], list[Answer], _MasterReply]:
         name, by_one = self._servers.master, False
         problem: Exception = lib.ConnectionError("no Sentinel was asked")
         asked, self._sentinels = self._sentinels, self._sentinels[1:] + self._sentinels[:1]
         question: Call = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name)
         for some in filter(None, (asked[:1], asked[1:])):  # together: many may hang
-            answers = yield [Trip(node, [question], is_question=True) for node in some]
+            answers = yield [NodeRequest(node, [question], is_question=True) for node in some]
             for node, answer in zip(some, answers, strict=True):
                 reply: Any = answer if isinstance(answer, Exception) else answer[0]
                 if isinstance(reply, Exception):
@@ -356,19 +360,19 @@ class Sentinel:
                 if reply is not None:
                     host, port = reply
                     self._master = master = self._servers.beside(node, host.decode(), int(port))
-                    return _Told(master, by_one)
+                    return _MasterReply(master, by_one)
                 problem = UsageError(
                     f"The Sentinels know no master {name!r}; write "
                     "redis+sentinel://HOST:PORT/NAME/DB with the name that their configuration "
                     "gives it."
                 )
-        return _Told(problem, by_one)
+        return _MasterReply(problem, by_one)
 
 
-__all__ = ["Delivery", "Finding", "Routes", "Surveying", "Trip", "routes_for"]
+__all__ = ["Delivery", "Finding", "NodeRequest", "Surveying", "Topology", "topology_for"]
 
 
-class Routes(Protocol):
+class Topology(Protocol):
     """What is known of the servers that a URL means; threads and event loops may share it."""
 
     only: str | None
@@ -401,7 +405,7 @@ class Routes(Protocol):
         ...
 
 
-class One:
+class SingleNode:
     """One server: everything goes there."""
 
     def __init__(self, url: str) -> None:
@@ -410,7 +414,7 @@ class One:
 
     def deliver(self, calls: Sequence[Call], routes: Sequence[Route]) -> Delivery:
         """Send all in one round trip."""
-        (answer,) = yield [Trip(self._url, [*calls])]
+        (answer,) = yield [NodeRequest(self._url, [*calls])]
         return answer
 
     def locate(self, key: str) -> Finding:
@@ -431,11 +435,11 @@ class One:
         return False
 
 
-def routes_for(url: str) -> Routes:
+def topology_for(url: str) -> Topology:
     """The routes to the servers that a URL means."""
     servers = read_servers(url)
     if servers.kind == "cluster":
         return Cluster(servers)
     if servers.kind == "sentinel":
         return Sentinel(servers)
-    return One(url)
+    return SingleNode(url)

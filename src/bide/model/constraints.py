@@ -23,7 +23,7 @@ OnParentCancel = Literal["cancel", "run"]
 """What becomes of a job when one that it waits for is cancelled."""
 
 
-class Terms(NamedTuple):
+class Constraints(NamedTuple):
     """The terms of a job, as they were read."""
 
     begins_within_us: int | None = None
@@ -37,7 +37,7 @@ class Terms(NamedTuple):
     key: str | None = None
     """Its task, and the key under which calls fold into it."""
     folding: str | None = None
-    """How they do: a word that `bide.model.dedup.describe_folding` reads."""
+    """How they do: a word that `bide.model.dedup.describe_dedup` reads."""
     when: str = ""
     """Of one that waits for others: when it is due, counted from when it is freed, or a moment."""
     priority: int | None = None
@@ -48,7 +48,7 @@ class Terms(NamedTuple):
     """It was cancelled because this job, that it waited for, did not end as it should have."""
 
     @classmethod
-    def read(cls, line: bytes | None) -> Terms:
+    def read(cls, line: bytes | None) -> Constraints:
         """Parse what is stored; what cannot be read, or nothing, asks nothing."""
         words = dict(_WORD.findall((line or b"").decode("utf-8", "surrogateescape")))
         expires = words.get("x", "")
@@ -66,7 +66,7 @@ class Terms(NamedTuple):
         )
 
     @property
-    def gathers(self) -> bool:
+    def batches(self) -> bool:
         """Whether its body holds items."""
         return (self.folding or "").startswith("g")
 
@@ -99,12 +99,12 @@ class Terms(NamedTuple):
         return self.begins_by_us
 
 
-def write_terms(
+def write_constraints(
     expires: Duration | datetime | None = None,
     group: str | None = None,
     group_concurrency: int | None = None,
     usual_concurrency: int | None = None,
-    folding: str = "",
+    dedup: str = "",
     waits: bool = False,
     allow_failure: bool | None = None,
     if_failed: bool | None = None,
@@ -117,7 +117,7 @@ def write_terms(
         group: of which it is one of the jobs.
         group_concurrency: how many of these may run at once.
         usual_concurrency: the same, where that is not given.
-        folding: as `bide.model.dedup.write_folding` says it. What waits for others cannot fold.
+        dedup: as `bide.model.dedup.write_dedup` says it. What waits for others has none.
         waits: whether it waits for others. Only then may the rest be given.
         allow_failure: it runs also if one of them fails.
         if_failed: it runs only if one of them fails.
@@ -126,9 +126,9 @@ def write_terms(
     Raises:
         UsageError: an option cannot be meant.
     """
-    words = [_expires(expires), _group(group, group_concurrency, usual_concurrency), folding]
+    words = [_expires(expires), _group(group, group_concurrency, usual_concurrency), dedup]
     if waits:
-        check_apart(folding, waits)
+        check_apart(dedup, waits)
         words.append(_dependence(allow_failure, if_failed, on_parent_cancel))
     elif (allow_failure, if_failed, on_parent_cancel) != (None, None, None):
         raise UsageError(
@@ -165,7 +165,7 @@ def _group(group: str | None, concurrency: int | None, usual: int | None) -> str
     return word if concurrency is None else f"{word} n={check_concurrency(concurrency)}"
 
 
-def folds(terms: str) -> bool:
+def has_dedup(terms: str) -> bool:
     """Whether a job with these terms may take the place of another, or another its."""
     return " f=" in terms
 
@@ -176,7 +176,7 @@ def check_apart(terms: str, waits: bool) -> None:
     Raises:
         UsageError: it is such a job.
     """
-    if waits and folds(terms):
+    if waits and has_dedup(terms):
         raise UsageError(
             "A job that waits for others cannot fold into another, nor another into it; have it "
             "enqueue the job with unique=, or leave that or depends_on= out."

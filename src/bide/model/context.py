@@ -16,7 +16,7 @@ from bide.model.job import Claimed
 from bide.model.schedule import time_of
 
 
-class Voice(Protocol):
+class NoteWriter(Protocol):
     """The worker's side of a running job."""
 
     @property
@@ -24,7 +24,7 @@ class Voice(Protocol):
         """Whether nobody waits for what this run comes to."""
         ...
 
-    def say(self, kind: str, text: bytes) -> None:
+    def add_note(self, kind: str, text: bytes) -> None:
         """Add a note to the job, with the next round trip."""
 
 
@@ -41,7 +41,7 @@ class CurrentJob:
         worker: str,
         task: str,
         claimed: Claimed,
-        voice: Voice,
+        voice: NoteWriter,
         meta: Mapping[str, Any] | None = None,
         schedule: str | None = None,
         parents: Sequence[str] = (),
@@ -127,14 +127,14 @@ class CurrentJob:
         """
         if not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
             raise UsageError(f"progress must be a number from 0 to 1, not {fraction!r}.")
-        self._voice.say(PROGRESS, encode_progress(float(fraction), str(text)))
+        self._voice.add_note(PROGRESS, encode_progress(float(fraction), str(text)))
 
     def log(self, text: str) -> None:
         """Add a line to the job's own log; shown by `job.logs`. Sent with the next round trip.
 
         The latest 100 lines are kept, each cut after 2,000 characters, 32 KB in all.
         """
-        self._voice.say(LOG, encode_log(str(text)))
+        self._voice.add_note(LOG, encode_log(str(text)))
 
 
 _current: ContextVar[CurrentJob] = ContextVar("bide_current_job")

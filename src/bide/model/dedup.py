@@ -201,7 +201,7 @@ def gather(
     return Gather(quiet, max_wait, max_size, key)
 
 
-def check_folding(policy: Any) -> Folding | None:
+def check_dedup(policy: Any) -> Folding | None:
     """The policy.
 
     Raises:
@@ -212,7 +212,7 @@ def check_folding(policy: Any) -> Folding | None:
     raise UsageError(f"unique={policy!r} is {_LOOSE}.")
 
 
-def write_folding(
+def write_dedup(
     policy: Folding | None,
     task: str,
     args: Sequence[Any],
@@ -234,7 +234,7 @@ def write_folding(
         UsageError: there is no such policy, its key cannot be meant, or what is to be gathered is
             not one argument.
     """
-    policy = check_folding(policy)
+    policy = check_dedup(policy)
     if policy is None:
         return ""
     if isinstance(policy, Gather) and (len(args) != 1 or kwargs):
@@ -254,7 +254,7 @@ def write_folding(
     return f"k={text} f={policy.way}"
 
 
-def describe_folding(way: str) -> str:
+def describe_dedup(way: str) -> str:
     """What a word of the terms means, for people."""
     kind, numbers = way[:1], [int(n) for n in way[1:].split(",") if n.isdecimal()]
     told = [describe(n / 1e6) for n in numbers]

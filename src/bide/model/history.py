@@ -72,7 +72,7 @@ class Move(NamedTuple):
     """When it was due since."""
 
 
-class Notes(NamedTuple):
+class History(NamedTuple):
     """All notes of a job, each kind oldest first."""
 
     attempts: tuple[Attempt, ...] = ()
@@ -96,10 +96,10 @@ def encode_progress(fraction: float, text: str) -> bytes:
     return msgspec.json.encode((fraction, _clean(text, LONGEST_PROGRESS)))
 
 
-def read_notes(raw: bytes | None) -> Notes:
+def read_history(raw: bytes | None) -> History:
     """Parse stored notes; what cannot be read is passed over."""
     if not raw:
-        return Notes()
+        return History()
     attempts: list[Attempt] = []
     logs: list[LogLine] = []
     moves: list[Move] = []
@@ -121,7 +121,7 @@ def read_notes(raw: bytes | None) -> Notes:
                 moves.append(Move(moved, was, due))
         except (ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
             continue
-    return Notes(tuple(attempts), tuple(logs), progress, tuple(moves))
+    return History(tuple(attempts), tuple(logs), progress, tuple(moves))
 
 
 def _attempt(text: bytes) -> Attempt:

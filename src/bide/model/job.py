@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from bide.errors import PayloadError
-from bide.model.constraints import Terms
-from bide.model.history import Notes, read_notes
+from bide.model.constraints import Constraints
+from bide.model.history import History, read_history
 from bide.model.payload.body import (
     Body,
     decode_body,
@@ -251,7 +251,7 @@ class Snapshot(NamedTuple):
     raw_notes: bytes | None
     asked: bool
     """It runs, and was asked to end."""
-    terms: Terms = Terms()
+    terms: Constraints = Constraints()
     """What was asked of it beside its due time."""
     turn: Turn | None = None
     """What it waits for, where it is one of a group's and has not been taken."""
@@ -342,6 +342,6 @@ class Snapshot(NamedTuple):
         return decode_result(self.raw_result, allow_pickle=allow_pickle)
 
     @property
-    def notes(self) -> Notes:
+    def notes(self) -> History:
         """Errors, crashes, log lines and progress."""
-        return read_notes(self.raw_notes)
+        return read_history(self.raw_notes)

@@ -31,7 +31,7 @@ class Command(NamedTuple, Generic[T]):
     parse: Callable[[Any], T]
     confirm: Kinds = ()
     """What is to be waited for behind it, in the same round trip."""
-    rest: Callable[[Any], Command[T] | None] | None = None
+    followup: Callable[[Any], Command[T] | None] | None = None
     """Of a reply that has only a part of what was asked for: the command that asks for what is
     left, and has the result of both; else None."""
     aside: bool = False
@@ -44,10 +44,10 @@ def command(
     args: Sequence[Arg],
     parse: Callable[[Any], T],
     confirm: Kinds = (),
-    rest: Callable[[Any], Command[T] | None] | None = None,
+    followup: Callable[[Any], Command[T] | None] | None = None,
 ) -> Command[T]:
     """Make a command, with the keys that the script's header asks for."""
-    return Command(script, _keys_for(script, keys), args, parse, confirm, rest)
+    return Command(script, _keys_for(script, keys), args, parse, confirm, followup)
 
 
 @lru_cache(maxsize=8192)

@@ -1,27 +1,27 @@
 """Queues, jobs and tasks, as users hold them; blocking ones and awaited ones."""
 
-from bide.queue._async.events import AsyncEvents, AsyncListening
+from bide.queue._async.events import AsyncEventListener, AsyncEvents
 from bide.queue._async.job import AsyncJob
 from bide.queue._async.queue import AsyncQueue
 from bide.queue._async.schedules import AsyncGroup, AsyncSchedules
-from bide.queue._sync.events import Events, Listening
+from bide.queue._sync.events import EventListener, Events
 from bide.queue._sync.job import Job
 from bide.queue._sync.queue import Queue
 from bide.queue._sync.schedules import Group, Schedules
 from bide.queue.task import AsyncTask, Task
 
 __all__ = [
+    "AsyncEventListener",
     "AsyncEvents",
     "AsyncGroup",
     "AsyncJob",
-    "AsyncListening",
     "AsyncQueue",
     "AsyncSchedules",
     "AsyncTask",
+    "EventListener",
     "Events",
     "Group",
     "Job",
-    "Listening",
     "Queue",
     "Schedules",
     "Task",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from bide.errors import NotUnique
-from bide.model.constraints import Terms
+from bide.model.constraints import Constraints
 from bide.model.dedup import Gather
 from bide.model.durations import Duration
 from bide.model.options import Options
@@ -100,7 +100,7 @@ def none_rejected(receipts: Sequence[Receipt], jobs: Sequence[Prepared]) -> None
     """
     for receipt, job in zip(receipts, jobs, strict=True):
         if receipt.outcome == "rejected":
-            raise not_unique(receipt.id, repr(Terms.read(job.terms.encode()).key))
+            raise not_unique(receipt.id, repr(Constraints.read(job.terms.encode()).key))
 
 
 def not_unique(holder: str, key: str) -> NotUnique:

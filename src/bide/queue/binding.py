@@ -46,14 +46,14 @@ Taken = list[tuple[Receipt, Snapshot]]
 """What came of each job that was enqueued, and how it is now."""
 
 
-class StandIn(Protocol):
+class FakeServer(Protocol):
     """What queues use in place of a server (`bide.testing.eager`)."""
 
     def blocking(self, queue: str) -> sync.Client:
         """What answers a blocking queue of this name."""
         raise NotImplementedError
 
-    def awaited(self, queue: str) -> aio.Client:
+    def awaited(self, queue: str) -> aio.AsyncClient:
         """What answers an awaited queue of this name."""
         raise NotImplementedError
 
@@ -105,7 +105,7 @@ class Permit:
 def _is_moved() -> bool:
     """Whether a test has moved all queues to a server of its own, or does without one."""
     held = config.overridden()
-    return held.url is not None or held.stand_in is not None
+    return held.url is not None or held.fake_server is not None
 
 
 def _is_importing() -> bool:
@@ -123,7 +123,7 @@ def _is_imported(module: Mapping[str, Any]) -> bool:
     return module.get("__spec__") is not None and module["__name__"] != "__main__"
 
 
-class Place(Generic[C]):
+class ServerBinding(Generic[C]):
     """One server, prefix and clock, with a client of that server."""
 
     def __init__(
@@ -150,7 +150,7 @@ class Place(Generic[C]):
         self.url: Final = resolve_url(url)
         self.prefix: Final = resolve_prefix(prefix)
         self.clock: Final = config.overridden().clock or SERVER_CLOCK
-        self.stand_in: Final[StandIn | None] = config.overridden().stand_in
+        self.stand_in: Final[FakeServer | None] = config.overridden().fake_server
         self.keys: Final[Keys] = keys_of(queue, self.prefix)
         self.everywhere: Final[Keys] = keys_of(None, self.prefix)
         self.seal: Final = Seal(config.signing_keys(), self.keys)
@@ -204,7 +204,7 @@ class Place(Generic[C]):
         return self.generation == config.generation
 
 
-class Home(NamedTuple):
+class QueueHome(NamedTuple):
     """A queue, as the application has named it."""
 
     queue: str
@@ -232,15 +232,15 @@ class Home(NamedTuple):
         return resolve_prefix(self.prefix)
 
 
-_homes: Final[dict[Home, dict[str, None]]] = {}
+_homes: Final[dict[QueueHome, dict[str, None]]] = {}
 """Queue -> the names of its tasks."""
 
 
-def note_home(task: str, home: Home) -> None:
+def note_home(task: str, home: QueueHome) -> None:
     """Note that jobs of a task are enqueued on a queue."""
     _homes.setdefault(home, {})[task] = None
 
 
-def known_homes() -> dict[Home, list[str]]:
+def known_homes() -> dict[QueueHome, list[str]]:
     """The queues that tasks belong to, and the names of those tasks."""
     return {home: list(tasks) for home, tasks in _homes.items()}

@@ -12,11 +12,11 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, Unpack, cast
 from weakref import WeakSet
 
 from bide.client import config
-from bide.client.execute import check_patience
+from bide.client.execute import check_retry_for
 from bide.client.url import resolve_url
 from bide.errors import BideError, ServerUnavailable, Unconfirmed, UsageError
-from bide.model.constraints import check_concurrency, folds
-from bide.model.dedup import write_folding
+from bide.model.constraints import check_concurrency, has_dedup
+from bide.model.dedup import write_dedup
 from bide.model.durations import Duration, to_us
 from bide.model.events import Event, check_kinds
 from bide.model.ids import check_name
@@ -33,9 +33,9 @@ from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.enqueue import Prepared, Receipt
 from bide.protocol.commands.jobs import MOST_CHANGED
 from bide.protocol.keys import Keys
-from bide.queue.binding import Home, Permit, Place
+from bide.queue.binding import Permit, QueueHome, ServerBinding
 from bide.queue.dependencies import references, terms_of
-from bide.queue.event_reader import Following
+from bide.queue.event_reader import EventReader
 from bide.tasks.middleware import Middleware, used
 from bide.tasks.registry import task_name
 from bide.tasks.task import Function, check_on_crash, check_timeout, known, with_owner
@@ -48,7 +48,7 @@ LONGEST_DESCRIPTION: Final = 500
 """Characters."""
 
 
-def stored(options: Options) -> dict[str, Any]:
+def body_options(options: Options) -> dict[str, Any]:
     """The options that travel with a job: only those that are given, as the body has them.
 
     Raises:
@@ -127,8 +127,8 @@ class QueueCore(Generic[C]):
         """What a body says of it."""
         self._url = None if url is None else resolve_url(url)
         self._prefix = None if prefix is None else check_name(prefix, "prefix")
-        self._patience = check_patience(patience)
-        self._place: Place[C] | None = None
+        self._patience = check_retry_for(patience)
+        self._place: ServerBinding[C] | None = None
         self._permit = Permit(url)
 
     def __repr__(self) -> str:
@@ -137,30 +137,30 @@ class QueueCore(Generic[C]):
     @property
     def url(self) -> str:
         """The server."""
-        return self._here.url
+        return self._binding.url
 
     @property
     def prefix(self) -> str:
         """What all keys begin with."""
-        return self._here.prefix
+        return self._binding.prefix
 
     @property
     def keys(self) -> Keys:
         """The names of the queue's keys."""
-        return self._here.keys
+        return self._binding.keys
 
     @property
     def _pickle_seal(self) -> Seal | None:
         """What must hold before a pickle is read here; None where none is read at all."""
-        return self._here.seal if self.serializer == "pickle" else None
+        return self._binding.seal if self.serializer == "pickle" else None
 
     @property
-    def _home(self) -> Home:
+    def _home(self) -> QueueHome:
         """The queue, as it was named."""
-        return Home(self.name, self._url, self._prefix)
+        return QueueHome(self.name, self._url, self._prefix)
 
     @property
-    def _here(self) -> Place[C]:
+    def _binding(self) -> ServerBinding[C]:
         """Where the queue is now."""
         place = self._place
         if place is not None and place.holds:
@@ -170,7 +170,7 @@ class QueueCore(Generic[C]):
             if place is None or not place.holds:
                 if place is not None:
                     self._leave(place.made)
-                place = self._place = Place(
+                place = self._place = ServerBinding(
                     self.name, self._url, self._prefix, self._make_client, self._permit
                 )
                 if config.overridden() != config.Override():
@@ -179,7 +179,7 @@ class QueueCore(Generic[C]):
 
     @property
     def _client(self) -> C:
-        return self._here.client
+        return self._binding.client
 
     def _make_client(self, url: str, clock: str) -> C:
         raise NotImplementedError
@@ -197,7 +197,7 @@ class QueueCore(Generic[C]):
     ) -> Prepared:
         """Make a job ready for `enqueue_many`; arguments and errors as for `enqueue_call`."""
         name, signature, defaults, _ = known(task)
-        if self.serializer == "pickle" and self._here.seal.keyring is None:
+        if self.serializer == "pickle" and self._binding.seal.keyring is None:
             raise UsageError(
                 'serializer="pickle" needs a signing key, or whoever can write to the server could '
                 f'run any code; set ${VARIABLE} here and for the workers, or choose "json".'
@@ -222,7 +222,7 @@ class QueueCore(Generic[C]):
             return enqueue_commands.prepare(body, delay, at, priority, job_id, names, durability)
         depends_on = options.get("depends_on")
         parents = () if depends_on is None else references(self, depends_on)
-        held = stored(options)
+        held = body_options(options)
         if parents:
             held["parents"] = parents
         body = self._passed(Body(name, args, kwargs, **self._codec, **held))
@@ -237,7 +237,7 @@ class QueueCore(Generic[C]):
             if job_id is not None and job_id in parents:
                 raise UsageError(f"Job {job_id!r} would wait for itself, for ever.")
             unique = options.get("unique")
-            folding = write_folding(
+            folding = write_dedup(
                 defaults.get("unique") if unique is None else unique,
                 *(name, body.args, body.kwargs, names, partial(pack, codec=self.serializer)),
             )
@@ -259,27 +259,29 @@ class QueueCore(Generic[C]):
         kinds: str | Iterable[str] | None,
         job_id: str | Iterable[str] | None,
         timeout: Duration | None,
-    ) -> Following:
+    ) -> EventReader:
         """Arguments and errors as for `events`."""
-        if self._here.stand_in is not None:
+        if self._binding.stand_in is not None:
             raise UsageError(
                 "Eager mode has no server, and only that has events; test it with "
                 "`with bide.testing.start():`."
             )
-        self._here.check()
-        return Following(self.keys, name, after, kinds, job_id, timeout)
+        self._binding.check()
+        return EventReader(self.keys, name, after, kinds, job_id, timeout)
 
-    def _signed(self, jobs: Sequence[Prepared], place: Place[C]) -> Sequence[Prepared]:
+    def _signed(self, jobs: Sequence[Prepared], place: ServerBinding[C]) -> Sequence[Prepared]:
         """The jobs with their signatures, if there is a key to sign with."""
         seal = place.seal
         if seal.keyring is None:
             return jobs
         return [
-            job._replace(body=seal.sign(_kind(job), "" if folds(job.terms) else job.id, job.body))
+            job._replace(
+                body=seal.sign(_kind(job), "" if has_dedup(job.terms) else job.id, job.body)
+            )
             for job in jobs
         ]
 
-    def _trips(self, jobs: Sequence[Prepared], place: Place[C]) -> Iterator[Trip]:
+    def _pipeline(self, jobs: Sequence[Prepared], place: ServerBinding[C]) -> Iterator[Exchange]:
         """The calls that add jobs, a round trip at a time; the first makes the queue known too.
 
         Whether the server can give a durability, the script looks each time before it writes. But
@@ -288,27 +290,27 @@ class QueueCore(Generic[C]):
         """
         kinds = place.kinds(jobs)
         if not place.confirms.issuperset(kinds):
-            yield Trip(place, [enqueue_commands.enqueue(place.keys, [], kinds)])
+            yield Exchange(place, [enqueue_commands.enqueue(place.keys, [], kinds)])
         for calls in enqueue_commands.enqueue_many(place.keys, jobs, kinds):
             trip: list[Command[Any]] = [*calls]
             if place.makes_known:
-                known = queue_commands.register(place.everywhere, [self.name])
+                known = queue_commands.register_queues(place.everywhere, [self.name])
                 trip.append(known._replace(aside=True))
-            yield Trip(place, trip)
+            yield Exchange(place, trip)
 
 
 def _kind(job: Prepared) -> Kind:
     """As what a body is signed: one that may become another job's is not signed for its own id."""
-    return "item" if is_item(job.body) else "fold" if folds(job.terms) else "job"
+    return "item" if is_item(job.body) else "fold" if has_dedup(job.terms) else "job"
 
 
-class Trip(NamedTuple):
+class Exchange(NamedTuple):
     """One round trip of those that add jobs."""
 
-    place: Place[Any]
+    place: ServerBinding[Any]
     commands: list[Command[Any]]
     begun: Any = None
-    """What has been sent of it already, by code that blocks (`bide.client.blocking.Begun`)."""
+    """What has been sent of it already, by code that blocks (`bide.client.blocking.InFlight`)."""
 
     def read(self, replies: Sequence[Any]) -> list[Receipt | BideError]:
         """What came of each job: a receipt, or the error that met it.

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from bide.errors import JobNotFound, UsageError
-from bide.model.constraints import OnParentCancel, check_apart, folds, write_terms
+from bide.model.constraints import OnParentCancel, check_apart, has_dedup, write_constraints
 from bide.model.ids import check_name
 from bide.model.job import Snapshot
 from bide.model.options import Options, Parents, TaskOptions
@@ -18,7 +18,7 @@ from bide.protocol.commands.dependencies import check_count, is_remote, split_re
 from bide.protocol.commands.enqueue import Prepared, parents_of
 
 
-class Home(Protocol):
+class QueueRef(Protocol):
     """The queue of the job that waits."""
 
     name: str
@@ -66,7 +66,7 @@ def _reference(home: Any, parent: Any) -> str:
     return id if queue == home.name else f"{{{queue}}}{id}"
 
 
-def _same_server(home: Home, other: Home) -> str:
+def _same_server(home: QueueRef, other: QueueRef) -> str:
     if (other.url, other.prefix) != (home.url, home.prefix):
         raise UsageError(
             f"A job of the queue {other.name!r} on another server or prefix cannot be waited for; "
@@ -92,8 +92,8 @@ def terms_of(options: Options, defaults: TaskOptions, parents: Sequence[str], fo
         folding,
     )
     if not parents and options.get("depends_on") is not None:
-        return write_terms(*said)  # an empty list: whatever else is said of what it waits for
-    return write_terms(
+        return write_constraints(*said)  # an empty list: whatever else is said of what it waits for
+    return write_constraints(
         *said,
         bool(parents),
         options.get("allow_failure"),
@@ -121,7 +121,7 @@ def check_order(jobs: Sequence[Prepared]) -> None:
                     "call; put what is waited for first (jobs that wait for each other in a circle "
                     "would never run)."
                 )
-            if parent in places and folds(jobs[places[parent]].terms):
+            if parent in places and has_dedup(jobs[places[parent]].terms):
                 raise UsageError(
                     f"Job {job.id!r} waits for {parent!r}, which may fold into another job; "
                     "enqueue that first, and have this one wait for what comes of it."
@@ -262,7 +262,7 @@ def _after(
     check_count(ids)
     check_apart(job.terms, waits=True)
     words = [word for word in job.terms.split(" ") if word and not word.startswith("d=")]
-    asked = write_terms(
+    asked = write_constraints(
         waits=True,
         allow_failure=allow_failure,
         if_failed=if_failed,

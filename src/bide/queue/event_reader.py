@@ -59,7 +59,7 @@ class Pause(NamedTuple):
 Steps = Generator[Event | Command[Position] | Read | Pause, Any, None]
 
 
-class Following:
+class EventReader:
     """Where a listener is, and what it wants."""
 
     def __init__(

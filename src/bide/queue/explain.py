@@ -64,7 +64,7 @@ class Read(NamedTuple):
         return [worker for worker in self.workers if self.queue in worker.about.queues]
 
 
-def why(read: Read) -> list[Reason]:
+def explain(read: Read) -> list[Reason]:
     """Why a job has not run; nothing for one that runs or has ended.
 
     All that holds it back is told, what is nearest to it first. For one that nothing holds back,
@@ -162,16 +162,16 @@ def _until(kind: Kind, text: str, until_us: int, read: Read) -> Reason:
     return Reason(kind, f"{text} for another {ahead}", from_us(until_us))
 
 
-def why_calls(queue: QueueCore[Any], id: str) -> list[Command[Any]]:
+def explain_calls(queue: QueueCore[Any], id: str) -> list[Command[Any]]:
     """The calls whose results `told` takes."""
-    place = queue._here
+    place = queue._binding
     return [
         job_commands.fetch(place.keys, [id]),
         job_commands.counts(place.keys),
     ]
 
 
-def told(
+def explain_dependencies(
     queue: QueueCore[Any], job: JobView[Any], results: Sequence[Any], workers: Sequence[WorkerSeen]
 ) -> Read:
     """What those calls have read, and the workers of the queue; the job shows it, too.

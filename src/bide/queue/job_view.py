@@ -28,7 +28,7 @@ from bide.model.payload.body import Body, ErrorInfo, is_pickled
 from bide.model.payload.signing import Seal
 from bide.model.schedule import time_of
 from bide.protocol.commands.enqueue import Receipt
-from bide.protocol.commands.jobs import Moved
+from bide.protocol.commands.jobs import ChangeResult
 from bide.tasks.task import signature_of
 
 R = TypeVar("R")
@@ -301,12 +301,12 @@ class JobView(Generic[R]):
             "wait longer, or look whether a worker serves its queue."
         )
 
-    def _moved(self, moved: Moved, verb: str, from_: str) -> None:
-        if moved.word == "gone":
+    def _moved(self, moved: ChangeResult, verb: str, from_: str) -> None:
+        if moved.result == "gone":
             raise not_found(self.id)
-        if moved.word != "ok":
+        if moved.result != "ok":
             raise JobStateError(
-                f"Job {short_id(self.id)} is {moved.word}, and only {from_} can be {verb}."
+                f"Job {short_id(self.id)} is {moved.result}, and only {from_} can be {verb}."
             )
         self._snapshot = None
         self._due_us = moved.due_us

@@ -24,12 +24,12 @@ from contextvars import copy_context
 from itertools import chain
 from typing import Any, Final, NamedTuple, Self
 
-from bide.client.blocking import Begun
+from bide.client.blocking import InFlight
 from bide.errors import BideError, NotUnique, UsageError
 from bide.model.options import Durability, check_durability
 from bide.protocol.command import Command
 from bide.protocol.commands.enqueue import Prepared, Receipt
-from bide.queue.core import Trip, first_error
+from bide.queue.core import Exchange, first_error
 from bide.queue.dependencies import check_order
 
 BATCH: Final = 100
@@ -164,17 +164,17 @@ def _odd(what: object) -> UsageError:
     )
 
 
-class Trips:
+class EnqueuePipeline:
     """Round trips, of which the first may be on its way."""
 
-    def __init__(self, trips: Iterator[Trip], behind: Trips | None) -> None:
+    def __init__(self, trips: Iterator[Exchange], behind: EnqueuePipeline | None) -> None:
         """Send what the first of them brings.
 
         Args:
             trips: at least one.
             behind: what is on its way. Nothing is sent behind what could be overtaken by it.
         """
-        self._begun: Begun | None = None
+        self._begun: InFlight | None = None
         first, second = next(trips), next(trips, None)
         self._only: Command[Any] | None = None
         """The one call that all of it is, if nothing comes of that but that jobs are added."""
@@ -186,7 +186,7 @@ class Trips:
         rest = () if second is None else (second,)
         self._trips = chain((first._replace(begun=self._begun),), rest, trips)
 
-    def _may_follow(self, other: Trips) -> bool:
+    def _may_follow(self, other: EnqueuePipeline) -> bool:
         if self._only is None or other._only is None or other._begun is None:
             return False
         return self._only.keys == other._only.keys
@@ -194,7 +194,7 @@ class Trips:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Trip:
+    def __next__(self) -> Exchange:
         return next(self._trips)
 
     @property
@@ -216,7 +216,7 @@ class _Caller(NamedTuple):
     answer: asyncio.Future[list[Receipt]]
 
 
-class Together:
+class CallBatcher:
     """Gathers what concurrent callers on one event loop enqueue."""
 
     def __init__(self, send: Send) -> None:

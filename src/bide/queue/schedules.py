@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Final, Generic, NamedTuple, TypeVar, Unpack, cast
 
 from bide.errors import ScheduleNotFound, UsageError
-from bide.model.constraints import Terms, folds
+from bide.model.constraints import Constraints, has_dedup
 from bide.model.durations import Duration, to_us
 from bide.model.ids import short_id
 from bide.model.options import ScheduleOptions, check_names
@@ -50,7 +50,7 @@ _NEVER: Final = {
 """Options of other jobs, and why those of a schedule cannot have them."""
 
 
-class Plan(NamedTuple):
+class ScheduleSpec(NamedTuple):
     """A schedule as its maker says it; its jobs are made ready when it is set."""
 
     queue: QueueCore[Any]
@@ -71,13 +71,13 @@ class Plan(NamedTuple):
             PayloadError: the arguments do not fit the queue's serializer.
         """
         job = self.queue.prepare(self.task, self.args, self.kwargs, **self.options)
-        if Terms.read(job.terms.encode()).gathers:
+        if Constraints.read(job.terms.encode()).batches:
             raise UsageError(
                 f"{task_name(self.task)} gathers the items of many calls, and each job of a "
                 "schedule is made for itself; schedule a task that calls queue.gather(...)."
             )
         body = of_schedule(job.body, self.name)
-        if folds(job.terms):  # and may come to stand in another job's place
+        if has_dedup(job.terms):  # and may come to stand in another job's place
             body = seal.sign("fold", "", body)
         else:
             body = seal.sign("schedule", self.name, body)
@@ -110,7 +110,7 @@ def plan(
     limit: int | None = None,
     missed: Missed = "once",
     jitter: Duration | None = None,
-) -> Plan:
+) -> ScheduleSpec:
     """A schedule as its maker says it; arguments and errors as for `Schedules.upsert`."""
     for option in options:
         if option in _NEVER:
@@ -119,10 +119,12 @@ def plan(
     timing = timing_of(cron, every, at, tz, start, end, limit)
     jitter_us = 0 if jitter is None else to_us(jitter, "jitter")
     name = check_schedule_name(name)
-    return Plan(queue, name, task, args, kwargs, timing, check_missed(missed), jitter_us, options)
+    return ScheduleSpec(
+        queue, name, task, args, kwargs, timing, check_missed(missed), jitter_us, options
+    )
 
 
-_declared: Final[dict[tuple[str, str], Plan]] = {}
+_declared: Final[dict[tuple[str, str], ScheduleSpec]] = {}
 
 
 def declare(
@@ -255,7 +257,7 @@ class Declaring(Generic[Decorator]):
         return cast("Decorator", scheduled)
 
 
-def declared(queue: str | None = None) -> list[Plan]:
+def declared(queue: str | None = None) -> list[ScheduleSpec]:
     """The schedules that modules of this process have declared: for one queue, or for all."""
     return [plan for (name, _), plan in _declared.items() if queue in (None, name)]
 

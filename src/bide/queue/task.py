@@ -44,7 +44,7 @@ R = TypeVar("R")
 Q = TypeVar("Q", bound="Queue | AsyncQueue")
 
 
-class Call(Generic[P, R, Q]):
+class TaskCall(Generic[P, R, Q]):
     """A task with options: ready to be given its arguments."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Call(Generic[P, R, Q]):
         return merged
 
 
-class BlockingCall(Call[P, R, "Queue"]):
+class BlockingCall(TaskCall[P, R, "Queue"]):
     """A task with options, for code that blocks."""
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
@@ -92,7 +92,7 @@ class BlockingCall(Call[P, R, "Queue"]):
         return BlockingCall(self.function, queue or self.queue, self._over(options), self._given)
 
 
-class AwaitedCall(Call[P, R, "AsyncQueue"]):
+class AwaitedCall(TaskCall[P, R, "AsyncQueue"]):
     """A task with options, for code on an event loop."""
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> AsyncJob[R]:

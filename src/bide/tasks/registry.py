@@ -77,7 +77,7 @@ def _name_of_callable(task: Function) -> str:
     if module == "__main__":
         raise UsageError(
             f"{qualname} is defined in the program that is being run (__main__), where a worker "
-            f"cannot import it; {way_out(qualname)}."
+            f"cannot import it; {how_to_declare(qualname)}."
         )
     if "<" in qualname:
         raise UsageError(
@@ -95,7 +95,7 @@ def is_given(name: str) -> bool:
 def same(one: Function, other: Function) -> bool:
     """Whether two functions are one, loaded twice; a program is `__main__` to itself."""
     (module, _, name), (other_module, _, other_name) = (
-        place(function).partition(":") for function in (one, other)
+        module_file(function).partition(":") for function in (one, other)
     )
     if name != other_name or module == other_module:
         return name == other_name
@@ -108,7 +108,7 @@ def _file(function: Function) -> str | None:
     return code and os.path.realpath(code.co_filename)
 
 
-def place(function: Function) -> str:
+def module_file(function: Function) -> str:
     """Where a function stands, for an error to say."""
     module = getattr(function, "__module__", None) or "?"
     return f"{module}:{getattr(function, '__qualname__', type(function).__qualname__)}"
@@ -139,7 +139,7 @@ def refuse_method(function: Function) -> None:
         )
 
 
-def way_out(qualname: str) -> str:
+def how_to_declare(qualname: str) -> str:
     """How a function of `__main__` can be enqueued after all."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is not None and not spec.name.endswith("__main__"):

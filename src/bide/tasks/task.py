@@ -17,8 +17,8 @@ from types import FunctionType, MethodType
 from typing import Any, Final, NamedTuple
 
 from bide.errors import TaskNotFound, UsageError
-from bide.model.constraints import write_terms
-from bide.model.dedup import check_folding
+from bide.model.constraints import write_constraints
+from bide.model.dedup import check_dedup
 from bide.model.durations import delay_to_us, to_us
 from bide.model.ids import LONGEST_TASK
 from bide.model.options import OnCrash, TaskOptions, check_durability, check_names
@@ -26,7 +26,7 @@ from bide.model.payload.body import DEFAULT_TIMEOUT
 from bide.model.payload.signature import Signature
 from bide.model.retry import NO_RETRY, Retry, as_retry
 from bide.protocol.keys import check_priority
-from bide.tasks.registry import Named, is_given, place, same, task_name
+from bide.tasks.registry import Named, is_given, module_file, same, task_name
 
 Function = Callable[..., Any]
 
@@ -146,8 +146,8 @@ def _free_name(name: str, function: Function) -> str:
     known = _registered.get(name)
     if known is not None and not same(known.function, function):
         raise UsageError(
-            f"{name!r} is the name of {place(known.function)} already; give {place(function)} "
-            "another."
+            f"{name!r} is the name of {module_file(known.function)} already; "
+            f"give {module_file(function)} another."
         )
     return name
 
@@ -158,7 +158,7 @@ def defaults_of(name: str) -> TaskOptions:
     return known.options if known else {}
 
 
-class Known(NamedTuple):
+class KnownTask(NamedTuple):
     """What whoever enqueues a task has to know of it."""
 
     name: str
@@ -170,7 +170,7 @@ class Known(NamedTuple):
     """What it was registered as when this was found out."""
 
 
-def known(task: Function | str) -> Known:
+def known(task: Function | str) -> KnownTask:
     """What is known of a task; errors as of `task_name`.
 
     It is kept of names, functions and tasks: other objects that can be called would be kept, too.
@@ -184,9 +184,9 @@ def known(task: Function | str) -> Known:
     return found
 
 
-def _found(task: Function | str) -> Known:
+def _found(task: Function | str) -> KnownTask:
     name = task_name(task)
-    return Known(name, signature_of(task, name), defaults_of(name), _registered.get(name))
+    return KnownTask(name, signature_of(task, name), defaults_of(name), _registered.get(name))
 
 
 _kept = lru_cache(maxsize=4096)(_found)
@@ -215,8 +215,8 @@ def check_options(options: TaskOptions) -> None:
     check_names(options, TaskOptions)
     delay_to_us(options.get("delay") or 0)
     group = options.get("group") or "any"  # that of each job, where the task says none
-    write_terms(options.get("expires"), group, options.get("group_concurrency"))
-    check_folding(options.get("unique"))
+    write_constraints(options.get("expires"), group, options.get("group_concurrency"))
+    check_dedup(options.get("unique"))
     check_priority(options.get("priority"))
     check_durability(options.get("durability"))
     policy_of(options).retry.wire()
@@ -270,7 +270,7 @@ def import_module(name: str) -> Any:
         ) from error
 
 
-class Served:
+class TaskRegistry:
     """The tasks that one worker runs."""
 
     def __init__(self, modules: Iterable[str] = (), executor: str = "auto") -> None:

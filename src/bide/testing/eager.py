@@ -17,11 +17,11 @@ from typing import Any, Final, Self, TypeVar, cast
 from bide.client import aio, config
 from bide.client import blocking as sync
 from bide.errors import BideError, JobNotFinished, UsageError
-from bide.model.constraints import Terms
+from bide.model.constraints import Constraints
 from bide.model.ids import short_id
 from bide.model.job import FINISHED, Claimed, RunRecord, Snapshot, State
 from bide.model.limits import Retention
-from bide.model.payload.batched import framed
+from bide.model.payload.batched import frame
 from bide.protocol.command import Command
 from bide.protocol.commands.dependencies import is_remote, split_reference
 from bide.protocol.commands.enqueue import Prepared, Receipt, unknown_parent
@@ -29,7 +29,7 @@ from bide.protocol.commands.jobs import Counts, Emptied
 from bide.protocol.keys import Keys
 from bide.queue.binding import Taken
 from bide.queue.core import leave_overridden
-from bide.tasks.task import Served
+from bide.tasks.task import TaskRegistry
 from bide.testing.job_seen import JobSeen
 from bide.testing.runner import (
     WORKER,
@@ -41,8 +41,8 @@ from bide.testing.runner import (
     outside_of_loops,
     perform,
 )
-from bide.worker.queue_state import Station
-from bide.worker.run.running_job import Run
+from bide.worker.queue_state import QueueState
+from bide.worker.run.running_job import RunningJob
 
 T = TypeVar("T")
 
@@ -193,7 +193,7 @@ class Blocking:
 
 
 class Awaited:
-    """In place of `bide.client.aio.Client`."""
+    """In place of `bide.client.aio.AsyncClient`."""
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
@@ -293,9 +293,9 @@ class Eager:
         self.jobs: Final[list[JobSeen]] = []
         """The jobs that ran, in the order in which they ended."""
         self._raise_failures = raise_failures
-        self._served: Final[Served] = Everything()
+        self._served: Final[TaskRegistry] = Everything()
         self._shelves: defaultdict[str, Shelf] = defaultdict(lambda: Shelf(_now_us, self._ask))
-        self._running: dict[str, Run] = {}
+        self._running: dict[str, RunningJob] = {}
         self._stage = Stage()
         self._stages: dict[asyncio.AbstractEventLoop, AsyncStage] = {}
         self._exit = ExitStack()
@@ -328,7 +328,7 @@ class Eager:
         self.__exit__(*exc)
 
     def _open(self) -> Self:
-        self._exit.enter_context(config.override(stand_in=self))
+        self._exit.enter_context(config.override(fake_server=self))
         return self
 
     def _close(self) -> None:
@@ -342,9 +342,9 @@ class Eager:
         """What answers a blocking queue."""
         return cast("sync.Client", Blocking(self._shelves[queue]))
 
-    def awaited(self, queue: str) -> aio.Client:
+    def awaited(self, queue: str) -> aio.AsyncClient:
         """What answers an awaited queue."""
-        return cast("aio.Client", Awaited(self._shelves[queue]))
+        return cast("aio.AsyncClient", Awaited(self._shelves[queue]))
 
     def enqueue(self, keys: Keys, jobs: Sequence[Prepared]) -> Taken:
         """Run jobs, one after another; raises what the first that fails raises."""
@@ -387,7 +387,7 @@ class Eager:
 
     # -- one job
 
-    def _begin(self, keys: Keys, job: Prepared) -> tuple[Receipt, Run | None]:
+    def _begin(self, keys: Keys, job: Prepared) -> tuple[Receipt, RunningJob | None]:
         """Note a job that is to run; no run if its id is known."""
         shelf = self._shelves[keys.queue or ""]
         if job.id in shelf.jobs:
@@ -395,7 +395,7 @@ class Eager:
         now_us = _now_us()
         state, cause = self._stands(keys, job)
         if state is not State.ACTIVE:
-            terms = Terms.read(job.terms.encode())._replace(when=job.when, cause=cause)
+            terms = Constraints.read(job.terms.encode())._replace(when=job.when, cause=cause)
             shelf.jobs[job.id] = Snapshot(
                 id=job.id,
                 state=state,
@@ -411,11 +411,11 @@ class Eager:
             )
             return Receipt(job.id, 0, "new"), None
         due_us = _when(job.when, now_us)
-        terms = Terms.read(job.terms.encode())
-        body = framed(job.body) if terms.gathers else job.body
+        terms = Constraints.read(job.terms.encode())
+        body = frame(job.body) if terms.batches else job.body
         claimed = Claimed(job.id, body, now_us, 1, 0, due_us, due_us)
-        station = Station(keys, WORKER, _LEASE_US, config.signing_keys())
-        run = Run(station, claimed, time.monotonic(), lambda: None)
+        station = QueueState(keys, WORKER, _LEASE_US, config.signing_keys())
+        run = RunningJob(station, claimed, time.monotonic(), lambda: None)
         self._running[job.id] = run
         shelf.jobs[job.id] = Snapshot(
             id=job.id,
@@ -441,7 +441,7 @@ class Eager:
             raw_result=None,
             raw_notes=None,
             asked=False,
-            terms=Terms.read(job.terms.encode()),
+            terms=Constraints.read(job.terms.encode()),
         )
         return Receipt(job.id, due_us, "new"), run
 
@@ -451,7 +451,7 @@ class Eager:
         Raises:
             JobNotFound: it waits for a job that nobody has enqueued.
         """
-        terms = Terms.read(job.terms.encode())
+        terms = Constraints.read(job.terms.encode())
         waits = False
         for parent in job.parents:
             queue, id = split_reference(parent) if is_remote(parent) else (keys.queue, parent)
@@ -470,7 +470,7 @@ class Eager:
             return State.CANCELLED, None
         return State.ACTIVE, None
 
-    def _end(self, run: Run, performed: Performed) -> None:
+    def _end(self, run: RunningJob, performed: Performed) -> None:
         """Note how a run ended.
 
         Raises:
@@ -521,7 +521,7 @@ def _when(text: str, now_us: int) -> int:
     return now_us + us if text[0] == "+" else max(us, now_us)
 
 
-def _notes(run: Run, now_us: int, error: bytes) -> bytes:
+def _notes(run: RunningJob, now_us: int, error: bytes) -> bytes:
     """What the job said of itself and how it ended, as `bide.model.history` reads it."""
     lines = [f"{said.kind} {now_us} ".encode() + said.text for said in run.station.said]
     if error:

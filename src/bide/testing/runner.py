@@ -34,20 +34,20 @@ from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.jobs import Counts
 from bide.protocol.commands.schedules import read_schedules, refills
-from bide.protocol.commands.worker import Claim, Settle, leave
+from bide.protocol.commands.worker import Claim, Settle, worker_leave
 from bide.protocol.keys import Keys, keys_of
 from bide.protocol.scripts import SHARED_CLOCK
 from bide.tasks.middleware import used
 from bide.tasks.resources import Resource
-from bide.tasks.task import Served, Target
+from bide.tasks.task import Target, TaskRegistry
 from bide.testing.job_seen import JobSeen, Store
 from bide.worker import failure_hooks
 from bide.worker.lifespan import Lifespan
-from bide.worker.queue_state import Station
-from bide.worker.relay import Postman
+from bide.worker.queue_state import QueueState
+from bide.worker.relay import DependencyRelay
 from bide.worker.run import outcome
-from bide.worker.run.invoke import Call, Wait, from_thread, prepare, read
-from bide.worker.run.running_job import Ended, Run
+from bide.worker.run.invoke import Invocation, Wait, from_thread, prepare, read
+from bide.worker.run.running_job import Ended, RunningJob
 
 T = TypeVar("T")
 
@@ -257,7 +257,7 @@ WORKER: Final = "bide-testing"
 """The worker's name, as jobs see it."""
 
 
-class Everything(Served):
+class Everything(TaskRegistry):
     """Serves whatever module a task is in: which modules a worker serves is no matter of tests."""
 
     def find(self, name: str) -> Target:
@@ -281,7 +281,7 @@ class Performed(NamedTuple):
 
 
 def perform(
-    run: Run, served: Served, stage: Stage | AsyncStage, *, retries: bool = True
+    run: RunningJob, served: TaskRegistry, stage: Stage | AsyncStage, *, retries: bool = True
 ) -> Steps[Performed]:
     """Run a job.
 
@@ -323,7 +323,7 @@ def perform(
     return Performed(judged.ended, error if judged.ended[0] == "complete" else failed)
 
 
-async def _in_time(run: Run, call: Call, job: CurrentJob) -> Any:
+async def _in_time(run: RunningJob, call: Invocation, job: CurrentJob) -> Any:
     limit = asyncio.timeout(run.policy.timeout)
     try:
         async with limit:
@@ -362,9 +362,9 @@ class Work:
         self._runs = 0
         self._sent = 0.0
         self._worker = f"{WORKER}.{secrets.token_hex(3)}"
-        self._stations: dict[str, Station] = {}
+        self._stations: dict[str, QueueState] = {}
 
-    def next(self) -> Run | None:
+    def next(self) -> RunningJob | None:
         """The next job, claimed; None when nothing is left to do.
 
         Raises:
@@ -391,7 +391,7 @@ class Work:
             if due.passes_us <= due.now_us:
                 self._claim(due.station, 0)
 
-    def settle(self, run: Run, performed: Performed) -> JobSeen | None:
+    def settle(self, run: RunningJob, performed: Performed) -> JobSeen | None:
         """Tell the server how a run ended; the job afterwards, None if it is no more."""
         station, claimed = run.station, run.claimed
         outcome, when, data = performed.ended
@@ -409,10 +409,10 @@ class Work:
 
     def leave(self) -> None:
         """Have the server forget this worker."""
-        leaving = [leave(station.keys, self._worker) for station in self._stations.values()]
+        leaving = [worker_leave(station.keys, self._worker) for station in self._stations.values()]
         self._client.run_many(leaving)
 
-    def _claim_next(self) -> tuple[Run | None, float]:
+    def _claim_next(self) -> tuple[RunningJob | None, float]:
         """The next job, claimed; or None, and when there is something to do next.
 
         A claim also does what is to be done beside running jobs. So where no queue has a job that
@@ -431,14 +431,14 @@ class Work:
             if not again:
                 return None, next_us
 
-    def _begun(self, station: Station, claimed: Claimed) -> Run:
+    def _begun(self, station: QueueState, claimed: Claimed) -> RunningJob:
         if self._runs == self._limit:
             self._client.run(station.settle([Settle(claimed.id, claimed.token, "release")]))
             raise UsageError(self._too_many())
         self._runs += 1
-        return Run(station, claimed, self._sent, lambda: None)
+        return RunningJob(station, claimed, self._sent, lambda: None)
 
-    def _claim(self, station: Station, count: int) -> tuple[Claim, bool]:
+    def _claim(self, station: QueueState, count: int) -> tuple[Claim, bool]:
         """Claim until there is a job, or nothing more; whether another queue was told something."""
         delivered = False
         while True:
@@ -459,10 +459,10 @@ class Work:
         """Tell other queues how jobs have ended that theirs depend on, as a worker does."""
 
         async def deliver() -> None:
-            client = aio.Client(self._client.url, clock=SHARED_CLOCK)
+            client = aio.AsyncClient(self._client.url, clock=SHARED_CLOCK)
             try:
-                postman = Postman(client, lambda queues: None)
-                postman.deliver(keys)
+                postman = DependencyRelay(client, lambda queues: None)
+                postman.submit(keys)
                 await postman.close()
             finally:
                 await client.close()
@@ -475,7 +475,9 @@ class Work:
         for name in self._client.run(queue_commands.queues(keys_of(None, self._prefix))):
             if name not in self._stations:
                 keys = keys_of(name, self._prefix)
-                self._stations[name] = Station(keys, self._worker, _LEASE_US, config.signing_keys())
+                self._stations[name] = QueueState(
+                    keys, self._worker, _LEASE_US, config.signing_keys()
+                )
         stations = list(self._stations.values())
         all_counts = self._client.run_many([job_commands.counts(s.keys) for s in stations])
         return [
@@ -484,7 +486,7 @@ class Work:
             if not counts.is_data
         ]
 
-    def _due(self, station: Station, counts: Counts) -> _Due:
+    def _due(self, station: QueueState, counts: Counts) -> _Due:
         fires_us = 0 if counts.paused else counts.next_fire_us
         passes_us = _first(fires_us, self._store.expires_us(station.keys))
         at_us = passes_us if counts.paused else _first(counts.next_due_us, passes_us)
@@ -502,7 +504,7 @@ class Work:
 class _Due(NamedTuple):
     """When there is something to do in a queue."""
 
-    station: Station
+    station: QueueState
     now_us: int
     at_us: float
     """When its next job is due, or the time passes that `passes_us` says; infinite for never."""

@@ -20,7 +20,7 @@ from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.schedules import read_page, set_schedule
 from bide.protocol.keys import keys_of
 from bide.queue import AsyncQueue, Queue
-from bide.queue.schedules import Plan, by_name, declared
+from bide.queue.schedules import ScheduleSpec, by_name, declared
 from bide.tasks.registry import task_name
 from bide.tasks.task import Function
 from bide.testing.expect import ExpectedCall, Looking, in_a_row
@@ -228,7 +228,7 @@ class Scheduling(Looking):
                 found.append(Seen(keys.queue or "", schedule, seal, body, True))
         return found
 
-    def _foreseen(self, plan: Plan) -> Seen:
+    def _foreseen(self, plan: ScheduleSpec) -> Seen:
         """A schedule that is declared, as it would be if it were set now."""
         keys = keys_of(plan.queue.name, self.prefix)
         seal = Seal(config.signing_keys(), keys)
@@ -250,14 +250,14 @@ class Scheduling(Looking):
         ).foreseen(draft.timing, self._store.now_us())
         return Seen(plan.queue.name, schedule, seal, draft.body, False)
 
-    def _set(self, plans: Sequence[Plan]) -> list[Schedule]:
+    def _set(self, plans: Sequence[ScheduleSpec]) -> list[Schedule]:
         found = []
         for plan in plans:
             keys = keys_of(plan.queue.name, self.prefix)
             draft = plan.draft(keys, Seal(config.signing_keys(), keys))
             found.append(self._client.run(set_schedule(keys, draft)).schedule)
         queues = list(dict.fromkeys(plan.queue.name for plan in plans))
-        self._client.run(queue_commands.register(keys_of(None, self.prefix), queues))
+        self._client.run(queue_commands.register_queues(keys_of(None, self.prefix), queues))
         schedules = [schedule for schedule in found if schedule is not None]
         return sorted(schedules, key=lambda schedule: schedule.name)
 

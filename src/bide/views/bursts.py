@@ -162,7 +162,7 @@ async def _paces(site: AsyncSite, counts: Mapping[str, Counts]) -> dict[str, _Pa
     """How fast the jobs of each of these queues run."""
     if not counts:
         return {}
-    commands = [job_commands.minutes(site.keys(queue), _HOUR - 1, _HOUR) for queue in counts]
+    commands = [job_commands.latency(site.keys(queue), _HOUR - 1, _HOUR) for queue in counts]
     found = await site.client.run_many(commands)
     alive = [worker for worker in await site.workers() if worker.alive]
     return {

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from bide.errors import PayloadError
 from bide.logs import plain
-from bide.model.dedup import describe_folding
+from bide.model.dedup import describe_dedup
 from bide.model.durations import from_us
 from bide.model.history import Attempt
 from bide.model.job import FINISHED, Snapshot, State
@@ -163,7 +163,7 @@ def _unique(seen: Seen) -> dict[str, str | None] | None:
     terms = seen.snapshot.terms
     if terms.folding is None:
         return None
-    return {"key": terms.key, "how": describe_folding(terms.folding)}
+    return {"key": terms.key, "how": describe_dedup(terms.folding)}
 
 
 def why_report(reasons: Sequence[Reason]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from bide.model.durations import from_us as to_moment
 from bide.model.ids import LONGEST
 from bide.model.job import FINISHED, Snapshot, State
 from bide.protocol.commands import jobs as job_commands
-from bide.queue.explain import Read, Reason, why
+from bide.queue.explain import Read, Reason, explain
 from bide.queue.job_view import not_found
 from bide.views.find import LOOK, Scan, Wanted
 from bide.views.job import Seen, masked_brief, masked_full, why_report
@@ -55,7 +55,7 @@ async def _reasons(site: AsyncSite, queue: str, snapshot: Snapshot) -> list[Reas
     counts, shown = await site.counts([queue]), set(await site.queues())
     awaited = tuple(hidden(one, shown) for one in snapshot.awaited)
     snapshot = snapshot._replace(awaited=awaited)
-    return why(Read(queue, snapshot, counts[queue], await site.workers()))
+    return explain(Read(queue, snapshot, counts[queue], await site.workers()))
 
 
 async def _named(site: AsyncSite, wanted: Wanted) -> list[Seen]:
@@ -123,7 +123,7 @@ async def stretch(site: AsyncSite, asked: Asked) -> dict[str, Any]:
     start = asked.number("start", 0, 1_000_000_000)
     names = await site.known(asked.text("q"))
     pages = await site.client.run_many(
-        [job_commands.between(site.keys(name), from_us, to_us, start, PAGE) for name in names]
+        [job_commands.list_due(site.keys(name), from_us, to_us, start, PAGE) for name in names]
     )
     found = sorted(
         (due_us, id, name)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from bide.client import aio, blocking
-from bide.client.coalesce import PerLoop, Recent
+from bide.client.coalesce import PerLoop, ReadThroughCache
 from bide.client.url import resolve_prefix
 from bide.errors import BideError, UsageError
 from bide.model.ids import check_name
@@ -92,7 +92,7 @@ class Site:
         Raises:
             NotFound: one has stopped in the meantime.
         """
-        words = self.client.run(queue_commands.stop(self._everywhere, names))
+        words = self.client.run(queue_commands.worker_stop(self._everywhere, names))
         for name, word in zip(names, words, strict=True):
             if word == "gone":
                 raise NotFound(f"The worker {name!r} has stopped already.")
@@ -191,14 +191,14 @@ class AsyncSite:
         Raises:
             UsageError: the URL, the prefix or a queue's name cannot be meant.
         """
-        self.client: Final = aio.Client(url, patience=PATIENCE)
+        self.client: Final = aio.AsyncClient(url, patience=PATIENCE)
         self.where: Final = self.client.where
         self.prefix: Final = check_name(resolve_prefix(prefix), "prefix")
         self.mask: Final = mask
         self._only = None if queues is None else {check_name(q, "queue name") for q in queues}
         self._everywhere = keys_of(None, self.prefix)
         self._ahead = timedelta()
-        self.recent: Final = PerLoop(lambda: Recent[Any](0.0, rest_after))
+        self.recent: Final = PerLoop(lambda: ReadThroughCache[Any](0.0, rest_after))
 
     @property
     def now(self) -> datetime:

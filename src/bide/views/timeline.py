@@ -194,7 +194,7 @@ async def last_minutes(site: AsyncSite, queue: str, count: int) -> list[Minute]:
     """The last minutes of a queue, oldest first."""
     keys = site.keys(queue)
     commands = [
-        job_commands.minutes(keys, first - 1, min(_CALL, first))
+        job_commands.latency(keys, first - 1, min(_CALL, first))
         for first in range(count, 0, -_CALL)
     ]
     return [minute for some in await site.client.run_many(commands) for minute in some]

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from bide.client.coalesce import PerLoop, Recent
+from bide.client.coalesce import PerLoop, ReadThroughCache
 from bide.errors import BideError
 from bide.views.params import Asked
 from bide.views.site import AsyncSite
@@ -70,7 +70,7 @@ class _Here:
 
     streams: dict[_Stream, None] = field(default_factory=dict)
     """The oldest first."""
-    looks: Recent[_Look] = field(default_factory=lambda: Recent(EVERY * 0.9))
+    looks: ReadThroughCache[_Look] = field(default_factory=lambda: ReadThroughCache(EVERY * 0.9))
 
     def begin(self, client: str) -> _Stream:
         """Add a stream. If there are too many, the oldest one of the address with most ends.
@@ -110,7 +110,7 @@ class Live:
             return Response(media_type="text/event-stream")
         client = request.client.host if request.client else ""
         return StreamingResponse(
-            self._events(self._per_loop.here, client),
+            self._events(self._per_loop.current, client),
             media_type="text/event-stream",
             headers={"x-accel-buffering": "no"},
         )

@@ -77,7 +77,7 @@ async def page(site: AsyncSite, request: Request, asked: Asked, role: Role) -> R
     if REFRESH not in request.headers:
         shown = await look()
     else:  # many look at the same: it is read once for all of them
-        shown = await site.recent.here.read((name, *asked.pairs), look)
+        shown = await site.recent.current.read((name, *asked.pairs), look)
     least = max(_LEAST, shown.until - time.monotonic())
     picture = drawn(shown.m) if (drawn := _PICTURES.get(name)) else None
     values: dict[str, Any] = {"m": shown.m, "seen": shown.seen, "least": least}

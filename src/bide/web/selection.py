@@ -95,7 +95,7 @@ async def _in_range(site: AsyncSite, asked: Asked) -> Chosen:
         while True:
             start, size = walk.page(min(_PAGE, room - len(ids)))
             page = await site.client.run(
-                job_commands.between(site.keys(queue), from_us, to_us, start, size)
+                job_commands.list_due(site.keys(queue), from_us, to_us, start, size)
             )
             ids += walk.read([id for id, _ in page.jobs])
             if walk.is_over or len(ids) >= room:

@@ -23,11 +23,11 @@ from bide.model.ids import short_id
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands.worker import Lost
 from bide.tasks.middleware import FailedAttempt, hearing_failures
-from bide.tasks.task import Function, Served, is_async
-from bide.worker.queue_state import Station
+from bide.tasks.task import Function, TaskRegistry, is_async
+from bide.worker.queue_state import QueueState
 from bide.worker.run.invoke import Wait, arguments_of
-from bide.worker.run.outcome import Judged, begin_in_application
-from bide.worker.run.running_job import Run
+from bide.worker.run.outcome import RunOutcome, begin_in_application
+from bide.worker.run.running_job import RunningJob
 
 log = Log("bide.worker")
 
@@ -42,18 +42,18 @@ class _Call(NamedTuple):
     function: Function | str
     args: Sequence[Any]
 
-    def resolve(self, served: Served) -> Function:
+    def resolve(self, served: TaskRegistry) -> Function:
         """Return the function; a job may name its callback."""
         return served.function(self.function) if isinstance(self.function, str) else self.function
 
 
-def is_due(judged: Judged) -> bool:
+def is_due(judged: RunOutcome) -> bool:
     """Whether something is to be called after a run that ended so."""
     return judged.callback is not None or (judged.is_failure and bool(hearing_failures()))
 
 
 async def call_async(
-    run: Run, judged: Judged, served: Served, in_thread: InThread, seconds: float
+    run: RunningJob, judged: RunOutcome, served: TaskRegistry, in_thread: InThread, seconds: float
 ) -> None:
     """Call it all from the event loop, within so many seconds."""
     end = asyncio.get_running_loop().time() + seconds
@@ -65,7 +65,7 @@ async def call_async(
             log.warning("job %s: %s took too long", short_id(run.claimed.id), call.name)
 
 
-async def _call_async(call: _Call, served: Served, in_thread: InThread) -> None:
+async def _call_async(call: _Call, served: TaskRegistry, in_thread: InThread) -> None:
     try:
         function, args = call.resolve(served), call.args
         if is_async(function):
@@ -81,7 +81,7 @@ async def _call_async(call: _Call, served: Served, in_thread: InThread) -> None:
         log.exception("job %s: %s raised", short_id(current_job().id), call.name)
 
 
-def call(run: Run, judged: Judged, served: Served, wait: Wait) -> None:
+def call(run: RunningJob, judged: RunOutcome, served: TaskRegistry, wait: Wait) -> None:
     """Call it all in this thread, the one that the job ran in."""
     for call in _calls(run, judged):
         try:
@@ -97,7 +97,7 @@ async def _awaiting(made: Awaitable[Any]) -> Any:
     return await made
 
 
-def _calls(run: Run, judged: Judged) -> list[_Call]:
+def _calls(run: RunningJob, judged: RunOutcome) -> list[_Call]:
     calls = []
     if judged.is_failure and (hearing := hearing_failures()):
         failure = _failure(run, judged)
@@ -110,20 +110,22 @@ def _calls(run: Run, judged: Judged) -> list[_Call]:
     return calls
 
 
-def _failure(run: Run, judged: Judged) -> FailedAttempt:
+def _failure(run: RunningJob, judged: RunOutcome) -> FailedAttempt:
     assert isinstance(judged.value, BaseException)
     args, kwargs = arguments_of(run)
     return FailedAttempt(current_job(), judged.value, args, kwargs, judged.retry_in, judged.raised)
 
 
-Report = Callable[[Run, str, bool], None]
+Report = Callable[[RunningJob, str, bool], None]
 """Tells hooks of a run: how it ended, and whether the job has failed by that."""
 
 
 class Crashes:
     """Reads the jobs, beside what else the worker does, and has them reported."""
 
-    def __init__(self, client: aio.Client, report: Report, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, client: aio.AsyncClient, report: Report, changed: Callable[[], None]
+    ) -> None:
         """Set up.
 
         Args:
@@ -141,7 +143,7 @@ class Crashes:
         """Whether some are still to be reported."""
         return bool(self._tasks)
 
-    def found(self, station: Station, lost: Sequence[Lost]) -> None:
+    def found(self, station: QueueState, lost: Sequence[Lost]) -> None:
         """Have attempts reported that a claim has found to have ended."""
         task = asyncio.create_task(self._read(station, lost))
         self._tasks.add(task)
@@ -155,7 +157,7 @@ class Crashes:
         self._tasks.discard(task)
         self._changed()
 
-    async def _read(self, station: Station, lost: Sequence[Lost]) -> None:
+    async def _read(self, station: QueueState, lost: Sequence[Lost]) -> None:
         ids = [one.claimed.id for one in lost]
         bodies = [b""] * len(ids)
         try:
@@ -167,7 +169,7 @@ class Crashes:
             )
         for one, body in zip(lost, bodies, strict=True):
             now = time.monotonic()
-            run = Run(station, one.claimed._replace(body=body), now, lambda: None)
+            run = RunningJob(station, one.claimed._replace(body=body), now, lambda: None)
             run.deadline = now
             self._report(run, _how(one), one.has_failed)
 

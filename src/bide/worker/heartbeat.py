@@ -34,23 +34,23 @@ from bide.logs import Log
 from bide.model.ids import short_id
 from bide.model.job import Claimed
 from bide.model.payload.signing import Keyring, Seal
-from bide.protocol.commands.queues import EVERY, About, heartbeat, register
+from bide.protocol.commands.queues import EVERY, WorkerReport, heartbeat, register_queues
 from bide.protocol.commands.schedules import read_schedules, refills, set_schedule
-from bide.protocol.commands.worker import MAX_SETTLES, extend, leave
+from bide.protocol.commands.worker import MAX_SETTLES, extend, worker_leave
 from bide.protocol.keys import Keys
 from bide.queue.schedules import declared
-from bide.worker.queue_state import Station
+from bide.worker.queue_state import QueueState
 
 AGAIN: Final = 1.0
 """Seconds before a heartbeat that failed is sent again."""
 
 
-async def beat(
-    client: aio.Client,
+async def send_heartbeats(
+    client: aio.AsyncClient,
     keys: Keys,
     queues: Sequence[Keys],
     worker: str,
-    about: Callable[[float | None], About],
+    about: Callable[[float | None], WorkerReport],
     beaten: Callable[[], None],
     stop: Callable[[], None],
     over: asyncio.Event,
@@ -77,7 +77,7 @@ async def beat(
         pause = AGAIN
         with contextlib.suppress(BideError):
             before = time.time()
-            calls = (heartbeat(keys, worker, about(skew)), register(keys, names))
+            calls = (heartbeat(keys, worker, about(skew)), register_queues(keys, names))
             pulse, _ = await client.attempt_many(calls)
             if isinstance(pulse, BideError):
                 raise pulse
@@ -96,15 +96,15 @@ async def beat(
                 await over.wait()
 
 
-async def say_goodbye(
-    client: aio.Client,
+async def deregister(
+    client: aio.AsyncClient,
     keys: Keys,
     queues: Sequence[Keys],
     worker: str,
     beating: asyncio.Task[None],
 ) -> None:
     """Drop what the server remembers of a worker; if it cannot be said, it is forgotten."""
-    goodbye = [leave(each, worker) for each in queues]
+    goodbye = [worker_leave(each, worker) for each in queues]
     with contextlib.suppress(BideError, TimeoutError):
         async with asyncio.timeout(GOODBYE):
             await asyncio.wait([beating])
@@ -117,10 +117,10 @@ GRACE: Final = 5.0
 """Seconds that a job may take to end after its time-out before its lease is let go."""
 
 
-class Held(Protocol):
+class HeldJob(Protocol):
     """A job under a lease."""
 
-    station: Station
+    station: QueueState
     claimed: Claimed
     claimed_at: float
     deadline: float
@@ -140,7 +140,7 @@ class Leases(threading.Thread):
         url: str,
         clock: str,
         lease: float,
-        held: Callable[[], Iterable[Held]],
+        held: Callable[[], Iterable[HeldJob]],
         asked: Callable[[str, str], None],
     ) -> None:
         """Set up.
@@ -180,7 +180,7 @@ class Leases(threading.Thread):
 
     def _renew(self) -> None:
         now = time.monotonic()
-        by_station: dict[Station, list[Held]] = {}
+        by_station: dict[QueueState, list[HeldJob]] = {}
         for job in self._held():
             if now - job.claimed_at >= self._interval / 2 and now < job.deadline + GRACE:
                 by_station.setdefault(job.station, []).append(job)
@@ -191,7 +191,7 @@ class Leases(threading.Thread):
             except BideError as error:
                 log.warning("Leases of %s were not renewed this time: %s", station.queue, error)
 
-    def _extend(self, station: Station, jobs: Sequence[Held]) -> None:
+    def _extend(self, station: QueueState, jobs: Sequence[HeldJob]) -> None:
         tokens = [(job.claimed.id, job.claimed.token) for job in jobs]
         verdicts = self._client.run(extend(station.keys, self._lease_us, tokens))
         for job, verdict in zip(jobs, verdicts, strict=True):
@@ -207,7 +207,9 @@ class Leases(threading.Thread):
                     )
 
 
-async def set_declared(client: aio.Client, queues: Sequence[Keys], keyring: Keyring | None) -> None:
+async def set_declared(
+    client: aio.AsyncClient, queues: Sequence[Keys], keyring: Keyring | None
+) -> None:
     """Set the schedules that modules of this process have declared for these queues.
 
     Raises:
@@ -230,10 +232,10 @@ async def set_declared(client: aio.Client, queues: Sequence[Keys], keyring: Keyr
             log.info("schedule %s of queue %s is set, %s", draft.name, keys.queue, first)
 
 
-class Refills:
+class ScheduleRefills:
     """Sends schedules more of their times, beside what else the worker does."""
 
-    def __init__(self, client: aio.Client) -> None:
+    def __init__(self, client: aio.AsyncClient) -> None:
         self._client = client
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._told: Final[set[str]] = set()

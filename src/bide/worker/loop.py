@@ -29,15 +29,15 @@ from bide.logs import Log
 from bide.model.ids import short_id
 from bide.protocol.command import Command
 from bide.protocol.commands.worker import MAX_SETTLE_BYTES, Claim, Settle, Verdict
-from bide.worker.executors.local import Running
-from bide.worker.executors.processes import Crew
+from bide.worker.executors.local import LocalExecutor
+from bide.worker.executors.processes import ProcessExecutor
 from bide.worker.failure_hooks import Crashes
-from bide.worker.heartbeat import Refills
-from bide.worker.queue_state import Order, Station
-from bide.worker.relay import Postman
-from bide.worker.run.running_job import Run
+from bide.worker.heartbeat import ScheduleRefills
+from bide.worker.queue_state import PollingOrder, QueueState
+from bide.worker.relay import DependencyRelay
+from bide.worker.run.running_job import RunningJob
 from bide.worker.threads import make_alarm
-from bide.worker.wakeups import Ear
+from bide.worker.wakeups import SharedListener
 
 _FIRST: Final = 0.05
 _LONGEST: Final = 2.0
@@ -67,12 +67,12 @@ _WARM_UP: Final = 0.0012
 """Seconds of silence after which, and before a deadline, a round trip warms the path up."""
 
 
-class _Part(NamedTuple):
+class _QueueCalls(NamedTuple):
     """What a round trip carries for one queue."""
 
     place: int
     """Of the queue among the worker's."""
-    station: Station
+    station: QueueState
     notes: list[Command[None]]
     """First, so that who hears of a job's end finds all that it has said."""
     settles: list[Settle]
@@ -80,22 +80,22 @@ class _Part(NamedTuple):
     """For how many jobs the claim is; None without a claim."""
 
 
-class Loop:
+class WorkerLoop:
     """Claims, hands jobs to `Running`, settles, and sleeps."""
 
     def __init__(
         self,
-        client: aio.Client,
-        stations: Sequence[Station],
-        order: Order,
+        client: aio.AsyncClient,
+        stations: Sequence[QueueState],
+        order: PollingOrder,
         burst: bool,
     ) -> None:
         self._client = client
         self._stations = stations
         self._order = order
-        self._postman = Postman(client, self._post_told)
-        self._refills = Refills(client)
-        self._crashes = Crashes(client, self._report, self.ring)
+        self._postman = DependencyRelay(client, self._relay_outcomes)
+        self._refills = ScheduleRefills(client)
+        self._crashes = Crashes(client, self._report, self.wake)
         self._no_shares = [0] * len(stations)
         self._burst = burst
         self._alone = False
@@ -115,7 +115,7 @@ class Loop:
         """Whether a queue could not be asked the last time."""
         return any(station.failures for station in self._stations)
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Something changed: look again."""
         self._bell.set()
 
@@ -131,12 +131,12 @@ class Loop:
             self._limit.reschedule(asyncio.get_running_loop().time() + _LAST_ROUND_TRIP)
         self.stop()
 
-    async def run(self, running: Running | Crew) -> None:
+    async def run(self, running: LocalExecutor | ProcessExecutor) -> None:
         """Work until stopped, or in a burst until nothing is due and nothing runs."""
         self._running = running
-        self._alarm = make_alarm(asyncio.get_running_loop(), self.ring)
+        self._alarm = make_alarm(asyncio.get_running_loop(), self.wake)
         self._ears = [
-            Ear(self._client.url, station.keys["wake"], partial(self._heard, station))
+            SharedListener(self._client.url, station.keys["wake"], partial(self._heard, station))
             for station in self._stations
         ]
         try:
@@ -170,11 +170,11 @@ class Loop:
         return -(-self._running.capacity // 2)
 
     def _finished(self) -> bool:
-        if self._running.has_had_enough:
+        if self._running.is_spent:
             self.stopping = True
         if any(s.settles or s.unanswered or s.said.waiting for s in self._stations):
             return self.cut_off
-        if self._running.busy or self._running.calls_back or self._crashes.busy:
+        if self._running.busy or self._running.has_callbacks or self._crashes.busy:
             return self.aborted
         if self._burst and self._postman.busy:  # what it tells may free jobs of these queues
             return self.stopping
@@ -182,7 +182,7 @@ class Loop:
             self._burst and not any(s.check or s.limited for s in self._stations)
         )
 
-    def _plan(self) -> list[_Part]:
+    def _plan(self) -> list[_QueueCalls]:
         """What there is to send; empty if there is nothing."""
         busy = self._running.busy
         if not busy:
@@ -192,14 +192,14 @@ class Loop:
         leaving = self._take_settles()
         now, free = time.monotonic(), self._free()
         shares = self._shares(now, free, leaving)
-        parts: list[_Part] = []
+        parts: list[_QueueCalls] = []
         for place, (station, settles) in enumerate(zip(self._stations, leaving, strict=True)):
             if station.resting:
                 continue
             share = shares[place]
             claim_for = share if share or self._asks(station, now, free) else None
             if settles or claim_for is not None or station.said.waiting:
-                parts.append(_Part(place, station, station.take_said(), settles, claim_for))
+                parts.append(_QueueCalls(place, station, station.take_said(), settles, claim_for))
         return parts
 
     def _take_settles(self) -> list[list[Settle]]:
@@ -237,11 +237,11 @@ class Loop:
             shares = [share if place == first else 0 for place, share in enumerate(shares)]
         return shares
 
-    def _room(self, station: Station) -> int:
+    def _room(self, station: QueueState) -> int:
         """Free slots for this queue. Its unsent outcomes count even while the queue fails."""
         return self._running.capacity - len(self._running) - len(station.settles)
 
-    def _asks(self, station: Station, now: float, free: int) -> bool:
+    def _asks(self, station: QueueState, now: float, free: int) -> bool:
         """Whether to claim from a queue though it is to have no slot.
 
         A hint, or a promise to look, is passed on. A claim without an answer is repeated, also
@@ -256,7 +256,7 @@ class Loop:
         for ear, station in zip(self._ears, self._stations, strict=True):
             ear.listen(not self.stopping and not station.check)
 
-    async def _exchange(self, parts: Sequence[_Part]) -> None:
+    async def _exchange(self, parts: Sequence[_QueueCalls]) -> None:
         """One round trip: what jobs said, the gathered outcomes, claims."""
         commands: list[Any] = []
         for _, station, notes, settles, claim_for in parts:
@@ -281,7 +281,7 @@ class Loop:
             self._read(part, replies[at:end], sent)
             at = end
 
-    def _read(self, part: _Part, replies: Sequence[Any], sent: float) -> None:
+    def _read(self, part: _QueueCalls, replies: Sequence[Any], sent: float) -> None:
         """Act upon the replies for one queue."""
         _, station, notes, settles, claim_for = part
         said, replies = replies[: len(notes)], replies[len(notes) :]
@@ -300,36 +300,36 @@ class Loop:
                     station.check = True
         if claim_for is not None and not isinstance(replies[-1], BideError):
             self.polled = time.monotonic()
-            self._order.took(part.place, len(replies[-1].jobs))
+            self._order.note_taken(part.place, len(replies[-1].jobs))
             self._take(station, replies[-1], sent)
             if replies[-1].stale:
                 failed = ServerRefused("The server has seen a later claim of this worker.")
         if failed is not None:
             self._back_off(station, failed)
 
-    def _take(self, station: Station, reply: Claim, sent: float) -> None:
+    def _take(self, station: QueueState, reply: Claim, sent: float) -> None:
         station.claimed(reply, sent)
         if reply.post:
-            self._postman.deliver(station.keys)
+            self._postman.submit(station.keys)
         self._refills.send(station.keys, reply.thin)
         if reply.lost:
             self._crashes.found(station, reply.lost)
         self._alone = self._alone or reply.alone
         if reply.drain:
             self._drain_until = time.monotonic() + _DRAIN
-            asyncio.get_running_loop().call_later(_DRAIN, self.ring)
+            asyncio.get_running_loop().call_later(_DRAIN, self.wake)
         if self.stopping or time.monotonic() - sent > station.lease * 2 / 3:
             # Also when this process was held up for so long that the leases may have passed on.
             station.settles.extend(Settle(job.id, job.token, "release") for job in reply.jobs)
         else:
-            self._running.accept(station, reply.jobs, sent)
+            self._running.submit(station, reply.jobs, sent)
 
     def _note_verdicts(
-        self, station: Station, settles: Sequence[Settle], verdicts: Sequence[Verdict]
+        self, station: QueueState, settles: Sequence[Settle], verdicts: Sequence[Verdict]
     ) -> None:
         if station.figures is not None:
             station.figures.note_settles(settles, verdicts)
-        runs = self._running.confirmed(settles)
+        runs = self._running.mark_recorded(settles)
         if verdicts.count("ok") == len(settles):
             return
         if "full" in verdicts:
@@ -345,7 +345,7 @@ class Loop:
                         extra={"job_id": short_id(settle.id), "queue": station.queue},
                     )
 
-    def _warn_of_results(self, station: Station) -> None:
+    def _warn_of_results(self, station: QueueState) -> None:
         """Warn that results are dropped, at most once a minute: each large one drops another."""
         now = time.monotonic()
         if now < station.quiet_until:
@@ -357,7 +357,7 @@ class Loop:
             station.queue,
         )
 
-    def _back_off(self, station: Station, error: BideError | TimeoutError) -> None:
+    def _back_off(self, station: QueueState, error: BideError | TimeoutError) -> None:
         """Leave a queue alone for a little while, jittered; then the same is sent again."""
         if isinstance(error, ScriptBug):
             raise error
@@ -372,9 +372,9 @@ class Loop:
         pause = pause_after(station.failures)
         asyncio.get_running_loop().call_later(pause, self._resume, station)
 
-    def _resume(self, station: Station) -> None:
+    def _resume(self, station: QueueState) -> None:
         station.resting = False
-        self.ring()
+        self.wake()
 
     async def _wait(self) -> None:
         """Sleep until the alarm, a hint, the end of a job, or a request to stop."""
@@ -385,7 +385,7 @@ class Loop:
             await self._set_alarm(min(empty, key=lambda station: station.until))
         await self._bell.wait()
 
-    async def _set_alarm(self, first: Station) -> None:
+    async def _set_alarm(self, first: QueueState) -> None:
         """Have the alarm ring when the first station is due.
 
         A machine that has slept runs its first steps several times slower. So, after a silence, a
@@ -404,16 +404,16 @@ class Loop:
         self._cold = False
         self._alarm.set(first.until)
 
-    def _post_told(self, queues: set[str]) -> None:
+    def _relay_outcomes(self, queues: set[str]) -> None:
         """Something was told to these queues: what waited there may be due."""
         for station in self._stations:
             station.check = station.check or station.queue in queues
         self._bell.set()
 
-    def _report(self, run: Run, how: str, has_failed: bool) -> None:
+    def _report(self, run: RunningJob, how: str, has_failed: bool) -> None:
         self._running.report(run, how, has_failed)
 
-    def _heard(self, station: Station, caller: str) -> None:
+    def _heard(self, station: QueueState, caller: str) -> None:
         station.hint(caller)
         self._bell.set()
 

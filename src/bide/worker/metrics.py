@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from bide.protocol.commands.queues import Doing
+from bide.protocol.commands.queues import RunningTask
 from bide.protocol.commands.worker import Claim, Settle, Verdict
 from bide.protocol.keys import Keys
 
@@ -49,7 +49,7 @@ def _run_time() -> Histogram:
     return Histogram([0] * (len(RUN_TIME) + 1))
 
 
-class Figures(msgspec.Struct, array_like=True):
+class WorkerMetrics(msgspec.Struct, array_like=True):
     """What has been counted of one queue since the worker started; it only grows."""
 
     claims: int = 0
@@ -82,7 +82,7 @@ class Figures(msgspec.Struct, array_like=True):
             else:
                 self.settled[settle.outcome] = self.settled.get(settle.outcome, 0) + 1
 
-    def add(self, other: Figures) -> None:
+    def add(self, other: WorkerMetrics) -> None:
         """Add what another has counted."""
         self.claims += other.claims
         self.claimed += other.claimed
@@ -97,18 +97,18 @@ class Figures(msgspec.Struct, array_like=True):
             ours.total += theirs.total
 
 
-ByQueue = dict[str, Figures]
+ByQueue = dict[str, WorkerMetrics]
 
 
 def add_all(to: ByQueue, more: ByQueue) -> None:
     """Add the figures of each queue."""
     for queue, figures in more.items():
-        to.setdefault(queue, Figures()).add(figures)
+        to.setdefault(queue, WorkerMetrics()).add(figures)
 
 
-def figures_of(keys: Keys, counted: ByQueue | None) -> Figures | None:
+def metrics_of(keys: Keys, counted: ByQueue | None) -> WorkerMetrics | None:
     """Where a queue's are counted; None where nobody asks for any."""
-    return None if counted is None else counted.setdefault(keys.queue or "", Figures())
+    return None if counted is None else counted.setdefault(keys.queue or "", WorkerMetrics())
 
 
 EVERY: Final = 1.0
@@ -153,7 +153,7 @@ def titled(text: str) -> Iterator[None]:
         process.setproctitle(before)
 
 
-async def keep(queues: Sequence[str], doing: Callable[[], Iterable[Doing]]) -> None:
+async def keep(queues: Sequence[str], doing: Callable[[], Iterable[RunningTask]]) -> None:
     """Keep this process's title true, to a second, until cancelled; then it is as it was."""
     if _process() is None:
         return

@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Final
 
 from bide.model.history import MAX_LINES, PROGRESS
-from bide.protocol.commands.worker import MAX_NOTED, Said
+from bide.protocol.commands.worker import MAX_NOTED, JobNote
 
 MAX_BYTES: Final = 500_000
 """Bytes of notes in one round trip, after which those of further jobs wait for the next."""
@@ -26,16 +26,16 @@ class _OneJob:
     __slots__ = ("lines", "progress")
 
     def __init__(self) -> None:
-        self.lines: deque[Said] = deque(maxlen=MAX_LINES)
-        self.progress: Said | None = None
+        self.lines: deque[JobNote] = deque(maxlen=MAX_LINES)
+        self.progress: JobNote | None = None
 
-    def __iter__(self) -> Iterator[Said]:
+    def __iter__(self) -> Iterator[JobNote]:
         yield from self.lines
         if self.progress is not None:
             yield self.progress
 
 
-class Sayings:
+class NoteBuffer:
     """What the jobs of one queue have said; any thread adds, the loop takes."""
 
     def __init__(self) -> None:
@@ -44,12 +44,12 @@ class Sayings:
         self.waiting = False
         """Whether there is something to send."""
 
-    def __iter__(self) -> Iterator[Said]:
+    def __iter__(self) -> Iterator[JobNote]:
         """All that waits, job by job."""
         for job in self._jobs.values():
             yield from job
 
-    def add(self, said: Said) -> bool:
+    def add(self, said: JobNote) -> bool:
         """Add a note; whether it is the first since the last `take`, so that one must be told."""
         with self._lock:
             job = self._jobs.setdefault((said.id, said.token), _OneJob())
@@ -60,9 +60,9 @@ class Sayings:
             first, self.waiting = not self.waiting, True
             return first
 
-    def take(self) -> list[list[Said]]:
+    def take(self) -> list[list[JobNote]]:
         """What goes into each of the next round trip's calls, a few jobs each; the rest waits."""
-        calls: list[list[Said]] = []
+        calls: list[list[JobNote]] = []
         size, count = 0, 0
         with self._lock:
             while self._jobs and size < MAX_BYTES:

@@ -24,10 +24,10 @@ from typing import Any, Final, Literal, Protocol
 from bide.errors import UsageError
 from bide.model.payload.signing import Keyring, Seal
 from bide.protocol.command import Command
-from bide.protocol.commands.worker import Claim, Settle, Verdict, claim, fitting, note, settle
+from bide.protocol.commands.worker import Claim, Settle, Verdict, add_notes, claim, fitting, settle
 from bide.protocol.keys import Keys
-from bide.worker.metrics import Figures
-from bide.worker.notes import Sayings
+from bide.worker.metrics import WorkerMetrics
+from bide.worker.notes import NoteBuffer
 
 _LOG_EVERY: Final = 30
 """Failures in a row after which the reason is logged again, whether it is new or not."""
@@ -38,7 +38,7 @@ _SERVED_LATELY: Final = 1.0
 _NUMBER: Final = re.compile(r"\d+")
 
 
-class Station:
+class QueueState:
     """The worker's side of one queue."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Station:
         worker: str,
         lease_us: int,
         keyring: Keyring | None = None,
-        figures: Figures | None = None,
+        figures: WorkerMetrics | None = None,
     ) -> None:
         self.keys = keys
         self.seal: Final = Seal(keyring, keys)
@@ -59,7 +59,7 @@ class Station:
         """What is counted; None where nobody asks."""
         self.settles: deque[Settle] = deque()
         """Outcomes that are not on their way to the server; each takes a slot until it is."""
-        self.said: Final = Sayings()
+        self.said: Final = NoteBuffer()
         """What running jobs have said of themselves; any thread adds."""
         self.check = True
         """Whether to claim as soon as there is a free slot."""
@@ -138,7 +138,7 @@ class Station:
 
     def take_said(self) -> list[Command[None]]:
         """The calls that add what jobs have said to their notes."""
-        return [note(self.keys, said) for said in self.said.take()]
+        return [add_notes(self.keys, said) for said in self.said.take()]
 
     def settle(self, settles: Sequence[Settle]) -> Command[list[Verdict]]:
         """The call that applies outcomes."""
@@ -199,14 +199,14 @@ HEAVIEST: Final = 1_000_000
 _HINT: Final = "'strict', 'fair', or a weight for each queue such as {'high': 6, 'low': 1}"
 
 
-class Order(Protocol):
+class PollingOrder(Protocol):
     """Shares slots out among queues, which are known by their places in the list of all."""
 
     def share(self, ready: Sequence[bool], slots: int) -> list[int]:
         """How many of the free slots each queue is to fill; 0 for one that is not ready."""
         ...
 
-    def took(self, queue: int, jobs: int) -> None:
+    def note_taken(self, queue: int, jobs: int) -> None:
         """So many jobs have been taken from a queue."""
 
 
@@ -220,7 +220,7 @@ class Strict:
             shares[ready.index(True)] = slots
         return shares
 
-    def took(self, queue: int, jobs: int) -> None:
+    def note_taken(self, queue: int, jobs: int) -> None:
         """Changes nothing."""
 
 
@@ -247,7 +247,7 @@ class Weighted:
             heapq.heapreplace(heap, (at + 1 / self._weights[i], i))
         return shares
 
-    def took(self, queue: int, jobs: int) -> None:
+    def note_taken(self, queue: int, jobs: int) -> None:
         """Move the queue's virtual time on."""
         self._times[queue] += jobs / self._weights[queue]
 
@@ -263,7 +263,7 @@ class Weighted:
         self._were_ready = list(ready)
 
 
-def make_order(choice: OrderChoice, queues: Sequence[str]) -> Order:
+def make_order(choice: OrderChoice, queues: Sequence[str]) -> PollingOrder:
     """The order that is asked for, of queues in the order in which they were given.
 
     Raises:
@@ -335,17 +335,17 @@ may have a slot that is free."""
 _WEIGHT: Final = 0.1
 
 
-class Pace:
+class Prefetch:
     """How long jobs have been taking."""
 
     def __init__(self) -> None:
         self._mean = 0.0
 
-    def took(self, seconds: float) -> None:
+    def note_run(self, seconds: float) -> None:
         """A job has ended, so long after it began."""
         self._mean += (_WEIGHT if self._mean else 1.0) * (seconds - self._mean)
 
-    def takes(self, seconds: float) -> None:
+    def note_running(self, seconds: float) -> None:
         """A job has been running for so long, and has not ended.
 
         That says nothing where nothing is known: it may have begun just now.

@@ -18,7 +18,13 @@ from bide.client import aio
 from bide.errors import BideError
 from bide.logs import Log
 from bide.protocol.command import Command
-from bide.protocol.commands.dependencies import MOST_POST, Letter, attend, hear, post
+from bide.protocol.commands.dependencies import (
+    MOST_POST,
+    DependencyMessage,
+    read_outbox,
+    resolve,
+    subscribe,
+)
 from bide.protocol.keys import Keys, keys_of
 
 log = Log("bide.worker")
@@ -27,10 +33,10 @@ REST: Final = 2.0
 """Seconds before what could not be told is tried again."""
 
 
-class Postman:
+class DependencyRelay:
     """Delivers beside what else the worker does."""
 
-    def __init__(self, client: aio.Client, told: Callable[[set[str]], None]) -> None:
+    def __init__(self, client: aio.AsyncClient, told: Callable[[set[str]], None]) -> None:
         """Set up.
 
         Args:
@@ -50,7 +56,7 @@ class Postman:
         """Whether something is being delivered."""
         return bool(self._tasks)
 
-    def deliver(self, keys: Keys) -> None:
+    def submit(self, keys: Keys) -> None:
         """Deliver what a queue has for others: now, or once more behind what is under way."""
         where = keys["meta"]
         if where in self._tasks:
@@ -69,7 +75,7 @@ class Postman:
         del self._tasks[where]
         if where in self._again:
             self._again.remove(where)
-            self.deliver(keys)
+            self.submit(keys)
         self._told(set())
 
     async def _deliver(self, keys: Keys) -> None:
@@ -77,22 +83,22 @@ class Postman:
             done: Sequence[str] = ()
             after, is_last = "-", False
             while not is_last:
-                letters = await self._client.run(post(keys, after, done))
+                letters = await self._client.run(read_outbox(keys, after, done))
                 done = await self._send(keys, letters)
                 is_last = len(letters) < MOST_POST
                 after = letters[-1].stored if letters else after
                 if len(done) < len(letters):
                     self._rests[keys["meta"]] = time.monotonic() + REST
             if done:
-                await self._client.run(post(keys, after, done))
+                await self._client.run(read_outbox(keys, after, done))
         except BideError as error:
             self._rests[keys["meta"]] = time.monotonic() + REST
             self._say(keys, error)
 
-    async def _send(self, keys: Keys, letters: Sequence[Letter]) -> list[str]:
+    async def _send(self, keys: Keys, letters: Sequence[DependencyMessage]) -> list[str]:
         """Tell and ask; which of the letters are done with."""
-        asked: defaultdict[str, list[Letter]] = defaultdict(list)
-        told: defaultdict[str, list[Letter]] = defaultdict(list)
+        asked: defaultdict[str, list[DependencyMessage]] = defaultdict(list)
+        told: defaultdict[str, list[DependencyMessage]] = defaultdict(list)
         for letter in letters:
             (asked if letter.asks else told)[letter.queue].append(letter)
         if not letters:
@@ -101,10 +107,10 @@ class Postman:
         commands: list[Command[Any]] = []
         for queue, some in told.items():
             news = [(letter.child, here + letter.parent, letter.outcome) for letter in some]
-            commands.append(hear(keys_of(queue, keys.prefix), news))
+            commands.append(resolve(keys_of(queue, keys.prefix), news))
         for queue, some in asked.items():
             pairs = [(here + letter.child, letter.parent) for letter in some]
-            commands.append(attend(keys_of(queue, keys.prefix), pairs))
+            commands.append(subscribe(keys_of(queue, keys.prefix), pairs))
         replies = await self._client.attempt_many(commands)
         done: list[str] = []
         reached = set()
@@ -123,7 +129,9 @@ class Postman:
         self._told(reached)
         return done
 
-    async def _note(self, keys: Keys, asked: Sequence[Letter], said: Sequence[str]) -> list[str]:
+    async def _note(
+        self, keys: Keys, asked: Sequence[DependencyMessage], said: Sequence[str]
+    ) -> list[str]:
         """Take note of what another queue has said of its jobs."""
         news = [
             (letter.child, f"{{{letter.queue}}}{letter.parent}", word if word in "CFX" else "X")
@@ -131,7 +139,7 @@ class Postman:
             if word != "-"
         ]
         if news:
-            await self._client.run(hear(keys, news))
+            await self._client.run(resolve(keys, news))
         return [letter.stored for letter in asked]
 
     def _say(self, keys: Keys, error: BideError) -> None:

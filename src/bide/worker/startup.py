@@ -9,17 +9,17 @@ from contextlib import suppress
 from typing import Final
 
 from bide.client import aio
-from bide.client.errors import may_pass
+from bide.client.errors import is_passing
 from bide.client.url import hide_password, same_servers
 from bide.errors import BideError, CannotSave, ServerUnavailable, TooOld, UsageError
 from bide.logs import Log
 from bide.model.payload.signing import Keyring
 from bide.protocol.commands import queues as queue_commands
-from bide.protocol.commands.queues import Beginning, begin, register
+from bide.protocol.commands.queues import StartReply, register_queues, worker_start
 from bide.protocol.keys import Keys
 from bide.queue import AsyncQueue, Queue
-from bide.queue.binding import Home, known_homes
-from bide.queue.task import Call
+from bide.queue.binding import QueueHome, known_homes
+from bide.queue.task import TaskCall
 from bide.tasks.task import registering_modules
 from bide.worker.heartbeat import set_declared
 from bide.worker.loop import SAY_EVERY, pause_after
@@ -30,8 +30,8 @@ SCRIPTS: Final = ("note", "settle", "claim", "extend", "leave")
 """What a worker calls while it serves."""
 
 
-async def begin_with(
-    client: aio.Client,
+async def prepare_server(
+    client: aio.AsyncClient,
     everywhere: Keys,
     queues: Sequence[Keys],
     allow_eviction: bool,
@@ -59,7 +59,7 @@ async def begin_with(
         try:
             return await _begin(client, everywhere, queues, allow_eviction, keyring)
         except ServerUnavailable as error:
-            if not waits or not may_pass(error):
+            if not waits or not is_passing(error):
                 raise
             if failures % SAY_EVERY == 0:
                 log.warning("%s Trying again until it works.", error)
@@ -68,7 +68,7 @@ async def begin_with(
 
 
 async def _begin(
-    client: aio.Client,
+    client: aio.AsyncClient,
     everywhere: Keys,
     queues: Sequence[Keys],
     allow_eviction: bool,
@@ -86,12 +86,12 @@ async def _begin(
     # again, behind the others: notes and outcomes go ahead of claims. And what is read now need not
     # be read when no file can be opened, or is another version's.
     await client.load(SCRIPTS, [keys["meta"] for keys in queues])
-    noting = register(everywhere, [str(keys.queue) for keys in queues])
-    noted, *begun = await client.attempt_many([noting, *map(begin, queues)])
+    noting = register_queues(everywhere, [str(keys.queue) for keys in queues])
+    noted, *begun = await client.attempt_many([noting, *map(worker_start, queues)])
     for keys, found in zip(queues, begun, strict=True):
         if isinstance(found, TooOld):
             raise found
-        if not isinstance(found, Beginning):  # if it is refused, the loop says so
+        if not isinstance(found, StartReply):  # if it is refused, the loop says so
             continue
         if found.is_data:
             raise UsageError(
@@ -130,22 +130,22 @@ def queues_of(modules: Sequence[str], url: str, prefix: str) -> list[str]:
     A queue of another server or prefix counts only if it has tasks: what is wrong with it, `warn`
     says.
     """
-    found = homes_of(modules)
+    found = task_queues_of(modules)
     names = [home.queue for home in found if found[home] or _is_here(home, url, prefix)]
     return list(dict.fromkeys(names)) or [DEFAULT]
 
 
-def homes_of(modules: Sequence[str]) -> dict[Home, list[str]]:
+def task_queues_of(modules: Sequence[str]) -> dict[QueueHome, list[str]]:
     """The queues of an application, and the names of the tasks that belong to each.
 
     They are the queues that stand in its modules, in their order, and in the modules that have
     registered tasks; then those that other tasks belong to.
     """
-    found: dict[Home, list[str]] = {}
+    found: dict[QueueHome, list[str]] = {}
     for module in (*modules, *sorted(registering_modules() - {*modules})):
         for value in list(vars(sys.modules.get(module, object)).values()):
             # `isinstance` would ask a lazy object, such as Flask's `request`, for its class.
-            if issubclass(type(value), Call):
+            if issubclass(type(value), TaskCall):
                 value = value.queue
             if issubclass(type(value), Queue | AsyncQueue):
                 found.setdefault(value._home, [])
@@ -155,7 +155,7 @@ def homes_of(modules: Sequence[str]) -> dict[Home, list[str]]:
 
 
 async def warn(
-    client: aio.Client, everywhere: Keys, modules: Sequence[str], queues: Sequence[str]
+    client: aio.AsyncClient, everywhere: Keys, modules: Sequence[str], queues: Sequence[str]
 ) -> None:
     """Log which jobs of its modules' tasks a worker will never see.
 
@@ -171,7 +171,7 @@ async def warn(
     if not modules:
         return
     here: dict[str, list[str]] = {}
-    for home, tasks in homes_of(modules).items():
+    for home, tasks in task_queues_of(modules).items():
         if not tasks:
             continue
         if _is_here(home, client.url, everywhere.prefix):
@@ -201,14 +201,14 @@ async def warn(
             )
 
 
-def _is_here(home: Home, url: str, prefix: str) -> bool:
+def _is_here(home: QueueHome, url: str, prefix: str) -> bool:
     """Whether a worker of that server and prefix can see jobs of a queue."""
     with suppress(UsageError):  # what is wrong with its URL, whoever enqueues is told
         return same_servers(home.server, url) and home.root == prefix
     return True
 
 
-def _elsewhere(home: Home, tasks: Sequence[str], url: str, prefix: str) -> str:
+def _elsewhere(home: QueueHome, tasks: Sequence[str], url: str, prefix: str) -> str:
     """That jobs of a queue go where this worker does not look."""
     if same_servers(home.server, url):
         where, here = f"under the prefix {home.root!r}", f"the prefix {prefix!r}"
@@ -223,7 +223,7 @@ def _elsewhere(home: Home, tasks: Sequence[str], url: str, prefix: str) -> str:
     )
 
 
-async def _served_elsewhere(client: aio.Client, everywhere: Keys) -> set[str]:
+async def _served_elsewhere(client: aio.AsyncClient, everywhere: Keys) -> set[str]:
     """The queues that other workers serve; none where that cannot be read."""
     with suppress(BideError):
         seen = await client.run(queue_commands.workers(everywhere))

@@ -46,7 +46,7 @@ from bide.worker.lifespan import leave_threads_behind
 from bide.worker.metrics import LATENESS, RUN_TIME, ByQueue, add_all, titled
 from bide.worker.processes import linux
 from bide.worker.processes.ipc import Reader, pair, send
-from bide.worker.processes.linux import fresh_python, signal_name
+from bide.worker.processes.linux import python_command, signal_name
 
 _SEND_PATIENCE: Final = 1.0
 """Seconds to wait while systemd has more messages than it reads: the event loop waits, too."""
@@ -75,7 +75,7 @@ class Notifier:
             line.sendto("\n".join(words).encode(), address)
 
 
-class Plan(msgspec.Struct, frozen=True):
+class WorkerConfig(msgspec.Struct, frozen=True):
     """What one member does; it travels over its line, because a command line can be seen by all."""
 
     options: dict[str, Any]
@@ -86,7 +86,7 @@ class Plan(msgspec.Struct, frozen=True):
     """Whether it is to say what it has done."""
 
 
-class Vitals(msgspec.Struct, frozen=True, tag="vitals"):
+class WorkerStatus(msgspec.Struct, frozen=True, tag="vitals"):
     """How a member is. Times are of `time.monotonic()`, which all processes share."""
 
     turned: float
@@ -97,7 +97,7 @@ class Vitals(msgspec.Struct, frozen=True, tag="vitals"):
     """What it has done since it started, where it is to say so."""
 
 
-class Farewell(msgspec.Struct, frozen=True, tag="farewell"):
+class WorkerGone(msgspec.Struct, frozen=True, tag="farewell"):
     """Why a member ends. One that ends without it has died: a job may choose any exit code."""
 
     how: Literal["ended", "replace", "unusable"]
@@ -106,11 +106,11 @@ class Farewell(msgspec.Struct, frozen=True, tag="farewell"):
     meant, and another would end so too."""
 
 
-News = Vitals | Farewell
+News = WorkerStatus | WorkerGone
 
 
 encode: Final = msgspec.json.Encoder().encode
-decode_plan: Final = msgspec.json.Decoder(Plan).decode
+decode_plan: Final = msgspec.json.Decoder(WorkerConfig).decode
 decode_news: Final[Callable[[bytes | memoryview], News]] = msgspec.json.Decoder(News).decode
 
 
@@ -290,7 +290,7 @@ SPARE: Final = 10.0
 """Seconds that members get beyond the grace of their jobs, before they are killed."""
 
 
-class Member:
+class WorkerProcess:
     """The place of one worker at a time."""
 
     def __init__(self, index: int) -> None:
@@ -298,8 +298,8 @@ class Member:
         self.pid = 0
         self.line: socket.socket | None = None
         self.started = 0.0
-        self.vitals: Vitals | None = None
-        self.farewell: Farewell | None = None
+        self.vitals: WorkerStatus | None = None
+        self.farewell: WorkerGone | None = None
         self.failures = 0
         self.done = False
         """It has nothing left to do, and is not started again."""
@@ -331,7 +331,7 @@ class Supervisor:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: WorkerConfig,
         members: int,
         grace: float,
         health: tuple[str, int] | None = None,
@@ -345,7 +345,7 @@ class Supervisor:
             health: interface and port on which `/livez`, `/readyz` and `/metrics` are answered.
         """
         self._plan = plan
-        self._members = [Member(i) for i in range(members)]
+        self._members = [WorkerProcess(i) for i in range(members)]
         self._grace = grace
         self._health = health
         self._notifier = Notifier()
@@ -361,7 +361,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Supervise until all members have ended; the exit code."""
-        linux.adopt_orphans()
+        linux.become_subreaper()
         options = self._plan.options
         with titled(f"bide supervisor {', '.join(options.get('queues') or options['modules'])}"):
             return asyncio.run(self._run())
@@ -408,7 +408,7 @@ class Supervisor:
             self._signal(member, signal.SIGTERM)
         self._look()
 
-    def _start(self, member: Member) -> None:
+    def _start(self, member: WorkerProcess) -> None:
         if self._stops or member.pid:
             return
         member.started, member.vitals, member.farewell = time.monotonic(), None, None
@@ -418,12 +418,12 @@ class Supervisor:
             log.error("no process is to be had: %s", error)
             self._start_later(member)
 
-    def _launch(self, member: Member) -> None:
+    def _launch(self, member: WorkerProcess) -> None:
         ours, theirs = pair()
         with theirs:
             try:
                 process = subprocess.Popen(
-                    fresh_python("bide.worker.supervisor:main", str(theirs.fileno())),
+                    python_command("bide.worker.supervisor:main", str(theirs.fileno())),
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,
@@ -438,11 +438,11 @@ class Supervisor:
         ours.setblocking(False)
         self._loop.add_reader(ours, self._hear, member, Reader(ours))
 
-    def _hear(self, member: Member, reader: Reader) -> None:
+    def _hear(self, member: WorkerProcess, reader: Reader) -> None:
         with contextlib.suppress(OSError):
             while message := reader.read():
                 news = decode_news(message)
-                if isinstance(news, Farewell):
+                if isinstance(news, WorkerGone):
                     member.farewell = news
                     continue
                 member.vitals = news
@@ -460,7 +460,7 @@ class Supervisor:
             self._said_ready = True
             self._notifier.say("READY=1", f"STATUS={len(self._members)} workers")
 
-    def _hang_up(self, member: Member) -> None:
+    def _hang_up(self, member: WorkerProcess) -> None:
         line, member.line = member.line, None
         if line is not None:
             self._loop.remove_reader(line)
@@ -478,7 +478,7 @@ class Supervisor:
                 if member.pid == pid:
                     self._ended(member, os.waitstatus_to_exitcode(status))
 
-    def _ended(self, member: Member, code: int) -> None:
+    def _ended(self, member: WorkerProcess, code: int) -> None:
         if member.line is not None:
             self._hear(member, Reader(member.line))
         self._hang_up(member)
@@ -514,7 +514,7 @@ class Supervisor:
             self._notifier.say(f"STATUS={left} workers")
         self._begun()
 
-    def _start_later(self, member: Member) -> None:
+    def _start_later(self, member: WorkerProcess) -> None:
         """Start it again: at once where it had lived for a while, else with growing pauses."""
         lived = time.monotonic() - member.started
         member.failures = 1 if lived > LIVED else member.failures + 1
@@ -529,7 +529,7 @@ class Supervisor:
         if over and not any(member.pid for member in self._members):
             self._done.set()
 
-    def _signal(self, member: Member, number: int) -> None:
+    def _signal(self, member: WorkerProcess, number: int) -> None:
         if member.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(member.pid, number)
@@ -604,10 +604,10 @@ def main() -> None:
     except BideError as error:
         sys.stderr.write(f"Error: {printable(str(error))}\n")
         if isinstance(error, _MEANT_WRONG + _NOT_LET_IN):
-            _say(line, Farewell("unusable"))
+            _say(line, WorkerGone("unusable"))
         sys.exit(_WRONG if isinstance(error, _MEANT_WRONG) else 1)
     _say(line, _vitals(worker))
-    _say(line, Farewell("replace" if worker.replaceable else "ended"))
+    _say(line, WorkerGone("replace" if worker.replaceable else "ended"))
     leave_threads_behind()
 
 
@@ -616,8 +616,8 @@ def _say(line: socket.socket, news: News) -> None:
         send(line, encode(news))
 
 
-def _vitals(worker: Worker) -> Vitals:
-    return Vitals(time.monotonic(), worker.polled, worker.figures)
+def _vitals(worker: Worker) -> WorkerStatus:
+    return WorkerStatus(time.monotonic(), worker.polled, worker.figures)
 
 
 async def report(worker: Worker, line: socket.socket) -> None:

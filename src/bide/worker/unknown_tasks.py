@@ -14,7 +14,7 @@ from bide.logs import Log
 from bide.model.ids import LONGEST_TASK, short_id
 from bide.model.payload.body import decode_error
 from bide.protocol.commands.queues import MOST_UNSERVED
-from bide.worker.run.running_job import Run
+from bide.worker.run.running_job import RunningJob
 
 log = Log("bide.worker")
 
@@ -46,7 +46,7 @@ class _Task:
         """How many jobs it was given to."""
 
 
-class Unserved:
+class UnknownTasks:
     """A few names, and when each was last asked for; however many jobs ask, each is logged once."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Unserved:
         self._others = _Task()
         """Shared by the tasks beyond the first `MOST_UNSERVED`."""
 
-    def note(self, run: Run) -> None:
+    def note(self, run: RunningJob) -> None:
         """A job has ended, or waits, whose task is not served here; its `task_name` is known."""
         name, now = run.task_name[:LONGEST_TASK], time.monotonic()
         self._forget(now)
@@ -72,7 +72,7 @@ class Unserved:
                     )
         self._tasks[name].asked_at = now
 
-    def look_again(self, run: Run, batch: int) -> str:
+    def next_look(self, run: RunningJob, batch: int) -> str:
         """When to look at a job again, as a settle has it: a moment on the server's clock.
 
         Args:

@@ -16,7 +16,7 @@ from bide.client.url import HINT_WAIT
 _MARGIN: Final = 3.0
 
 
-class Ear:
+class SharedListener:
     """Listens on the wake list of one queue."""
 
     def __init__(self, url: str, wake_key: str, heard: Callable[[str], None]) -> None:
@@ -27,7 +27,7 @@ class Ear:
             wake_key: the list to listen on.
             heard: called in the loop's thread with who pushed the hint.
         """
-        self._client = aio.Client(url, reply_timeout=_MARGIN)
+        self._client = aio.AsyncClient(url, reply_timeout=_MARGIN)
         self._key = wake_key
         self._heard = heard
         self._wanted = asyncio.Event()
@@ -64,8 +64,8 @@ class Ear:
                 self._heard(hint[1])
 
 
-async def hear(
-    client: aio.Client, channels: Sequence[str], ask: Callable[[str, str], None]
+async def listen(
+    client: aio.AsyncClient, channels: Sequence[str], ask: Callable[[str, str], None]
 ) -> None:
     """Listen until cancelled.
 

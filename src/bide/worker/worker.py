@@ -23,26 +23,28 @@ from bide.logs import Log
 from bide.model.durations import Duration, to_us
 from bide.model.ids import check_name
 from bide.model.payload.signing import VARIABLE, Keyring
-from bide.protocol.commands.queues import MOST_DOING, About
+from bide.protocol.commands.queues import MOST_DOING, WorkerReport
 from bide.protocol.keys import SCHEMA, keys_of
 from bide.protocol.scripts import SERVER_CLOCK
 from bide.queue import AsyncQueue, Queue
 from bide.queue.binding import Permit
-from bide.tasks.task import Served
+from bide.tasks.task import TaskRegistry
 from bide.version import VERSION
 from bide.worker import lifespan, metrics, wakeups
 from bide.worker import loop as idleness
-from bide.worker.executors import Executor, check_limits, make_running
-from bide.worker.executors.local import Running
-from bide.worker.executors.processes import Crew
-from bide.worker.heartbeat import Leases, beat, say_goodbye
-from bide.worker.loop import Loop
-from bide.worker.metrics import ByQueue, figures_of
-from bide.worker.queue_state import OrderChoice, Station, make_order
-from bide.worker.startup import begin_with, queues_of, warn
+from bide.worker.executors import Executor, check_limits, make_executor
+from bide.worker.executors.local import LocalExecutor
+from bide.worker.executors.processes import ProcessExecutor
+from bide.worker.heartbeat import Leases, deregister, send_heartbeats
+from bide.worker.loop import WorkerLoop
+from bide.worker.metrics import ByQueue, metrics_of
+from bide.worker.queue_state import OrderChoice, QueueState, make_order
+from bide.worker.startup import prepare_server, queues_of, warn
 
 
-def agreed(what: str, given: str | None, queues: Sequence[Queue | AsyncQueue | str]) -> str | None:
+def common_setting(
+    what: str, given: str | None, queues: Sequence[Queue | AsyncQueue | str]
+) -> str | None:
     """What was given, else what the queues that are objects have in common.
 
     Raises:
@@ -60,7 +62,7 @@ def agreed(what: str, given: str | None, queues: Sequence[Queue | AsyncQueue | s
     return value
 
 
-def permit_for(url: str | None, queues: Sequence[Queue | AsyncQueue | str]) -> Permit:
+def permission_for(url: str | None, queues: Sequence[Queue | AsyncQueue | str]) -> Permit:
     """Whether a test lets a worker use its server: its own, or that of queues that are objects."""
     permits = [queue._permit for queue in queues if not isinstance(queue, str)]
     asked = [permit for permit in permits if not permit.is_given]
@@ -161,16 +163,16 @@ class Worker:
         """
         self._limits = limits = check_limits(executor, concurrency, max_jobs, max_rss)
         self._modules = [modules] if isinstance(modules, str) else list(modules)
-        self._served = Served(self._modules, limits.executor)
+        self._served = TaskRegistry(self._modules, limits.executor)
         if queues is None:
             queues = queues_of(self._modules, resolve_url(url), resolve_prefix(prefix))
         given = [queues] if isinstance(queues, str | Queue | AsyncQueue) else list(queues)
         if not given:
             raise UsageError("A worker needs at least one queue.")
         self._max_idle = None if max_idle is None else to_us(max_idle, "max_idle") / 1e6
-        self._url = resolve_url(agreed("url", url, given))
-        self._permit = permit_for(url, given)
-        prefix = resolve_prefix(agreed("prefix", prefix, given))
+        self._url = resolve_url(common_setting("url", url, given))
+        self._permit = permission_for(url, given)
+        prefix = resolve_prefix(common_setting("prefix", prefix, given))
         self._clock = config.overridden().clock or SERVER_CLOCK
         label = name or f"{socket.gethostname()}.{os.getpid()}"
         self.name: Final = check_name(f"{label}.{secrets.token_hex(3)}", "worker name")
@@ -187,8 +189,8 @@ class Worker:
         self._order = make_order(order, self.queues)
         self._keys = [keys_of(queue, prefix) for queue in self.queues]
         self._global_keys = keys_of(None, prefix)
-        self._loop: Loop | None = None
-        self._running: Running | Crew | None = None
+        self._loop: WorkerLoop | None = None
+        self._running: LocalExecutor | ProcessExecutor | None = None
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._abort_at: asyncio.TimerHandle | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -262,9 +264,11 @@ class Worker:
         self._loop = self._running = None
         self._event_loop = asyncio.get_running_loop()
         logs.hold()  # against what the modules have set up that were imported
-        client = aio.Client(self._url, patience=0, clock=self._clock)
+        client = aio.AsyncClient(self._url, patience=0, clock=self._clock)
         keys, allow = self._keys, self._allow_eviction
-        begin = begin_with(client, self._global_keys, keys, allow, self._keyring, waits=not burst)
+        begin = prepare_server(
+            client, self._global_keys, keys, allow, self._keyring, waits=not burst
+        )
         try:
             with lifespan.heard(self._signalled):
                 if not await self._unless_stopped(begin):
@@ -275,13 +279,15 @@ class Worker:
             self._stops = 0
             await client.close()
 
-    async def _run(self, client: aio.Client, burst: bool) -> int:
+    async def _run(self, client: aio.AsyncClient, burst: bool) -> int:
         stations = [
-            Station(keys, self.name, self._lease_us, self._keyring, figures_of(keys, self.figures))
+            QueueState(
+                keys, self.name, self._lease_us, self._keyring, metrics_of(keys, self.figures)
+            )
             for keys in self._keys
         ]
-        self._loop = loop = Loop(client, stations, self._order, burst)
-        self._running = running = make_running(
+        self._loop = loop = WorkerLoop(client, stations, self._order, burst)
+        self._running = running = make_executor(
             self.name,
             self._limits,
             self._served,
@@ -289,22 +295,22 @@ class Worker:
             self._pickled,
             self._keyring,
             self._global_keys.prefix,
-            loop.ring,
+            loop.wake,
         )
         event_loop = asyncio.get_running_loop()
 
         def ask(channel: str, id: str) -> None:
             with contextlib.suppress(RuntimeError):  # the event loop has closed
-                event_loop.call_soon_threadsafe(running.ask, channel, id)
+                event_loop.call_soon_threadsafe(running.request_cancel, channel, id)
 
         def hear(channel: str, text: str) -> None:
             if channel != everyone:
-                running.ask(channel, text)
+                running.request_cancel(channel, text)
             elif text == self.name:
-                self._dismissed()
+                self._stop_requested()
 
         if self._stops:
-            self._obey()
+            self._begin_stop()
         is_open = False
         try:
             is_open = await self._unless_stopped(running.open())
@@ -314,28 +320,28 @@ class Worker:
             if not is_open:
                 await running.close()
         logs.hold()  # against what the resources have set up
-        leases = Leases(client.url, self._clock, self._lease_us / 1e6, running.leased, ask)
+        leases = Leases(client.url, self._clock, self._lease_us / 1e6, running.held_jobs, ask)
         leases.start()
         everyone = self._global_keys["workers"]
         channels = [everyone, *(keys["asked"] for keys in self._keys)]
         over = asyncio.Event()
         beating = asyncio.create_task(
-            beat(
+            send_heartbeats(
                 client,
                 self._global_keys,
                 self._keys,
                 self.name,
                 partial(self._about, running, time.time_ns() // 1000),
                 self._note_beat,
-                self._dismissed,
+                self._stop_requested,
                 over,
             )
         )
-        duties = [asyncio.create_task(wakeups.hear(client, channels, hear))]
+        duties = [asyncio.create_task(wakeups.listen(client, channels, hear))]
         if self._max_idle is not None:
             duties.append(asyncio.create_task(idleness.watch(running, self._max_idle, loop.stop)))
         if self._has_process:
-            duties.append(asyncio.create_task(metrics.keep(self.queues, running.doing)))
+            duties.append(asyncio.create_task(metrics.keep(self.queues, running.snapshot)))
         names = ", ".join(self.queues)
         log.info("worker %s serves %s, %d at once", self.name, names, self.concurrency)
         try:
@@ -355,10 +361,10 @@ class Worker:
             await running.close()
             over.set()
             if not loop.cut_off:
-                await say_goodbye(client, self._global_keys, self._keys, self.name, beating)
+                await deregister(client, self._global_keys, self._keys, self.name, beating)
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
-            self.replaceable = running.has_had_enough or self._signalled_to
+            self.replaceable = running.is_spent or self._signalled_to
             log.info("worker %s stopped after %d jobs", self.name, running.executed)
         return running.executed
 
@@ -390,14 +396,14 @@ class Worker:
         self._stops += 1
         with contextlib.suppress(RuntimeError):  # its event loop has closed: it has stopped
             if self._event_loop is not None:
-                self._event_loop.call_soon_threadsafe(self._obey)
+                self._event_loop.call_soon_threadsafe(self._begin_stop)
 
-    def _dismissed(self) -> None:
+    def _stop_requested(self) -> None:
         """Someone has asked over the server; saying it twice does not make it more urgent."""
         if self._stops == 0:
             self.stop()
 
-    def _obey(self) -> None:
+    def _begin_stop(self) -> None:
         """Do what has been asked: let running jobs finish, or give them back."""
         if self._opening is not None:  # nothing runs that could finish
             self._opening.cancel()
@@ -418,7 +424,7 @@ class Worker:
         assert self._running is not None
         if self._running.busy:
             log.warning("worker %s gives %d running jobs back", self.name, self._running.busy)
-        self._running.abandon()
+        self._running.release_all()
         self._loop.abort()
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
@@ -428,9 +434,11 @@ class Worker:
         if self._stops > 2:
             os._exit(128 + number)  # the leases end by themselves
 
-    def _about(self, running: Running | Crew, started_us: int, skew: float | None) -> About:
-        doing = running.doing()
-        return About(
+    def _about(
+        self, running: LocalExecutor | ProcessExecutor, started_us: int, skew: float | None
+    ) -> WorkerReport:
+        doing = running.snapshot()
+        return WorkerReport(
             host=socket.gethostname(),
             pid=os.getpid(),
             queues=self.queues,

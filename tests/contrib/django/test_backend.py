@@ -18,7 +18,7 @@ from django.utils import timezone
 from bide import Queue, UsageError, Worker
 from bide.contrib.django import Backend, Connections, on_commit
 from bide.contrib.django.backend import _priority
-from bide.queue.binding import Home, known_homes
+from bide.queue.binding import QueueHome, known_homes
 from tests.contrib.django import jobs
 
 exceptions: Any = importlib.import_module(f"{jobs.package}.exceptions")
@@ -101,11 +101,11 @@ def test_a_worker_knows_all_queues_that_a_task_may_be_enqueued_on() -> None:
     add, fails = "tests.contrib.django.jobs:add", "tests.contrib.django.jobs:fails"
     homes = known_homes()
     assert [home for home, tasks in homes.items() if add in tasks] == [
-        Home("default", None, None),
-        Home("mail", None, None),
+        QueueHome("default", None, None),
+        QueueHome("mail", None, None),
     ]
     assert [home for home, tasks in homes.items() if fails in tasks] == [
-        Home("default", None, "other")
+        QueueHome("default", None, "other")
     ]
 
 

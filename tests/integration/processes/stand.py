@@ -104,7 +104,7 @@ class Shared(Stand):
         os.environ[tasks.NOTES] = str(self.path)
         self._working = at_work(self.worker(), [self.queue])
         self.working = self._working.__enter__()
-        house: Any = self.working._running._house  # type: ignore[union-attr]
+        house: Any = self.working._running._pool  # type: ignore[union-attr]
         self._mark = f"{linux.MARK}={house._mark}".encode()
         SHARED.add(self._mark)
         count = len(house.slots) * (2 if self.executor == "fork" else 1)
@@ -128,7 +128,7 @@ class Shared(Stand):
         Of the worker, which is a process with the test, those are counted that are no connections,
         and not what it looks at this very moment.
         """
-        house: Any = self.working._running._house  # type: ignore[union-attr]
+        house: Any = self.working._running._pool  # type: ignore[union-attr]
         eventually(lambda: all(slot.is_free for slot in house.slots))
         passing = ("socket:", "/proc/")
         here = [what for what in descriptors().values() if not what.startswith(passing)]

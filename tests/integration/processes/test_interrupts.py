@@ -12,11 +12,11 @@ import pytest
 
 from bide.errors import JobCancelled, JobTimeout
 from bide.model.job import Claimed
-from bide.tasks.task import Served
+from bide.tasks.task import TaskRegistry
 from bide.worker.processes.child import ASKED, Child, Interrupts
 from bide.worker.processes.ipc import pair
-from bide.worker.processes.job_table import Row, Table
-from bide.worker.run.running_job import Run
+from bide.worker.processes.job_table import JobTable, Row
+from bide.worker.run.running_job import RunningJob
 from tests.integration.processes.test_lines import SETTING
 
 
@@ -45,7 +45,7 @@ def test_a_coroutine_that_is_ended_before_it_begins_was_not_unfit_to_run(
 
     (orders, far), (replies, near) = pair(), pair()
     with orders, far, replies, near:
-        child = Child(orders, replies, replies.fileno(), Served(), SETTING)
+        child = Child(orders, replies, replies.fileno(), TaskRegistry(), SETTING)
         child._loop = loop = Loop()
         loop.ends_by = error
         with pytest.raises(type(error)):
@@ -58,8 +58,8 @@ def test_a_coroutine_that_is_ended_before_it_begins_was_not_unfit_to_run(
 def row() -> Iterator[Row]:
     before = {number: signal.getsignal(number) for number in (signal.SIGALRM, ASKED)}
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    fd = Table.create(1)
-    table = Table(fd)
+    fd = JobTable.create(1)
+    table = JobTable(fd)
     yield table.row(0)
     table.close()
     os.close(fd)
@@ -68,9 +68,9 @@ def row() -> Iterator[Row]:
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
-def begun(row: Row) -> tuple[Interrupts, Run]:
+def begun(row: Row) -> tuple[Interrupts, RunningJob]:
     nobody: Any = None
-    run = Run(nobody, Claimed("a", b"", 1, 1, 0, 5, 5), 0.0, lambda: None)
+    run = RunningJob(nobody, Claimed("a", b"", 1, 1, 0, 5, 5), 0.0, lambda: None)
     interrupts = Interrupts()
     interrupts.listen()
     interrupts.begin(run, row, 7)
@@ -87,7 +87,7 @@ def test_it_waits_while_something_is_said(row: Row, number: signal.Signals) -> N
         row.ask(7)
         signal.raise_signal(number)
         said.append("whole")
-        interrupts.let_go()
+        interrupts.release()
         said.append("too much")
 
     with pytest.raises(JobTimeout if number == signal.SIGALRM else JobCancelled):

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from bide.worker.processes.ipc import Born, News, Said, Setting, encode, send
-from bide.worker.processes.pool import Control, House
+from bide.worker.processes.ipc import News, NoteAdded, Setting, Spawned, encode, send
+from bide.worker.processes.pool import Control, ProcessPool
 
 SETTING = Setting("process", "w1", [], [], [], None, None, "bide", None, None, None, None)
 MANY = 2000
@@ -44,7 +44,7 @@ async def test_all_children_are_asked_for_however_many(
     all_born = asyncio.Event()
 
     def heard(news: News) -> None:
-        assert isinstance(news, Born)
+        assert isinstance(news, Spawned)
         born.append(news.slot)
         if len(born) == MANY:
             all_born.set()
@@ -63,8 +63,8 @@ async def test_all_children_are_asked_for_however_many(
 
 
 @pytest.fixture
-def house() -> Any:
-    house: Any = House(SETTING, 1)
+def pool() -> Any:
+    house: Any = ProcessPool(SETTING, 1)
     yield house
     for line in (house._orders, house._orders_out, house._replies, house._replies_in):
         line.close()
@@ -72,18 +72,18 @@ def house() -> Any:
     os.close(house._fd)
 
 
-def test_no_more_is_heard_at_once_than_was_said_before(house: House) -> None:
+def test_no_more_is_heard_at_once_than_was_said_before(house: ProcessPool) -> None:
     heard: list[int] = []
-    house.hear(lambda replies: heard.append(len(replies)), lambda *_: None, lambda: None)
+    house.on_messages(lambda replies: heard.append(len(replies)), lambda *_: None, lambda: None)
     house._most = 3
     for number in range(5):
-        send(house._replies_in, encode(Said(number, "log", b"")))
-    house.listen()
-    house.listen()
+        send(house._replies_in, encode(NoteAdded(number, "log", b"")))
+    house.read_messages()
+    house.read_messages()
     assert heard == [3, 2]
 
 
-def test_and_no_less(house: House) -> None:
+def test_and_no_less(house: ProcessPool) -> None:
     """Whatever the line holds is heard at once: what one had said who is dead is among it."""
     house._replies_in.setblocking(False)
     count = 0

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from bide.worker.processes.job_table import Table
+from bide.worker.processes.job_table import JobTable
 from bide.worker.processes.pool import Slot
 
 
 @pytest.fixture
 def slot() -> Iterator[Slot]:
-    fd = Table.create(1)
-    table = Table(fd)
+    fd = JobTable.create(1)
+    table = JobTable(fd)
     yield Slot(0, table.row(0))
     table.close()
     os.close(fd)
@@ -36,12 +36,12 @@ def test_a_job_is_asked_again_where_it_runs_now(
 ) -> None:
     """The child that was here has gone, and that another has its job was not known yet."""
     one, two = sleepers
-    slot.born(one.pid)
+    slot.on_spawned(one.pid)
     slot.row.begin(5, 0.0)
     slot.ask(5, 0.0)
     assert one.wait(60) == -signal.SIGUSR1
     slot.ask(5, 1.0)  # nobody hears that
-    slot.born(two.pid)
+    slot.on_spawned(two.pid)
     assert slot.row.asked == 0
     slot.ask(5, 9.0)
     assert two.wait(60) == -signal.SIGUSR1
@@ -61,21 +61,21 @@ def test_it_is_asked_again_as_long_as_it_goes_on(
 def test_a_child_that_leaves_is_not_counted_on_whenever_it_is_known(slot: Slot) -> None:
     me = os.getpid()
     slot.is_ready(me)
-    slot.leaves(me)
-    assert not slot.born(me)
-    assert not slot.able
-    slot.look()
-    assert not slot.able
+    slot.on_leaving(me)
+    assert not slot.on_spawned(me)
+    assert not slot.takes_jobs
+    slot.check()
+    assert not slot.takes_jobs
     assert slot.is_unsettled
 
 
 def test_another_of_the_same_number_is(slot: Slot) -> None:
     me = os.getpid()
-    slot.born(me)
+    slot.on_spawned(me)
     slot.is_ready(me)
-    slot.leaves(me)
+    slot.on_leaving(me)
     assert not slot.is_free
     slot.is_ready(me)
-    slot.born(me)
-    slot.look()
+    slot.on_spawned(me)
+    slot.check()
     assert slot.is_free

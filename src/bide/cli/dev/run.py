@@ -30,7 +30,7 @@ from bide.embedded import Server
 from bide.errors import BideError, UsageError
 from bide.worker.processes import linux
 from bide.worker.processes.ipc import pair, send
-from bide.worker.processes.linux import fresh_python
+from bide.worker.processes.linux import python_command
 
 SPARE: Final = 3.0
 """Seconds beyond its grace after which what does not end is killed."""
@@ -290,7 +290,7 @@ class Dev:
             ServerError: the server does not start.
             ServerNotFound: there is none to start.
         """
-        linux.adopt_orphans()
+        linux.become_subreaper()
         home = self._here / HOME
         home.mkdir(exist_ok=True)
         (home / ".gitignore").write_text("*\n")
@@ -379,7 +379,7 @@ class Dev:
             with theirs:
                 part = await self._start(
                     "the worker",
-                    fresh_python("bide.cli.dev.children:main", str(theirs.fileno())),
+                    python_command("bide.cli.dev.children:main", str(theirs.fileno())),
                     pass_fds=[theirs.fileno()],
                 )
             with contextlib.suppress(OSError):  # it has died, which is heard too
@@ -397,7 +397,7 @@ class Dev:
         with children.listening() as listener:
             number = listener.fileno()
             _say(f"the page is at http://127.0.0.1:{listener.getsockname()[1]}/")
-            command = fresh_python("bide.cli.dev.children:main", str(number))
+            command = python_command("bide.cli.dev.children:main", str(number))
             await self._run_beside("the page", command, pass_fds=[number])
 
     async def _run_beside(self, name: str, command: Sequence[str], **more: Any) -> None:

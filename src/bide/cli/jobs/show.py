@@ -27,15 +27,15 @@ from bide.cli.screen import (
 )
 from bide.client.config import signing_keys
 from bide.errors import PayloadError
-from bide.model.dedup import describe_folding
+from bide.model.dedup import describe_dedup
 from bide.model.durations import describe, from_us
 from bide.model.history import Attempt
 from bide.model.ids import short_id
 from bide.model.job import State
-from bide.model.payload.batched import calls_in, is_gathered
+from bide.model.payload.batched import calls_in, is_batch
 from bide.model.payload.signing import Kind, Seal, Verdict
 from bide.protocol.keys import keys_of
-from bide.queue.explain import Read, Reason, why
+from bide.queue.explain import Read, Reason, explain
 from bide.queue.job_view import call, not_found, written
 from bide.views.job import Seen, brief, error_line, full, given_description, when, why_report
 from bide.views.site import Site
@@ -103,7 +103,7 @@ def _reasons(site: Site, found: Sequence[Seen]) -> list[list[Reason]]:
         return [[] for _ in found]
     counts, workers = site.counts(sorted(pending)), site.workers()
     return [
-        why(Read(s.queue, s.snapshot, counts[s.queue], workers))
+        explain(Read(s.queue, s.snapshot, counts[s.queue], workers))
         if s.queue in pending and not s.snapshot.is_item
         else []
         for s in found
@@ -187,9 +187,9 @@ def _once_freed(seen: Seen) -> str:
 
 def _folding(seen: Seen) -> str:
     """How calls fold into it, and how many items it has gathered."""
-    told = describe_folding(seen.snapshot.terms.folding or "")
+    told = describe_dedup(seen.snapshot.terms.folding or "")
     body = seen.snapshot.raw_body
-    if not is_gathered(body):
+    if not is_batch(body):
         return told
     try:
         return f"{told}; {len(calls_in(body))} so far"

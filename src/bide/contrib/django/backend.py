@@ -15,7 +15,7 @@ from bide.errors import BideError, JobNotFound, UsageError
 from bide.model.ids import new_id
 from bide.model.options import Options
 from bide.queue import Queue
-from bide.queue.binding import Home, Permit, note_home
+from bide.queue.binding import Permit, QueueHome, note_home
 from bide.tasks.task import check_options
 
 
@@ -86,7 +86,9 @@ class Backend(_Base):  # type: ignore[misc]
             raise refused(str(error)) from error
         if known[name] is task:  # and not what `using` has made of it, once more for each job
             for queue in self._named or [task.queue_name]:
-                note_home(name, Home(queue, self.options.get("url"), self.options.get("prefix")))
+                note_home(
+                    name, QueueHome(queue, self.options.get("url"), self.options.get("prefix"))
+                )
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """Make a job; it is sent when the transaction is committed, unless told otherwise.

@@ -36,7 +36,7 @@ from rq.utils import as_text, now, utcformat
 from rq.worker import WorkerStatus
 from rq.worker_registration import clean_worker_registry
 
-from bide.client.errors import translate
+from bide.client.errors import map_error
 from bide.client.url import GOODBYE, LONGEST_RECONNECT_PAUSE, RECONNECT_PAUSE, REPLY_TIMEOUT
 from bide.contrib.rq.queue import DelayQueue
 from bide.contrib.rq.scripts import (
@@ -640,4 +640,4 @@ def _sentence(error: Exception, where: str) -> BideError:
         return AccessDenied(
             f"The server at {where} refuses access ({error}); check user and rights."
         )
-    return translate(error, where)
+    return map_error(error, where)

@@ -32,12 +32,12 @@ MOST: Final = 1_001_000
 _HEAD: Final = re.compile(rb"\x06([0-9]{1,9})\n")
 
 
-def is_gathered(body: bytes) -> bool:
+def is_batch(body: bytes) -> bool:
     """Whether a stored body holds those of several calls."""
     return body[:1] == BATCH_MARK
 
 
-def framed(body: bytes) -> bytes:
+def frame(body: bytes) -> bytes:
     """A body as one of several."""
     return BATCH_MARK + b"%d\n" % len(body) + body
 
@@ -80,7 +80,7 @@ def join(data: bytes, decode: Callable[[bytes], Envelope]) -> tuple[Body, bytes]
     if len(data) > MOST:
         raise PayloadError(f"What was gathered has {len(data):,} bytes, more than {MOST:,}.")
     calls = calls_in(data)
-    if any(map(is_gathered, calls)):
+    if any(map(is_batch, calls)):
         raise PayloadError("The stored body of gathered calls holds another such; delete the job.")
     bodies = [decode(call).body for call in calls]
     codec = max((each.codec for each in bodies), key=CODECS.index)

@@ -33,7 +33,7 @@ import msgspec
 from bide.errors import BideError, PayloadError, PayloadTooNew
 from bide.model.durations import LONGEST_US
 from bide.model.ids import LONGEST, LONGEST_TASK
-from bide.model.payload.batched import calls_in, is_gathered, join, with_items
+from bide.model.payload.batched import calls_in, is_batch, join, with_items
 from bide.model.payload.serializers import Codec, check_finite, pack, reason, simplify, unpack
 from bide.model.payload.signing import VARIABLE, unsigned
 from bide.model.retry import Retry
@@ -235,7 +235,7 @@ def decode_envelope(data: bytes) -> Envelope:
         PayloadTooNew: a newer release says that only such can run it.
         PayloadError: it is not a body, or one that is too large.
     """
-    if is_gathered(data):  # the bodies of several calls (`gathered.py`)
+    if is_batch(data):  # the bodies of several calls (`gathered.py`)
         return Envelope(*join(data, decode_envelope))
     data = unsigned(data)
     if len(data) > MAX_BODY:
@@ -308,7 +308,7 @@ def open_envelope(envelope: Envelope, *, allow_pickle: bool = False) -> Body:
             f"${VARIABLE}) and it was allowed with `bide worker --allow-pickle`, "
             'Worker(..., allow_pickle=True) or Queue(..., serializer="pickle").'
         )
-    if is_gathered(envelope.packed):
+    if is_batch(envelope.packed):
         calls = calls_in(envelope.packed)
         return with_items(body, [decode_body(call, allow_pickle=allow_pickle) for call in calls])
     try:

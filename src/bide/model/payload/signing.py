@@ -29,7 +29,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 from bide.errors import BadSignature, PayloadError, UsageError
 from bide.model.ids import short_id
-from bide.model.payload.batched import calls_in, is_gathered
+from bide.model.payload.batched import calls_in, is_batch
 
 Kind = Literal["job", "fold", "item", "result", "schedule"]
 Verdict = Literal["good", "bad", "none", "unchecked"]
@@ -128,7 +128,7 @@ class Seal(NamedTuple):
         ring = self.keyring
         if ring is None:
             return False
-        if kind == "job" and is_gathered(data):
+        if kind == "job" and is_batch(data):
             checked = [self.check("fold", id, call) for call in _calls_in(data)]
             return all(checked)
         found = _END.search(data, max(0, len(data) - _LONGEST))
@@ -189,7 +189,7 @@ def _is(secret: bytes, text: bytes, digits: bytes) -> bool:
 
 def is_signed(data: bytes) -> bool:
     """Whether a signature stands behind the data, good or bad."""
-    if is_gathered(data):
+    if is_batch(data):
         try:
             return all(_end(call) < len(call) for call in _calls_in(data))
         except BadSignature:
@@ -204,7 +204,7 @@ def unsigned(data: bytes) -> bytes:
 
 
 def _end(data: bytes) -> int:
-    if is_gathered(data):  # whose signatures stand behind its calls
+    if is_batch(data):  # whose signatures stand behind its calls
         return len(data)
     if data[-_DIGITS - 1 : -_DIGITS] != b" ":  # nearly all that bears none ends here
         return len(data)

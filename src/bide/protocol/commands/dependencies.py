@@ -49,7 +49,7 @@ def split_reference(reference: str) -> tuple[str, str]:
     return queue, id
 
 
-def link(
+def add_dependencies(
     keys: Keys,
     child: str,
     told: Sequence[tuple[str, str]],
@@ -76,7 +76,7 @@ def link(
     return command("link", keys, args, parse, confirm, rest)
 
 
-def attend(
+def subscribe(
     keys: Keys, awaited: Sequence[tuple[str, str]], rest: Rest | None = None
 ) -> Command[list[str]]:
     """Have a queue tell the ends of its jobs to those of another; how each has ended by now.
@@ -92,7 +92,7 @@ def attend(
     args: list[Arg] = []
     for child, parent in awaited:
         args += (raw(child), raw(parent))
-    return command("attend", keys, args, lambda reply: words(reply, 1), rest=rest)
+    return command("attend", keys, args, lambda reply: words(reply, 1), followup=rest)
 
 
 class Children(NamedTuple):
@@ -116,7 +116,7 @@ def children(keys: Keys, id: str, most: int) -> Command[Children]:
     )
 
 
-class Letter(NamedTuple):
+class DependencyMessage(NamedTuple):
     """Something to be told to, or asked of, another queue."""
 
     stored: str
@@ -132,7 +132,7 @@ class Letter(NamedTuple):
     """How it has ended, where that is told."""
 
 
-def post(keys: Keys, after: str, done: Sequence[str]) -> Command[list[Letter]]:
+def read_outbox(keys: Keys, after: str, done: Sequence[str]) -> Command[list[DependencyMessage]]:
     """Take off what was told or asked, and read what else is to be.
 
     Args:
@@ -144,7 +144,7 @@ def post(keys: Keys, after: str, done: Sequence[str]) -> Command[list[Letter]]:
     return command("post", keys, args, lambda reply: [*map(_letter, words(reply, 1))])
 
 
-def hear(keys: Keys, told: Sequence[tuple[str, str, str]]) -> Command[None]:
+def resolve(keys: Keys, told: Sequence[tuple[str, str, str]]) -> Command[None]:
     """Tell a queue what came of jobs of another: of `MOST_POST` at most.
 
     Args:
@@ -157,12 +157,12 @@ def hear(keys: Keys, told: Sequence[tuple[str, str, str]]) -> Command[None]:
     return command("hear", keys, args, lambda reply: None)
 
 
-def _letter(stored: str) -> Letter:
+def _letter(stored: str) -> DependencyMessage:
     mark, rest = stored[0], stored[1:]
     if mark == "@":
         child, parent, outcome = rest.split(" ")
         queue, child = split_reference(child)
-        return Letter(stored, queue, False, child, parent, outcome)
+        return DependencyMessage(stored, queue, False, child, parent, outcome)
     child, parent = rest.split(" ")
     queue, parent = split_reference(parent)
-    return Letter(stored, queue, True, child, parent)
+    return DependencyMessage(stored, queue, True, child, parent)

@@ -13,14 +13,20 @@ from typing import Any, Final, NamedTuple, get_args
 import msgspec
 
 from bide.errors import JobNotFound, ServerUnavailable, UsageError
-from bide.model.constraints import folds
+from bide.model.constraints import has_dedup
 from bide.model.dedup import Outcome
 from bide.model.durations import Duration, at_to_us, delay_to_us
 from bide.model.ids import check_name, new_id, short_id
 from bide.model.options import Durability, Kinds, cannot, check_durability, kinds_of
 from bide.model.payload.body import Body, encode_body
 from bide.protocol.command import Arg, Command, command, pieces, text, words
-from bide.protocol.commands.dependencies import GATE, attend, is_remote, link, split_reference
+from bide.protocol.commands.dependencies import (
+    GATE,
+    add_dependencies,
+    is_remote,
+    split_reference,
+    subscribe,
+)
 from bide.protocol.keys import DEFAULT_PRIORITY, DUE_SETS, PRIORITIES, Keys, check_priority, keys_of
 from bide.protocol.scripts import load
 
@@ -271,7 +277,7 @@ def enqueue_many(
     for i, job in enumerate(jobs):
         full = size + len(job.body) > CHUNK_BYTES
         new_kind = _kind(job) if job.terms or is_flow else 0
-        most = CHUNK if not new_kind else CHUNK_FOLDED if folds(job.terms) else TERMS_CHUNK
+        most = CHUNK if not new_kind else CHUNK_FOLDED if has_dedup(job.terms) else TERMS_CHUNK
         many = i - first >= most or (is_flow and awaited + len(job.parents) > CHUNK)
         if i > first and (full or many or new_kind != kind or kind == _IN_STEPS):
             trip.append(_adding(keys, jobs[first:i], kinds, kind))
@@ -306,12 +312,12 @@ def _adding(
     keys: Keys, jobs: Sequence[Prepared], kinds: Kinds, kind: int
 ) -> Command[list[Receipt]]:
     if kind == _IN_STEPS:
-        return Placing(keys, jobs[0], kinds).begin()
+        return EnqueueFull(keys, jobs[0], kinds).begin()
     # What went without some keys might have to be sent again, behind the others.
     return enqueue(keys, jobs, kinds, place=kind > 0, with_all_keys=True)
 
 
-class Placing:
+class EnqueueFull:
     """Adds a job that waits for many others, or for jobs of other queues, step by step.
 
     It is there from the first step on, and waits also for a gate that only the last step opens. So
@@ -337,7 +343,7 @@ class Placing:
         """The first step."""
         gated = self._job._replace(parents=(*self._job.parents[:CHUNK], GATE))
         first = enqueue(self._keys, [gated], self._kinds)
-        return first._replace(rest=self._begun)
+        return first._replace(followup=self._begun)
 
     def _begun(self, reply: list[Any]) -> Command[list[Receipt]] | None:
         if reply[0] == b"busy":
@@ -376,7 +382,7 @@ class Placing:
             return self._next()
 
         awaited = [(child, split_reference(ref)[1]) for ref in of_queue]
-        again = attend(keys_of(queue, self._keys.prefix), awaited, asked)
+        again = subscribe(keys_of(queue, self._keys.prefix), awaited, asked)
         return again
 
     def _refusal(self, parent: str) -> JobNotFound | UsageError:
@@ -401,5 +407,7 @@ class Placing:
             is_confirmed = confirmed(self._job, self._kinds)
             return [Receipt(self._job.id, due_us, outcome, is_confirmed)]
 
-        again = link(self._keys, self._job.id, told, is_last, receipt, self._kinds, linked)
+        again = add_dependencies(
+            self._keys, self._job.id, told, is_last, receipt, self._kinds, linked
+        )
         return again

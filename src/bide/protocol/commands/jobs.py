@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from bide.errors import UsageError
-from bide.model.constraints import Terms
+from bide.model.constraints import Constraints
 from bide.model.durations import from_us
 from bide.model.ids import new_id
 from bide.model.job import LISTABLE, RunRecord, Snapshot, State, Turn
@@ -26,10 +26,10 @@ SWEEP: Final = 500
 """Jobs deleted per call while a queue is emptied."""
 
 
-class Moved(NamedTuple):
+class ChangeResult(NamedTuple):
     """What became of a job that was to be rescheduled, promoted or retried."""
 
-    word: str
+    result: str
     """`ok`, or the state that the job is in instead (`gone` if there is none)."""
     due_us: int
 
@@ -54,19 +54,19 @@ def cancel(keys: Keys, ids: Sequence[str], running: bool = True) -> Command[list
     return command("cancel", keys, (int(running), *map(raw, ids)), lambda reply: words(reply, 2))
 
 
-def reschedule(keys: Keys, ids: Sequence[str], when: str) -> Command[list[Moved]]:
+def reschedule(keys: Keys, ids: Sequence[str], when: str) -> Command[list[ChangeResult]]:
     """Give up to `CHUNK` jobs another due time, `when` as `ops.produce.when` writes it."""
     _check_few(ids)
     return command("reschedule", keys, (when, *map(raw, ids)), _read_moved)
 
 
-def promote(keys: Keys, ids: Sequence[str]) -> Command[list[Moved]]:
+def promote(keys: Keys, ids: Sequence[str]) -> Command[list[ChangeResult]]:
     """Make up to `CHUNK` jobs due now."""
     _check_few(ids)
     return command("promote", keys, [*map(raw, ids)], _read_moved)
 
 
-def retry(keys: Keys, ids: Sequence[str], when: str) -> Command[list[Moved]]:
+def retry(keys: Keys, ids: Sequence[str], when: str) -> Command[list[ChangeResult]]:
     """Run up to `CHUNK` jobs that have ended once more.
 
     The command has a name, which the jobs remember: a repeat after a lost reply runs none of them
@@ -199,8 +199,8 @@ def _check_few(ids: Sequence[str]) -> None:
         )
 
 
-def _read_moved(reply: list[Any]) -> list[Moved]:
-    return [Moved(word.decode(), due_us) for word, due_us in pieces(reply, 2, 2)]
+def _read_moved(reply: list[Any]) -> list[ChangeResult]:
+    return [ChangeResult(word.decode(), due_us) for word, due_us in pieces(reply, 2, 2)]
 
 
 def _read_emptied(reply: list[Any]) -> Emptied:
@@ -292,7 +292,7 @@ def fetch(
         return fetch(keys, ids[count:], read(ids[:count], reply))
 
     return command(
-        "fetch", keys, [raw(id) for id in ids], lambda reply: read(ids, reply), rest=rest
+        "fetch", keys, [raw(id) for id in ids], lambda reply: read(ids, reply), followup=rest
     )
 
 
@@ -326,13 +326,13 @@ def upcoming(keys: Keys, within_us: int, count: int) -> Command[list[tuple[str, 
     return command("upcoming", keys, (within_us, count), parse)
 
 
-def ahead(keys: Keys, within: Sequence[int]) -> Command[list[int]]:
+def count_due(keys: Keys, within: Sequence[int]) -> Command[list[int]]:
     """How many delayed jobs are due within so many seconds, for each of 32 of them at most."""
     args = [seconds * 1_000_000 for seconds in within]
     return command("ahead", keys, args, lambda reply: reply[2:])
 
 
-def minutes(keys: Keys, first: int, count: int = 1) -> Command[list[Minute]]:
+def latency(keys: Keys, first: int, count: int = 1) -> Command[list[Minute]]:
     """How late jobs began and how long attempts ran, minute by minute.
 
     Args:
@@ -347,7 +347,7 @@ def minutes(keys: Keys, first: int, count: int = 1) -> Command[list[Minute]]:
     return command("minutes", keys, (first, count), parse)
 
 
-def watch(keys: Keys, id: str, for_us: int) -> Command[str]:
+def await_end(keys: Keys, id: str, for_us: int) -> Command[str]:
     """Wait for a job's end: its state, or `due`; its end is told over the channel `waiters`."""
     return command("watch", keys, (id, for_us), lambda reply: reply[2].decode())
 
@@ -380,7 +380,7 @@ def _snapshot(id: str, now_us: int, item: list[Any]) -> Snapshot | None:
     if item[0] == b"gone":
         return None
     state, since, priority, body, line, result, notes, asked, stored, turn, awaited = item
-    terms = Terms.read(stored)
+    terms = Constraints.read(stored)
     run = RunRecord.read(line)
     known = run.priority if run else priority
     if state == b"blocked":
@@ -499,7 +499,7 @@ def timeline(
     return command("timeline", keys, (start, step_us, count), parse)
 
 
-def between(
+def list_due(
     keys: Keys, from_us: int, to_us: int, start: int = 0, count: int = 50
 ) -> Command[Between]:
     """How many jobs are due from `from_us` on and before `to_us`, and a page of them.

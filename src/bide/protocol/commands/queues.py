@@ -29,7 +29,7 @@ ALIVE: Final = 15.0
 """Seconds within which a live worker has given a sign of life: a heartbeat, with time to spare."""
 
 
-class Doing(msgspec.Struct, frozen=True, array_like=True):
+class RunningTask(msgspec.Struct, frozen=True, array_like=True):
     """A job that a worker runs."""
 
     queue: str
@@ -54,7 +54,7 @@ MOST_UNSERVED: Final = 10
 """Tasks that it does not serve that a worker tells of."""
 
 
-class About(msgspec.Struct, frozen=True):
+class WorkerReport(msgspec.Struct, frozen=True):
     """What a worker says of itself."""
 
     host: str = "?"
@@ -66,7 +66,7 @@ class About(msgspec.Struct, frozen=True):
     version: str = "?"
     busy: int = 0
     """How many jobs it runs."""
-    doing: list[Doing] = []
+    doing: list[RunningTask] = []
     """The first of them."""
     rss: int = 0
     """Bytes of memory, of its children too."""
@@ -90,7 +90,7 @@ class WorkerSeen(NamedTuple):
 
     name: str
     ago: float
-    about: About
+    about: WorkerReport
 
     @property
     def alive(self) -> bool:
@@ -102,17 +102,17 @@ class WorkerSeen(NamedTuple):
         return self.ago <= ALIVE
 
 
-def register(keys: Keys, queues: Sequence[str]) -> Command[None]:
+def register_queues(keys: Keys, queues: Sequence[str]) -> Command[None]:
     """Note that queues are in use; `keys` are the global ones."""
     return command("register", keys, queues, lambda reply: None)
 
 
-def unregister(keys: Keys, queues: Sequence[str]) -> Command[None]:
+def unregister_queues(keys: Keys, queues: Sequence[str]) -> Command[None]:
     """Take queues off the list of those that are in use; `keys` are the global ones."""
     return command("unregister", keys, queues, lambda reply: None)
 
 
-class Beginning(NamedTuple):
+class StartReply(NamedTuple):
     """What a worker must know of a queue before it serves it."""
 
     is_data: bool
@@ -121,17 +121,17 @@ class Beginning(NamedTuple):
     """What the server drops when its memory is full; None where that may not be asked."""
 
 
-def begin(keys: Keys) -> Command[Beginning]:
+def worker_start(keys: Keys) -> Command[StartReply]:
     """Ask what a worker must know of a queue before it serves it."""
     return command("begin", keys, (), _read_beginning)
 
 
-def _read_beginning(reply: list[Any]) -> Beginning:
+def _read_beginning(reply: list[Any]) -> StartReply:
     _, kind, policy = words(reply, 0)
-    return Beginning(kind == DATA, None if policy == "-" else policy)
+    return StartReply(kind == DATA, None if policy == "-" else policy)
 
 
-class Pulse(NamedTuple):
+class HeartbeatReply(NamedTuple):
     """What a worker learns when it says that it lives."""
 
     now_us: int
@@ -139,13 +139,15 @@ class Pulse(NamedTuple):
     """Someone wants it to stop."""
 
 
-def heartbeat(keys: Keys, worker: str, about: About | None) -> Command[Pulse]:
+def heartbeat(keys: Keys, worker: str, about: WorkerReport | None) -> Command[HeartbeatReply]:
     """Say that a worker lives, or with None that it stops."""
     text = msgspec.json.encode(about) if about else b""
-    return command("heartbeat", keys, (worker, text), lambda reply: Pulse(reply[1], reply[2] == 1))
+    return command(
+        "heartbeat", keys, (worker, text), lambda reply: HeartbeatReply(reply[1], reply[2] == 1)
+    )
 
 
-def stop(keys: Keys, names: Sequence[str]) -> Command[list[str]]:
+def worker_stop(keys: Keys, names: Sequence[str]) -> Command[list[str]]:
     """Ask workers to stop; `ok` or `gone` for each."""
     return command("stop", keys, names, lambda reply: words(reply, 2))
 
@@ -172,12 +174,12 @@ def _read_workers(reply: list[Any]) -> list[WorkerSeen]:
     return sorted(seen, key=lambda worker: worker.name)
 
 
-def _read_about(text: bytes) -> About:
+def _read_about(text: bytes) -> WorkerReport:
     """Other versions may say other things of themselves."""
     try:
-        return msgspec.json.decode(text, type=About)
+        return msgspec.json.decode(text, type=WorkerReport)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return About()
+        return WorkerReport()
 
 
 CHUNK: Final = 500
@@ -190,7 +192,7 @@ class Held(NamedTuple):
     number: int
     for_: float
     """Seconds until the last of its leases ends; 0 or less if they have ended."""
-    doing: list[Doing]
+    doing: list[RunningTask]
     """The jobs that it has held for longest."""
 
 
@@ -214,7 +216,7 @@ def holders(
         found = dict(before or {})
         for name, count, until_us, *jobs in reply[3:]:
             doing = [
-                Doing(str(keys.queue), text(id), _task(body), since_us)
+                RunningTask(str(keys.queue), text(id), _task(body), since_us)
                 for id, since_us, body in zip(jobs[::3], jobs[1::3], jobs[2::3], strict=True)
             ]
             held = Held(count, (until_us - reply[1]) / 1e6, doing)
@@ -224,7 +226,7 @@ def holders(
     def rest(reply: list[Any]) -> Command[Holders] | None:
         return holders(keys, shown, reply[2], read(reply)) if reply[2] else None
 
-    return command("holders", keys, (start, CHUNK, shown), read, rest=rest)
+    return command("holders", keys, (start, CHUNK, shown), read, followup=rest)
 
 
 def ask(seen: Sequence[WorkerSeen], prefix: str, shown: int = MOST_DOING) -> list[Command[Holders]]:

@@ -134,7 +134,7 @@ def _set(
         times = timing.ahead(reply[2], reply[1], each=draft.missed == "all")
         return _set(keys, draft, times, was, parse)
 
-    return command("schedule_set", keys, args, parse, rest=rest)
+    return command("schedule_set", keys, args, parse, followup=rest)
 
 
 def read_page(keys: Keys, cursor: str) -> Command[Page]:

@@ -113,7 +113,7 @@ class Settle(NamedTuple):
     """Its result, or its error; of one that is snoozed unrun, because nobody serves it, that."""
 
 
-class Said(NamedTuple):
+class JobNote(NamedTuple):
     """Something that a running job says of itself."""
 
     id: str
@@ -154,7 +154,7 @@ def pop(keys: Keys, consumer: str, seq: int, count: int, previous_us: int) -> Co
     return command("pop", keys, args, _read_popped)
 
 
-def refuse(keys: Keys, refused: Sequence[tuple[str, bytes]]) -> Command[list[str]]:
+def reject_items(keys: Keys, refused: Sequence[tuple[str, bytes]]) -> Command[list[str]]:
     """Have items that were popped fail after all; `refused` is (id, error) of `MAX_NOTED` at most.
 
     For each `ok`, or `gone` for what retention has removed meanwhile.
@@ -186,7 +186,7 @@ def _settle(keys: Keys, settles: Sequence[Settle], before: Sequence[str]) -> Com
         verdicts = parse(reply)
         return _settle(keys, settles, verdicts) if _LATER in verdicts else None
 
-    return command("settle", keys, args, parse, rest=rest)
+    return command("settle", keys, args, parse, followup=rest)
 
 
 def fitting(settles: Iterable[Settle]) -> int:
@@ -209,7 +209,7 @@ def extend(keys: Keys, lease_us: int, held: Sequence[tuple[str, int]]) -> Comman
     return command("extend", keys, args, lambda reply: words(reply, 2))  # type: ignore[arg-type, return-value]
 
 
-def note(keys: Keys, said: Sequence[Said]) -> Command[None]:
+def add_notes(keys: Keys, said: Sequence[JobNote]) -> Command[None]:
     """Add what jobs say of themselves to their notes; not of one that another has claimed since."""
     args: list[Arg] = []
     for id, token, kind, told in said:
@@ -217,7 +217,7 @@ def note(keys: Keys, said: Sequence[Said]) -> Command[None]:
     return command("note", keys, args, lambda reply: None)
 
 
-def leave(keys: Keys, worker: str) -> Command[None]:
+def worker_leave(keys: Keys, worker: str) -> Command[None]:
     """Drop what the queue remembers of a worker that stops."""
     return command("leave", keys, (worker,), lambda reply: None)
 

@@ -15,7 +15,7 @@ from bide.model.events import GAP, Event
 from bide.model.ids import short_id
 from bide.protocol.command import Command
 from bide.protocol.commands.jobs import Position
-from bide.queue.event_reader import Following, Pause, Read, entered_already, not_entered
+from bide.queue.event_reader import EventReader, Pause, Read, entered_already, not_entered
 
 log = Log("bide.model.events")
 
@@ -23,10 +23,10 @@ log = Log("bide.model.events")
 class AsyncEvents:
     """What becomes of a queue's jobs, event by event, from where the `async with` begins."""
 
-    def __init__(self, following: Following, make_client: Callable[[], aio.Client]) -> None:
+    def __init__(self, following: EventReader, make_client: Callable[[], aio.AsyncClient]) -> None:
         self._following = following
         self._make_client = make_client
-        self._client: aio.Client | None = None
+        self._client: aio.AsyncClient | None = None
         self._steps = following.steps()
         self._todo: Any = None
 
@@ -59,7 +59,7 @@ class AsyncEvents:
             try:
                 named = self._following.is_named
                 if client.answers and not named:  # else it is let go of ten minutes later
-                    await client.say_goodbye(self._following.let_go())
+                    await client.send_last(self._following.let_go())
             finally:
                 await client.close()
 
@@ -103,7 +103,7 @@ class AsyncEvents:
             client.abandon()
 
 
-class AsyncListening:
+class AsyncEventListener:
     """A task that calls a function with events, until it is stopped or its queue is closed."""
 
     def __init__(
@@ -111,7 +111,7 @@ class AsyncListening:
         events: AsyncEvents,
         kinds: frozenset[str],
         callback: Callable[[Event], object],
-        ended: Callable[[AsyncListening], object],
+        ended: Callable[[AsyncEventListener], object],
     ) -> None:
         """Begin.
 
@@ -192,7 +192,7 @@ class AsyncListening:
             )
 
 
-async def stop_all(listenings: Iterable[AsyncListening]) -> None:
+async def stop_all(listenings: Iterable[AsyncEventListener]) -> None:
     """Stop all that listen on this event loop, at once: all goodbyes take no longer than one."""
     ending = [listening for listening in listenings if listening._is_here]
     for listening in ending:

@@ -11,7 +11,7 @@ from bide.model.job import Snapshot
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands.enqueue import Receipt
-from bide.queue.explain import Reason, told, why, why_calls
+from bide.queue.explain import Reason, explain, explain_calls, explain_dependencies
 from bide.queue.job_view import ANNOUNCE_US, LOOK_EVERY, PENDING, JobView, not_found
 
 if TYPE_CHECKING:
@@ -59,14 +59,14 @@ class AsyncJob(JobView[R]):
         """
         seconds = None if timeout is None else to_us(timeout, "timeout") / 1e6
         until = None if seconds is None else time.monotonic() + seconds
-        watch = job_commands.watch(self.queue.keys, self.id, ANNOUNCE_US)
+        watch = job_commands.await_end(self.queue.keys, self.id, ANNOUNCE_US)
         channel = self.queue.keys["waiters"]
         async with self.queue._client.waiting_for(channel, self.id) as waiter:
             while (state := await self.queue._client.share(watch)) != "gone":
                 if state not in PENDING and (await self.refresh())._ended():
                     return self._outcome()
                 look_at = time.monotonic() + LOOK_EVERY
-                await waiter.hear(look_at if until is None else min(look_at, until))
+                await waiter.wait(look_at if until is None else min(look_at, until))
                 if until is not None and time.monotonic() >= until:
                     if (await self.refresh())._ended():
                         return self._outcome()
@@ -80,8 +80,8 @@ class AsyncJob(JobView[R]):
             JobNotFound: it is no more.
         """
         workers = await self.queue.workers()
-        results = await self.queue._client.run_many(why_calls(self.queue, self.id))
-        return why(told(self.queue, self, results, workers))
+        results = await self.queue._client.run_many(explain_calls(self.queue, self.id))
+        return explain(explain_dependencies(self.queue, self, results, workers))
 
     async def cancel(self, running: bool = True) -> bool:
         """Take the job back before it runs; one that runs is asked to end; as `Queue.cancel`."""

@@ -32,14 +32,14 @@ from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.enqueue import Prepared, Receipt
-from bide.protocol.commands.jobs import Counts, Moved
+from bide.protocol.commands.jobs import ChangeResult, Counts
 from bide.protocol.commands.queues import WorkerSeen
 from bide.protocol.keys import keys_of
-from bide.queue._async.events import AsyncEvents, AsyncListening, stop_all
+from bide.queue._async.events import AsyncEventListener, AsyncEvents, stop_all
 from bide.queue._async.job import AsyncJob
 from bide.queue._async.schedules import AsyncGrouping, AsyncScheduling
 from bide.queue.batching import AsyncGathering, none_rejected
-from bide.queue.binding import StandIn
+from bide.queue.binding import FakeServer
 from bide.queue.core import (
     QueueCore,
     checked_callback,
@@ -51,13 +51,13 @@ from bide.queue.core import (
 )
 from bide.queue.dependencies import by_queue, in_order
 from bide.queue.job_view import not_found
-from bide.queue.pipeline import Batches, Together
+from bide.queue.pipeline import Batches, CallBatcher
 from bide.queue.task import AsyncTask, AsyncTaskDecorator
 from bide.tasks.middleware import around_sending
 from bide.tasks.task import Function
 
 
-class AsyncManaging(QueueCore[aio.Client]):
+class AsyncManaging(QueueCore[aio.AsyncClient]):
     """What a queue does with jobs that are there, and with itself."""
 
     async def cancel(self, id: str, running: bool = True) -> bool:
@@ -121,7 +121,7 @@ class AsyncManaging(QueueCore[aio.Client]):
             step = await self._client.run(job_commands.empty(self.keys, None))
         return removed
 
-    async def _move(self, commands: Sequence[Command[list[Moved]]]) -> list[str]:
+    async def _move(self, commands: Sequence[Command[list[ChangeResult]]]) -> list[str]:
         return [moved.word for page in await self._client.run_many(commands) for moved in page]
 
 
@@ -159,7 +159,7 @@ class AsyncReading:
         A worker that dies is listed for up to 15 seconds, and for as long as it holds a job.
         """
         queue = cast("AsyncQueue", self)
-        seen = await queue._client.run(queue_commands.workers(queue._here.everywhere))
+        seen = await queue._client.run(queue_commands.workers(queue._binding.everywhere))
         seen = [worker for worker in seen if queue.name in worker.about.queues]
         held = await queue._client.attempt_many(queue_commands.ask(seen, queue.prefix))
         return queue_commands.tell(seen, held)
@@ -212,8 +212,8 @@ class AsyncQueue(AsyncGathering, AsyncManaging, AsyncScheduling, AsyncGrouping, 
             UsageError: a name or the URL cannot be meant.
         """
         super().__init__(name, url, prefix, serializer, patience)
-        self._listenings: set[AsyncListening] = set()
-        self._together: PerLoop[dict[Kinds, Together]] = PerLoop(dict)
+        self._listenings: set[AsyncEventListener] = set()
+        self._together: PerLoop[dict[Kinds, CallBatcher]] = PerLoop(dict)
 
     @overload
     def task(
@@ -359,16 +359,16 @@ class AsyncQueue(AsyncGathering, AsyncManaging, AsyncScheduling, AsyncGrouping, 
 
     async def _send(self, jobs: Sequence[Prepared]) -> list[AsyncJob[Any]]:
         """Add jobs, or items of data; nothing surrounds it."""
-        place = self._here
+        place = self._binding
         jobs = self._signed(jobs, place)
         if (stand_in := place.stand_in) is not None:
             taken = await stand_in.enqueue_async(place.keys, jobs)
             return [AsyncJob(self, r.id, receipt=r, snapshot=s) for r, s in taken]
         # With those who wait for the same: nobody else is to wait for it.
-        here, kinds = self._together.here, enqueue_commands.wanted(jobs)
+        here, kinds = self._together.current, enqueue_commands.wanted(jobs)
         together = here.get(kinds)
         if together is None:
-            together = here[kinds] = Together(self._trip)
+            together = here[kinds] = CallBatcher(self._trip)
         receipts = await together.add(jobs)
         none_rejected(receipts, jobs)
         return [AsyncJob(self, r.id, receipt=r) for r in receipts]
@@ -431,7 +431,7 @@ class AsyncQueue(AsyncGathering, AsyncManaging, AsyncScheduling, AsyncGrouping, 
         Arguments and errors as for `Queue.events`.
         """
         following = self._following(name, after, kinds, job_id, timeout)
-        place = self._here
+        place = self._binding
         return AsyncEvents(following, lambda: self._make_client(place.url, place.clock))
 
     async def on(
@@ -442,7 +442,7 @@ class AsyncQueue(AsyncGathering, AsyncManaging, AsyncScheduling, AsyncGrouping, 
         name: str | None = None,
         after: str | None = None,
         job_id: str | Iterable[str] | None = None,
-    ) -> AsyncListening:
+    ) -> AsyncEventListener:
         """Have a function called with the queue's events, in a task of its own, from now on.
 
         Arguments and errors as for `Queue.on`. A coroutine function is awaited.
@@ -450,7 +450,7 @@ class AsyncQueue(AsyncGathering, AsyncManaging, AsyncScheduling, AsyncGrouping, 
         wanted = checked_callback(kinds, callback)
         events = self.events(name=name, after=after, kinds=wanted, job_id=job_id)
         await events.__aenter__()
-        listening = AsyncListening(events, wanted, callback, self._listenings.discard)
+        listening = AsyncEventListener(events, wanted, callback, self._listenings.discard)
         self._listenings.add(listening)
         return listening
 
@@ -460,9 +460,9 @@ class AsyncQueue(AsyncGathering, AsyncManaging, AsyncScheduling, AsyncGrouping, 
         What listens on it ends. The next call opens new ones.
         """
         await stop_all(self._listenings)
-        for together in self._together.here.values():
+        for together in self._together.current.values():
             await together.settled()
-        await self._here.made.close()
+        await self._binding.made.close()
 
     async def _trip(self, jobs: Sequence[Prepared]) -> list[Receipt | BideError]:
         """What came of each job, to the end of the first round trip in which one failed.
@@ -470,8 +470,8 @@ class AsyncQueue(AsyncGathering, AsyncManaging, AsyncScheduling, AsyncGrouping, 
         Where there was no answer, that is what came of all the rest.
         """
         receipts: list[Receipt | BideError] = []
-        place = self._here
-        for trip in self._trips(jobs, place):
+        place = self._binding
+        for trip in self._pipeline(jobs, place):
             try:
                 came = trip.read(await place.client.attempt_many(trip.commands))
             except BideError as error:
@@ -481,13 +481,13 @@ class AsyncQueue(AsyncGathering, AsyncManaging, AsyncScheduling, AsyncGrouping, 
                 break
         return receipts
 
-    def _make_client(self, url: str, clock: str) -> aio.Client:
-        stand_in: StandIn | None = config.overridden().stand_in
+    def _make_client(self, url: str, clock: str) -> aio.AsyncClient:
+        stand_in: FakeServer | None = config.overridden().fake_server
         if stand_in is not None:
             return stand_in.awaited(self.name)
-        return aio.Client(url, patience=self._patience, clock=clock)
+        return aio.AsyncClient(url, patience=self._patience, clock=clock)
 
-    def _leave(self, client: aio.Client) -> None:
+    def _leave(self, client: aio.AsyncClient) -> None:
         for listening in [*self._listenings]:
             listening.abandon()
         client.abandon()

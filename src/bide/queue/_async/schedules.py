@@ -110,7 +110,7 @@ class AsyncSchedules:
         **options: Unpack[ScheduleOptions],
     ) -> Schedule:
         """Set a schedule; arguments and errors as for `Schedules.upsert`."""
-        here = self._queue._here
+        here = self._queue._binding
         planned = plan(
             self._queue,
             name,
@@ -131,7 +131,9 @@ class AsyncSchedules:
         draft = planned.draft(here.keys, here.seal)
         reply = await here.client.run(ops.set_schedule(here.keys, draft))
         if here.makes_known:
-            await here.client.run(queue_commands.register(here.everywhere, [self._queue.name]))
+            await here.client.run(
+                queue_commands.register_queues(here.everywhere, [self._queue.name])
+            )
             here.made_known(True)
         return found(reply.schedule, name, self._queue.name)
 

@@ -13,7 +13,7 @@ from bide.model.events import GAP, Event
 from bide.model.ids import short_id
 from bide.protocol.command import Command
 from bide.protocol.commands.jobs import Position
-from bide.queue.event_reader import Following, Pause, Read, entered_already, not_entered
+from bide.queue.event_reader import EventReader, Pause, Read, entered_already, not_entered
 
 log = Log("bide.model.events")
 
@@ -24,7 +24,7 @@ _calling: Final = threading.local()
 class Events:
     """What becomes of a queue's jobs, event by event, from where the `with` begins."""
 
-    def __init__(self, following: Following, make_client: Callable[[], blocking.Client]) -> None:
+    def __init__(self, following: EventReader, make_client: Callable[[], blocking.Client]) -> None:
         self._following = following
         self._make_client = make_client
         self._client: blocking.Client | None = None
@@ -62,7 +62,7 @@ class Events:
         if client is not None:
             answers = client.answers if self._answered is None else self._answered
             if answers and not self._following.is_named:  # else it is let go of ten minutes later
-                client.say_goodbye(self._following.let_go())
+                client.send_last(self._following.let_go())
             client.close()
 
     def __iter__(self) -> Self:
@@ -113,7 +113,7 @@ class _Cut(Exception):
     """Nothing is to be read any more."""
 
 
-class Listening:
+class EventListener:
     """A thread that calls a function with events, until it is stopped or its queue is closed."""
 
     def __init__(
@@ -121,7 +121,7 @@ class Listening:
         events: Events,
         kinds: frozenset[str],
         callback: Callable[[Event], object],
-        ended: Callable[[Listening], object],
+        ended: Callable[[EventListener], object],
     ) -> None:
         """Begin.
 
@@ -196,7 +196,7 @@ class Listening:
             _calling.back = False
 
 
-def stop_all(listenings: Iterable[Listening]) -> None:
+def stop_all(listenings: Iterable[EventListener]) -> None:
     """Stop all at once, so that the goodbyes of all take no longer than one's."""
     ending = [*listenings]
     for listening in ending:

@@ -23,17 +23,17 @@ from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.enqueue import Prepared, Receipt
-from bide.protocol.commands.jobs import Counts, Moved
+from bide.protocol.commands.jobs import ChangeResult, Counts
 from bide.protocol.commands.queues import WorkerSeen
 from bide.protocol.keys import keys_of
-from bide.queue._sync.events import Events, Listening, stop_all
+from bide.queue._sync.events import EventListener, Events, stop_all
 from bide.queue._sync.job import Job
 from bide.queue._sync.schedules import Grouping, Scheduling
 from bide.queue.batching import Gathering, none_rejected
-from bide.queue.binding import StandIn
+from bide.queue.binding import FakeServer
 from bide.queue.core import (
+    Exchange,
     QueueCore,
-    Trip,
     checked_callback,
     checked_ids,
     chunks,
@@ -44,7 +44,7 @@ from bide.queue.core import (
 )
 from bide.queue.dependencies import by_queue, in_order
 from bide.queue.job_view import not_found
-from bide.queue.pipeline import Batches, Trips
+from bide.queue.pipeline import Batches, EnqueuePipeline
 from bide.queue.task import Task, TaskDecorator
 from bide.tasks.middleware import around_sending, used
 from bide.tasks.task import Function
@@ -112,7 +112,7 @@ class Managing(QueueCore[blocking.Client]):
             step = self._client.run(job_commands.empty(self.keys, None))
         return removed
 
-    def _move(self, commands: Sequence[Command[list[Moved]]]) -> list[str]:
+    def _move(self, commands: Sequence[Command[list[ChangeResult]]]) -> list[str]:
         return [moved.word for page in self._client.run_many(commands) for moved in page]
 
 
@@ -151,7 +151,7 @@ class Reading:
         A worker that dies is listed for up to 15 seconds, and for as long as it holds a job.
         """
         queue = cast("Queue", self)
-        seen = queue._client.run(queue_commands.workers(queue._here.everywhere))
+        seen = queue._client.run(queue_commands.workers(queue._binding.everywhere))
         seen = [worker for worker in seen if queue.name in worker.about.queues]
         held = queue._client.attempt_many(queue_commands.ask(seen, queue.prefix))
         return queue_commands.tell(seen, held)
@@ -204,7 +204,7 @@ class Queue(Gathering, Managing, Scheduling, Grouping, Reading):
             UsageError: a name or the URL cannot be meant.
         """
         super().__init__(name, url, prefix, serializer, patience)
-        self._listenings: set[Listening] = set()
+        self._listenings: set[EventListener] = set()
 
     @overload
     def task(
@@ -342,16 +342,16 @@ class Queue(Gathering, Managing, Scheduling, Grouping, Reading):
         """
         batches = Batches(jobs, durability)
         added: list[Job[Any]] = []
-        begun: Trips | None = None
-        ahead: Trips | None = None
-        is_smooth = self._here.known  # or the answer might be that a script is missing
+        begun: EnqueuePipeline | None = None
+        ahead: EnqueuePipeline | None = None
+        is_smooth = self._binding.known  # or the answer might be that a script is missing
         try:
             for batch in batches:
                 with batches.sending(batch), around_sending(self.name, batch):
                     begun, ahead = ahead, None
                     if begun is None and batches.are_several:
                         begun = self._begin(batch)
-                    if self._here.known:
+                    if self._binding.known:
                         batches.look_ahead()
                     if is_smooth and batches.ready and not used():
                         ahead = self._begin(batches.ready, begun)
@@ -363,23 +363,27 @@ class Queue(Gathering, Managing, Scheduling, Grouping, Reading):
                     left.drop()
         return added
 
-    def _begin(self, jobs: Sequence[Prepared], behind: Trips | None = None) -> Trips | None:
+    def _begin(
+        self, jobs: Sequence[Prepared], behind: EnqueuePipeline | None = None
+    ) -> EnqueuePipeline | None:
         """Send what the first round trip takes of jobs, and read nothing yet."""
-        place = self._here
+        place = self._binding
         if place.stand_in is not None:
             return None
-        return Trips(self._trips(self._signed(jobs, place), place), behind)
+        return EnqueuePipeline(self._pipeline(self._signed(jobs, place), place), behind)
 
-    def _send(self, jobs: Sequence[Prepared], begun: Trips | None = None) -> list[Job[Any]]:
+    def _send(
+        self, jobs: Sequence[Prepared], begun: EnqueuePipeline | None = None
+    ) -> list[Job[Any]]:
         """Add jobs, or items of data; nothing surrounds it. Some may be on their way already."""
-        place = self._here
-        trips: Iterator[Trip] | None = begun
+        place = self._binding
+        trips: Iterator[Exchange] | None = begun
         if trips is None:
             jobs = self._signed(jobs, place)
             if (stand_in := place.stand_in) is not None:
                 taken = stand_in.enqueue(place.keys, jobs)
                 return [Job(self, r.id, receipt=r, snapshot=s) for r, s in taken]
-            trips = self._trips(jobs, place)
+            trips = self._pipeline(jobs, place)
         receipts: list[Receipt] = []
         for trip in trips:
             came: list[Receipt | BideError]
@@ -464,7 +468,7 @@ class Queue(Gathering, Managing, Scheduling, Grouping, Reading):
             UsageError: there is no such kind, or an id, a name or the time-out cannot be meant.
         """
         following = self._following(name, after, kinds, job_id, timeout)
-        place = self._here
+        place = self._binding
         return Events(following, lambda: self._make_client(place.url, place.clock))
 
     def on(
@@ -475,7 +479,7 @@ class Queue(Gathering, Managing, Scheduling, Grouping, Reading):
         name: str | None = None,
         after: str | None = None,
         job_id: str | Iterable[str] | None = None,
-    ) -> Listening:
+    ) -> EventListener:
         """Have a function called with the queue's events, in a thread of its own, from now on.
 
         What the function raises is logged; nothing ends the listening but `stop()` of what is
@@ -495,17 +499,17 @@ class Queue(Gathering, Managing, Scheduling, Grouping, Reading):
         wanted = checked_callback(kinds, callback)
         events = self.events(name=name, after=after, kinds=wanted, job_id=job_id)
         events.__enter__()
-        listening = Listening(events, wanted, callback, self._listenings.discard)
+        listening = EventListener(events, wanted, callback, self._listenings.discard)
         self._listenings.add(listening)
         return listening
 
     def close(self) -> None:
         """Close the connections, and end what listens; the next call opens new ones."""
         stop_all(self._listenings)
-        self._here.made.close()
+        self._binding.made.close()
 
     def _make_client(self, url: str, clock: str) -> blocking.Client:
-        stand_in: StandIn | None = config.overridden().stand_in
+        stand_in: FakeServer | None = config.overridden().fake_server
         if stand_in is not None:
             return stand_in.blocking(self.name)
         return blocking.Client(url, patience=self._patience, clock=clock)

@@ -140,7 +140,7 @@ class Schedules:
             PayloadError: the arguments do not fit the serializer, or take more than a megabyte.
             ServerFull: the server takes no more; nothing was changed.
         """
-        here = self._queue._here
+        here = self._queue._binding
         planned = plan(
             self._queue,
             name,
@@ -161,7 +161,7 @@ class Schedules:
         draft = planned.draft(here.keys, here.seal)
         reply = here.client.run(ops.set_schedule(here.keys, draft))
         if here.makes_known:
-            here.client.run(queue_commands.register(here.everywhere, [self._queue.name]))
+            here.client.run(queue_commands.register_queues(here.everywhere, [self._queue.name]))
             here.made_known(True)
         return found(reply.schedule, name, self._queue.name)
 

@@ -16,22 +16,22 @@ from bide.model.durations import Duration, to_us
 from bide.model.options import Durability
 from bide.protocol.commands.worker import Outcome
 from bide.queue import AsyncQueue
-from bide.queue.binding import Place
-from bide.queue.delay.core import Core
+from bide.queue.binding import ServerBinding
+from bide.queue.delay.core import DelayCore
 from bide.queue.delay.items import (
     LEASE,
-    Ask,
     AsyncItem,
     AsyncItems,
-    Hear,
     ItemSeen,
     Pushed,
+    Send,
     Steps,
-    Wanted,
+    TakeOptions,
+    WaitForWakeUp,
     checked_num,
     pushed,
+    take_options,
     usable,
-    wanted,
 )
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class AsyncDelayQueue:
         """
         self.queue: Final = AsyncQueue(name, url=url, prefix=prefix, patience=patience)
         """What holds the items: its `counts()`, `pause()`, `resume()`, `configure()`."""
-        self._core = Core()
+        self._core = DelayCore()
         self._tidying: set[asyncio.Task[bool]] = set()
 
     def __repr__(self) -> str:
@@ -163,7 +163,7 @@ class AsyncDelayQueue:
             UsageError: an argument cannot be meant; or, when the block is entered, the queue holds
                 jobs and no data.
         """
-        return AsyncTaking(self, wanted(num, lease, wait))
+        return AsyncTaking(self, take_options(num, lease, wait))
 
     def each(
         self, *, num: int = 1, lease: Duration = LEASE, wait: Duration | None = None
@@ -182,7 +182,7 @@ class AsyncDelayQueue:
         Raises:
             UsageError: an argument cannot be meant.
         """
-        asked = wanted(num, lease, wait)
+        asked = take_options(num, lease, wait)
         return self._each(asked)
 
     # -- looking and removing
@@ -238,7 +238,7 @@ class AsyncDelayQueue:
         if tidying := [task for task in self._tidying if task.get_loop() is here]:
             await asyncio.wait(tidying)
         place = self._place
-        goodbye = aio.Client(place.url, patience=0, reply_timeout=GOODBYE, clock=place.clock)
+        goodbye = aio.AsyncClient(place.url, patience=0, reply_timeout=GOODBYE, clock=place.clock)
         try:
             await self._drive(self._core.leaving(place.keys), goodbye)
         finally:
@@ -248,8 +248,8 @@ class AsyncDelayQueue:
     # -- what items and `take` use
 
     @property
-    def _place(self) -> Place[aio.Client]:
-        return usable(self.queue._here)
+    def _place(self) -> ServerBinding[aio.AsyncClient]:
+        return usable(self.queue._binding)
 
     async def _answer(
         self, items: Sequence[AsyncItem], outcome: Outcome, when: str = "", data: bytes = b""
@@ -259,7 +259,7 @@ class AsyncDelayQueue:
     async def _extend(self, items: Sequence[AsyncItem], lease: Duration | None) -> list[bool]:
         return await self._drive(self._core.extending(self.queue.keys, items, lease))
 
-    async def _begin(self, asked: Wanted) -> AsyncItems:
+    async def _begin(self, asked: TakeOptions) -> AsyncItems:
         try:
             place = self._place
             await self._drive(self._core.beginning(place, pushes=False))
@@ -280,7 +280,7 @@ class AsyncDelayQueue:
     async def _return(self, item: AsyncItem, error: BaseException) -> None:
         await self._drive(self._core.giving_up(self.queue.keys, [item], error))
 
-    async def _each(self, asked: Wanted) -> AsyncIterator[AsyncItem]:
+    async def _each(self, asked: TakeOptions) -> AsyncIterator[AsyncItem]:
         while True:
             async with AsyncTaking(self, asked) as items:
                 if not items:
@@ -290,7 +290,7 @@ class AsyncDelayQueue:
                 left = items.unanswered
                 await self._drive(self._core.passing_over(self.queue.keys, left))
 
-    async def _drive(self, steps: Steps[T], by: aio.Client | None = None) -> T:
+    async def _drive(self, steps: Steps[T], by: aio.AsyncClient | None = None) -> T:
         """Do what the steps say; what fails is for them to judge.
 
         Args:
@@ -301,16 +301,16 @@ class AsyncDelayQueue:
         try:
             step = next(steps)
             while True:
-                if isinstance(step, Ask):
+                if isinstance(step, Send):
                     try:
                         results = await client.attempt_many(step.commands)
                     except BideError as error:
                         step = steps.throw(error)
                     else:
                         step = steps.send(results)
-                elif isinstance(step, Hear):
+                elif isinstance(step, WaitForWakeUp):
                     hints = hints or client.hints(self.queue.keys["wake"])
-                    step = steps.send(await hints.hear(step.until))
+                    step = steps.send(await hints.wait(step.until))
                 else:
                     came = hints is not None and await hints.close()
                     hints = None
@@ -326,7 +326,7 @@ class AsyncDelayQueue:
 class AsyncTaking:
     """The `with` block of a `take`."""
 
-    def __init__(self, pile: AsyncDelayQueue, asked: Wanted) -> None:
+    def __init__(self, pile: AsyncDelayQueue, asked: TakeOptions) -> None:
         self._pile = pile
         self._asked = asked
         self._items: AsyncItems | None = None

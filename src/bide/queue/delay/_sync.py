@@ -17,23 +17,23 @@ from bide.model.durations import Duration, to_us
 from bide.model.options import Durability
 from bide.protocol.commands.worker import Outcome
 from bide.queue import Queue
-from bide.queue.binding import Place
-from bide.queue.delay.core import Core
+from bide.queue.binding import ServerBinding
+from bide.queue.delay.core import DelayCore
 from bide.queue.delay.items import (
     CLOSED,
     LEASE,
-    Ask,
-    Hear,
     Item,
     Items,
     ItemSeen,
     Pushed,
+    Send,
     Steps,
-    Wanted,
+    TakeOptions,
+    WaitForWakeUp,
     checked_num,
     pushed,
+    take_options,
     usable,
-    wanted,
 )
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ class DelayQueue:
         """
         self.queue: Final = Queue(name, url=url, prefix=prefix, patience=patience)
         """What holds the items: its `counts()`, `pause()`, `resume()`, `configure()`."""
-        self._core = Core()
+        self._core = DelayCore()
         self._lock = threading.Lock()
         self._hearing: list[WakeListener] = []
         """What waits for news, to be cut off by `close`."""
@@ -166,7 +166,7 @@ class DelayQueue:
             UsageError: an argument cannot be meant; or, when the block is entered, the queue holds
                 jobs and no data.
         """
-        return Taking(self, wanted(num, lease, wait), self._closes)
+        return Taking(self, take_options(num, lease, wait), self._closes)
 
     def each(
         self, *, num: int = 1, lease: Duration = LEASE, wait: Duration | None = None
@@ -184,7 +184,7 @@ class DelayQueue:
         Raises:
             UsageError: an argument cannot be meant.
         """
-        asked = wanted(num, lease, wait)
+        asked = take_options(num, lease, wait)
         return self._each(asked)
 
     # -- looking and removing
@@ -257,8 +257,8 @@ class DelayQueue:
     # -- what items and `take` use
 
     @property
-    def _place(self) -> Place[blocking.Client]:
-        return usable(self.queue._here)
+    def _place(self) -> ServerBinding[blocking.Client]:
+        return usable(self.queue._binding)
 
     def _answer(
         self, items: Sequence[Item], outcome: Outcome, when: str = "", data: bytes = b""
@@ -268,7 +268,7 @@ class DelayQueue:
     def _extend(self, items: Sequence[Item], lease: Duration | None) -> list[bool]:
         return self._drive(self._core.extending(self.queue.keys, items, lease))
 
-    def _begin(self, asked: Wanted, closes: int) -> Items:
+    def _begin(self, asked: TakeOptions, closes: int) -> Items:
         place = self._place
         self._drive(self._core.beginning(place, pushes=False))
         claimed = self._drive(self._core.taking(place.keys, asked), closes)
@@ -282,7 +282,7 @@ class DelayQueue:
     def _return(self, item: Item, error: BaseException) -> None:
         self._drive(self._core.giving_up(self.queue.keys, [item], error))
 
-    def _each(self, asked: Wanted) -> Iterator[Item]:
+    def _each(self, asked: TakeOptions) -> Iterator[Item]:
         closes = self._closes
         while closes == self._closes:
             with Taking(self, asked, closes) as items:
@@ -303,16 +303,16 @@ class DelayQueue:
         try:
             step = next(steps)
             while True:
-                if isinstance(step, Ask):
+                if isinstance(step, Send):
                     try:
                         results = client.attempt_many(step.commands)
                     except BideError as error:
                         step = steps.throw(error)
                     else:
                         step = steps.send(results)
-                elif isinstance(step, Hear):
+                elif isinstance(step, WaitForWakeUp):
                     hints = hints or self._hear(client)
-                    heard = None if closes != self._closes else hints.hear(step.until)
+                    heard = None if closes != self._closes else hints.wait(step.until)
                     step = steps.send(heard if closes == self._closes else CLOSED)
                 else:
                     came = hints is not None and self._hush(hints)
@@ -340,7 +340,7 @@ class DelayQueue:
 class Taking:
     """The `with` block of a `take`."""
 
-    def __init__(self, pile: DelayQueue, asked: Wanted, closes: int) -> None:
+    def __init__(self, pile: DelayQueue, asked: TakeOptions, closes: int) -> None:
         self._pile = pile
         self._closes = closes
         self._asked = asked

@@ -24,34 +24,34 @@ from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.enqueue import Prepared
 from bide.protocol.commands.worker import Claim, Outcome, Popped, Settle
 from bide.protocol.keys import DEFAULT_PRIORITY, Keys
-from bide.queue.binding import Place
+from bide.queue.binding import ServerBinding
 from bide.queue.core import checked_ids, chunks
 from bide.queue.delay.items import (
     CLOSED,
     LEASE,
-    Ask,
-    Hear,
-    Hush,
+    CloseListener,
     ItemCore,
     ItemSeen,
+    Send,
     Steps,
-    Wanted,
+    TakeOptions,
+    WaitForWakeUp,
     ask,
     ask_all,
     checked_lease,
 )
 from bide.queue.delay.sessions import (
     MOST_REFUSED,
+    ConsumerSession,
+    ConsumerSessions,
     Held,
-    Seat,
-    Seats,
+    check_reply,
+    decide,
     decoded,
-    heed,
-    judged,
     refuse_all,
     release,
     settle_all,
-    sorted_out,
+    warn_of_lost,
 )
 
 log = Log("bide.queue.delay")
@@ -63,14 +63,14 @@ FIRST_DELAY, LONGEST_DELAY = 1_000_000, 300_000_000
 """Microseconds after which an item comes again that `each` went past: doubling, and at most."""
 
 
-class Core:
+class DelayCore:
     """One delay queue in one process."""
 
     def __init__(self) -> None:
-        self.seats: Final = Seats()
-        self._marked: Place[Any] | None = None
+        self.seats: Final = ConsumerSessions()
+        self._marked: ServerBinding[Any] | None = None
         """Where the queue is known to be marked as one of data."""
-        self._looked: Place[Any] | None = None
+        self._looked: ServerBinding[Any] | None = None
         """Where a consumer has looked whether it is."""
 
     # -- pushing
@@ -100,7 +100,7 @@ class Core:
         ]
 
     def beginning(
-        self, place: Place[Any], pushes: bool, jobs: Sequence[Prepared] = ()
+        self, place: ServerBinding[Any], pushes: bool, jobs: Sequence[Prepared] = ()
     ) -> Steps[None]:
         """Before the first push or look: a queue that is new, or has items, is one of data.
 
@@ -113,7 +113,7 @@ class Core:
         self._looked = place
         if kinds := place.kinds(jobs):
             yield from ask(enqueue_commands.enqueue(place.keys, [], kinds))
-        (marked,) = yield Ask([job_commands.mark_data(place.keys, RETENTION, pushes)])
+        (marked,) = yield Send([job_commands.mark_data(place.keys, RETENTION, pushes)])
         if marked is True:
             self._marked = place
 
@@ -140,7 +140,7 @@ class Core:
                 found += data
                 if refused:
                     yield from refuse_all(keys, refused)
-                heed(keys, reply)
+                warn_of_lost(keys, reply)
                 if not reply.more and len(reply.bodies) < asked:
                     break
         except BaseException as error:  # it has gone from the server: nobody else will have it
@@ -157,7 +157,7 @@ class Core:
 
     # -- taking under a lease
 
-    def taking(self, keys: Keys, wanted: Wanted) -> Steps[list[Held]]:
+    def taking(self, keys: Keys, wanted: TakeOptions) -> Steps[list[Held]]:
         """Items that are due, under a lease; waits for the first of them."""
         ends = None if wanted.wait is None else time.monotonic() + wanted.wait
         if self.seats.has_orphans:
@@ -172,13 +172,13 @@ class Core:
                 arm = 0 if is_last else 1
                 reply = yield from self._claim(seat, keys, wanted, len(strangers), arm)
                 in_hand += reply.jobs
-                found = sorted_out(seal, reply, wanted.num)
+                found = check_reply(seal, reply, wanted.num)
                 strangers += found.strangers
                 again = reply.more or reply.drain or len(reply.jobs) >= wanted.num
                 ended = bool(found.items) or not again or len(strangers) >= MOST_REFUSED
                 settles, problem = found.settles, None
                 if strangers and ended:
-                    more, problem = judged(keys, strangers, bool(found.items), self._is_data(keys))
+                    more, problem = decide(keys, strangers, bool(found.items), self._is_data(keys))
                     settles, strangers = settles + more, []
                 yield from settle_all(keys, settles)
                 in_hand = [*strangers, *(job for job, _ in found.items)]
@@ -200,7 +200,9 @@ class Core:
         finally:
             self.seats.put(seat)
 
-    def _claim(self, seat: Seat, keys: Keys, wanted: Wanted, more: int, arm: int) -> Steps[Claim]:
+    def _claim(
+        self, seat: ConsumerSession, keys: Keys, wanted: TakeOptions, more: int, arm: int
+    ) -> Steps[Claim]:
         """Claim; `more` are in hand that nobody holds yet."""
         busy = self.seats.held + more
         reply = yield from ask(seat.claim(keys, wanted.num, wanted.lease_us, busy, arm))
@@ -208,16 +210,16 @@ class Core:
         seat.keeps_time = reply.until_us > 0
         return reply
 
-    def _pass_on(self, seat: Seat, keys: Keys, wanted: Wanted) -> Steps[None]:
+    def _pass_on(self, seat: ConsumerSession, keys: Keys, wanted: TakeOptions) -> Steps[None]:
         """A hint that came too late for this one is another's."""
-        if (yield Hush()):
+        if (yield CloseListener()):
             yield from self._claim(seat, keys, wanted._replace(num=0), 0, arm=0)
 
-    def _stop_waiting(self, seat: Seat, keys: Keys, wanted: Wanted) -> Steps[None]:
+    def _stop_waiting(self, seat: ConsumerSession, keys: Keys, wanted: TakeOptions) -> Steps[None]:
         """The delay queue was closed: others are not to count on this one."""
         try:
             yield from self._pass_on(seat, keys, wanted)
-            yield from ask(worker_commands.leave(keys, seat.name))
+            yield from ask(worker_commands.worker_leave(keys, seat.name))
             seat.keeps_time = False
         except BideError as error:  # the server forgets it by and by
             log.info("queue %s: left without a word: %s", keys.queue, error)
@@ -234,10 +236,10 @@ class Core:
             yield from settle_all(keys, [release(job) for job in orphans])
             for seat in unfinished:
                 if seat.owes:
-                    wanted = Wanted(1, round(LEASE * 1e6), 0)
+                    wanted = TakeOptions(1, round(LEASE * 1e6), 0)
                     reply = yield from self._claim(seat, keys, wanted, 0, arm=0)
                     yield from settle_all(keys, [release(job) for job in reply.jobs])
-                yield from ask(worker_commands.leave(keys, seat.name))
+                yield from ask(worker_commands.worker_leave(keys, seat.name))
                 seat.keeps_time = False
         except BideError as error:
             log.warning("queue %s: some items come back when leases end: %s", keys.queue, error)
@@ -249,12 +251,12 @@ class Core:
 
     def leaving(self, keys: Keys) -> Steps[None]:
         """Have the server forget this process's seats, but for those that it owes an answer."""
-        seats: list[Seat] = []
+        seats: list[ConsumerSession] = []
         try:
             if (yield from self.giving_back(keys)):
                 seats = self.seats.take_all()
                 names = [seat.name for seat in seats if not seat.owes]
-                yield from ask_all([worker_commands.leave(keys, name) for name in names])
+                yield from ask_all([worker_commands.worker_leave(keys, name) for name in names])
         except BideError as error:  # it forgets them by and by
             log.info("queue %s: left without a word: %s", keys.queue, error)
         finally:
@@ -397,17 +399,17 @@ _SAID: Final[dict[str | None, str]] = {
 }
 
 
-def _hear_out(seat: Seat, reply: Claim | Popped) -> None:
+def _hear_out(seat: ConsumerSession, reply: Claim | Popped) -> None:
     """Note a reply to the seat's latest call."""
     seat.answered()
     if reply.stale:
         raise ServerRefused("The server has seen a later call of this consumer.")
 
 
-def _wait(seat: Seat, until: float) -> Steps[bool]:
+def _wait(seat: ConsumerSession, until: float) -> Steps[bool]:
     """Wait for news, at most until then; whether the delay queue was closed instead."""
     while time.monotonic() < until:
-        caller = yield Hear(until)
+        caller = yield WaitForWakeUp(until)
         if caller is CLOSED:
             return True
         if caller is None or seat.is_news(caller):

@@ -29,7 +29,7 @@ from bide.protocol.command import Command
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.worker import Outcome
-from bide.queue.binding import Place
+from bide.queue.binding import ServerBinding
 
 if TYPE_CHECKING:
     from bide.queue.delay._async import AsyncDelayQueue
@@ -327,24 +327,24 @@ CLOSED: Final = "(closed)"
 """No seat has such a name."""
 
 
-class Ask(NamedTuple):
+class Send(NamedTuple):
     """Run these commands in one round trip."""
 
     commands: Sequence[Command[Any]]
 
 
-class Hear(NamedTuple):
+class WaitForWakeUp(NamedTuple):
     """Wait for a wake hint."""
 
     until: float
     """By `time.monotonic()`."""
 
 
-class Hush(NamedTuple):
+class CloseListener(NamedTuple):
     """Hear no more."""
 
 
-Steps = Generator[Ask | Hear | Hush, Any, T]
+Steps = Generator[Send | WaitForWakeUp | CloseListener, Any, T]
 
 
 def ask(command: Command[T]) -> Steps[T]:
@@ -363,7 +363,7 @@ def ask_all(commands: Sequence[Command[Any]]) -> Steps[list[Any]]:
     Raises:
         BideError: what the first that failed came to; the others have run.
     """
-    results: list[Any] = (yield Ask(commands)) if commands else []
+    results: list[Any] = (yield Send(commands)) if commands else []
     for result in results:
         if isinstance(result, BideError):
             raise result
@@ -376,7 +376,7 @@ LEASE: Final = 30.0
 """Seconds for which an item is held, unless its consumer says otherwise."""
 
 
-class Wanted(NamedTuple):
+class TakeOptions(NamedTuple):
     """What a `take` asks for."""
 
     num: int
@@ -385,7 +385,7 @@ class Wanted(NamedTuple):
     """Seconds; None for as long as it takes."""
 
 
-def wanted(num: int, lease: Duration, wait: Duration | None) -> Wanted:
+def take_options(num: int, lease: Duration, wait: Duration | None) -> TakeOptions:
     """What a `take` asks for.
 
     Raises:
@@ -393,7 +393,7 @@ def wanted(num: int, lease: Duration, wait: Duration | None) -> Wanted:
     """
     wait_us = None if wait is None else to_us(wait, "wait")
     seconds = None if wait_us is None else wait_us / 1e6
-    return Wanted(checked_num(num, worker_commands.MAX_CLAIM), checked_lease(lease), seconds)
+    return TakeOptions(checked_num(num, worker_commands.MAX_CLAIM), checked_lease(lease), seconds)
 
 
 def checked_num(num: int, most: int | None = None) -> int:
@@ -421,7 +421,7 @@ def checked_lease(lease: Duration) -> int:
     return lease_us
 
 
-def usable(place: Place[C]) -> Place[C]:
+def usable(place: ServerBinding[C]) -> ServerBinding[C]:
     """The place, if it has a server.
 
     Raises:

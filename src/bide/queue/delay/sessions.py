@@ -34,7 +34,7 @@ from bide.queue.delay.items import ItemCore, Steps, ask_all
 Kind = Literal["claim", "pop"]
 
 
-class Seat:
+class ConsumerSession:
     """One name, and its latest call."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Seat:
         return True
 
 
-class Seats:
+class ConsumerSessions:
     """The seats of one delay queue in one process; shared by its threads and event loops."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Seats:
 
     def _begin(self) -> None:
         self._pid = os.getpid()
-        self._free: list[Seat] = []
+        self._free: list[ConsumerSession] = []
         self._left_over: deque[Any] = deque()
         self._orphans: list[Claimed] = []
         self._held = 0
@@ -148,7 +148,7 @@ class Seats:
             self._check_process()
             self._orphans += jobs
 
-    def take(self, kind: Kind) -> Seat:
+    def take(self, kind: Kind) -> ConsumerSession:
         """A free seat for such a call: one that still owes it an answer, else one that owes none.
 
         Until it is put back, nobody else has it.
@@ -159,23 +159,23 @@ class Seats:
                 for i, seat in enumerate(self._free):
                     if seat.owes == owes:
                         return self._free.pop(i)
-        return Seat()
+        return ConsumerSession()
 
-    def put(self, seat: Seat) -> None:
+    def put(self, seat: ConsumerSession) -> None:
         """Leave a seat to others."""
         with self._lock:
             self._check_process()
             if seat.pid == self._pid:
                 self._free.append(seat)
 
-    def take_all(self) -> list[Seat]:
+    def take_all(self) -> list[ConsumerSession]:
         """All free seats."""
         with self._lock:
             self._check_process()
             taken, self._free = self._free, []
         return taken
 
-    def take_unfinished(self) -> list[Seat]:
+    def take_unfinished(self) -> list[ConsumerSession]:
         """Those which may hold items that nobody knows of, or on which others count in vain."""
         taken = self.take_all()
         for seat in taken:
@@ -197,7 +197,7 @@ MOST_REFUSED: Final = 12
 """Jobs that one call fails at most because they are no data; `lua/pop.lua` has it too."""
 
 
-class Sorted(NamedTuple):
+class CheckedReply(NamedTuple):
     """What a claim brought."""
 
     items: list[Held]
@@ -207,10 +207,10 @@ class Sorted(NamedTuple):
     """Jobs, of which a worker should have been told."""
 
 
-def sorted_out(seal: Seal, reply: Claim, count: int) -> Sorted:
+def check_reply(seal: Seal, reply: Claim, count: int) -> CheckedReply:
     """What a claim brought; `seal` checks the signatures of items before they are decoded."""
     keys = seal.keys
-    found = Sorted([], [], [])
+    found = CheckedReply([], [], [])
     for job in reply.jobs:
         if not is_item(job.body):
             found.strangers.append(job)
@@ -229,7 +229,7 @@ def sorted_out(seal: Seal, reply: Claim, count: int) -> Sorted:
     return found
 
 
-def judged(
+def decide(
     keys: Keys, strangers: Sequence[Claimed], has_items: bool, is_data: bool
 ) -> tuple[list[Settle], UsageError | None]:
     """What becomes of jobs that a delay queue has met, and what to raise.
@@ -247,7 +247,7 @@ def judged(
     return settles, _crowd(keys) if crowd else None
 
 
-def heed(keys: Keys, reply: Popped) -> None:
+def warn_of_lost(keys: Keys, reply: Popped) -> None:
     """Say what a pop met besides data.
 
     Raises:
@@ -332,6 +332,7 @@ def refuse_all(keys: Keys, refused: Sequence[Refused]) -> Steps[None]:
     """What was popped and cannot be given out has failed: it stays as it is, for `retry`."""
     size = worker_commands.MAX_NOTED
     commands = [
-        worker_commands.refuse(keys, refused[i : i + size]) for i in range(0, len(refused), size)
+        worker_commands.reject_items(keys, refused[i : i + size])
+        for i in range(0, len(refused), size)
     ]
     yield from ask_all(commands)

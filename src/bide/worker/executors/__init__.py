@@ -11,11 +11,11 @@ from bide import logs
 from bide.client import config
 from bide.errors import UsageError
 from bide.model.payload.signing import Keyring
-from bide.tasks.task import Served, registering_modules
-from bide.worker.executors.local import Running
-from bide.worker.executors.processes import Crew
+from bide.tasks.task import TaskRegistry, registering_modules
+from bide.worker.executors.local import LocalExecutor
+from bide.worker.executors.processes import ProcessExecutor
 from bide.worker.processes.ipc import Setting
-from bide.worker.processes.pool import House
+from bide.worker.processes.pool import ProcessPool
 
 Executor = Literal["auto", "async", "thread", "process", "fork"]
 EXECUTORS: Final[tuple[str, ...]] = get_args(Executor)
@@ -34,7 +34,7 @@ class Limits(NamedTuple):
     """Bytes."""
 
 
-def is_apart(executor: Executor) -> bool:
+def uses_processes(executor: Executor) -> bool:
     """Whether it runs jobs in processes of their own."""
     return executor in ("process", "fork")
 
@@ -56,10 +56,10 @@ def check_limits(
     """
     if executor not in EXECUTORS:
         raise UsageError(f"executor must be one of {', '.join(EXECUTORS)}, not {executor!r}.")
-    if is_apart(executor) and not sys.platform.startswith("linux"):
+    if uses_processes(executor) and not sys.platform.startswith("linux"):
         raise UsageError(f"executor={executor!r} needs Linux; here, use executor='auto'.")
     if concurrency is None:
-        concurrency = processors() if is_apart(executor) else CONCURRENCY
+        concurrency = processors() if uses_processes(executor) else CONCURRENCY
     counts = {"concurrency": concurrency, "max_jobs": max_jobs, "max_rss": max_rss}
     for name, value in counts.items():
         is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 1
@@ -72,16 +72,16 @@ def check_limits(
     return Limits(executor, concurrency, max_jobs, max_rss)
 
 
-def make_running(
+def make_executor(
     worker: str,
     limits: Limits,
-    served: Served,
+    served: TaskRegistry,
     modules: Sequence[str],
     pickled: set[str],
     keyring: Keyring | None,
     root: str,
     changed: Callable[[], None],
-) -> Running | Crew:
+) -> LocalExecutor | ProcessExecutor:
     """Make what runs a worker's jobs, in the event loop that will hear how they end.
 
     Args:
@@ -94,8 +94,8 @@ def make_running(
         root: the prefix of all keys.
         changed: called when there is something to send.
     """
-    if not is_apart(limits.executor):
-        return Running(worker, served, limits.concurrency, limits.max_jobs, pickled, changed)
+    if not uses_processes(limits.executor):
+        return LocalExecutor(worker, served, limits.concurrency, limits.max_jobs, pickled, changed)
     held = config.overridden()
     setting = Setting(
         executor="fork" if limits.executor == "fork" else "process",
@@ -111,4 +111,4 @@ def make_running(
         max_jobs=limits.max_jobs,
         max_rss=limits.max_rss,
     )
-    return Crew(House(setting, limits.concurrency), changed)
+    return ProcessExecutor(ProcessPool(setting, limits.concurrency), changed)

@@ -23,22 +23,22 @@ from bide.logs import Log
 from bide.model.context import CurrentJob
 from bide.model.ids import short_id
 from bide.model.job import Claimed
-from bide.protocol.commands.queues import Doing
+from bide.protocol.commands.queues import RunningTask
 from bide.protocol.commands.worker import Settle
 from bide.tasks.middleware import used
-from bide.tasks.task import Served
+from bide.tasks.task import TaskRegistry
 from bide.worker import failure_hooks
 from bide.worker.deadlines import Deadlines
 from bide.worker.heartbeat import GRACE
 from bide.worker.lifespan import Lifespan
 from bide.worker.processes.linux import rss
-from bide.worker.queue_state import STALE, Pace, Station
+from bide.worker.queue_state import STALE, Prefetch, QueueState
 from bide.worker.run import outcome as judging
-from bide.worker.run.invoke import Call, from_thread, identify_if_possible, prepare, read
-from bide.worker.run.outcome import Judged
-from bide.worker.run.running_job import BEGUN, UNBEGUN, UNCOUNTED, Ended, Run, log_end
+from bide.worker.run.invoke import Invocation, from_thread, identify_if_possible, prepare, read
+from bide.worker.run.outcome import RunOutcome
+from bide.worker.run.running_job import BEGUN, UNBEGUN, UNCOUNTED, Ended, RunningJob, log_end
 from bide.worker.threads import Threads
-from bide.worker.unknown_tasks import Unserved
+from bide.worker.unknown_tasks import UnknownTasks
 
 log = Log("bide.worker")
 
@@ -55,13 +55,13 @@ FEW: Final = 128
 _A_LITTLE: Final = "+1000000"
 
 
-class Running:
+class LocalExecutor:
     """All jobs that a worker runs."""
 
     def __init__(
         self,
         worker: str,
-        served: Served,
+        served: TaskRegistry,
         concurrency: int,
         max_jobs: int | None,
         pickled: Container[str],
@@ -88,21 +88,21 @@ class Running:
         """What each job's context begins as: what one job sets, the next must not see."""
         self._wait = from_thread(self._loop)
         self._threads = Threads(f"bide-{worker}")
-        self._deadlines: Deadlines[Run] = Deadlines(self._loop, self._expire)
-        self._held: dict[int, Run] = {}
-        self._line: deque[Run] = deque()
+        self._deadlines: Deadlines[RunningJob] = Deadlines(self._loop, self._expire)
+        self._held: dict[int, RunningJob] = {}
+        self._line: deque[RunningJob] = deque()
         """What waits for a slot."""
         self._starting = False
         self._looking = False
-        self._pace = Pace()
+        self._pace = Prefetch()
         self._moved_at = 0.0
-        self._unconfirmed: dict[Settle, Run] = {}
+        self._unconfirmed: dict[Settle, RunningJob] = {}
         self._stuck = 0
-        self._from_threads: deque[Run] = deque()
+        self._from_threads: deque[RunningJob] = deque()
         self._collecting = False
         self._callbacks: set[asyncio.Task[None]] = set()
         self.executed = 0
-        self.unserved: Final = Unserved()
+        self.unserved: Final = UnknownTasks()
 
     def __len__(self) -> int:
         """How many slots are taken: held jobs, and threads that outlast their time-out."""
@@ -123,7 +123,7 @@ class Running:
         return min(capacity, self._max_jobs - self.executed + self._stuck)
 
     @property
-    def has_had_enough(self) -> bool:
+    def is_spent(self) -> bool:
         """Whether it has run as many jobs as it was to."""
         return self._max_jobs is not None and self.executed >= self._max_jobs
 
@@ -132,37 +132,37 @@ class Running:
         """How many jobs are held."""
         return len(self._held)
 
-    def doing(self) -> list[Doing]:
+    def snapshot(self) -> list[RunningTask]:
         """What runs."""
-        return [run.doing() for run in self._held.values() if run.begun_at]
+        return [run.snapshot() for run in self._held.values() if run.begun_at]
 
     def rss(self) -> int:
         """Bytes of memory of the processes that run jobs."""
         return rss(os.getpid())
 
     @property
-    def calls_back(self) -> bool:
+    def has_callbacks(self) -> bool:
         """Whether callbacks run of jobs that have ended."""
         return bool(self._callbacks)
 
-    def leased(self) -> list[Run]:
+    def held_jobs(self) -> list[RunningJob]:
         """What must not lose its lease; safe to call in any thread.
 
         That is all that is held, and what has ended for as long as the server has not confirmed it.
         """
         return [*self._held.values(), *self._unconfirmed.values()]
 
-    def confirmed(self, settles: Sequence[Settle]) -> list[Run | None]:
+    def mark_recorded(self, settles: Sequence[Settle]) -> list[RunningJob | None]:
         """The server has taken note of these outcomes; return their runs."""
         return [self._unconfirmed.pop(settle, None) for settle in settles]
 
-    def accept(self, station: Station, jobs: Sequence[Claimed], claimed_at: float) -> None:
+    def submit(self, station: QueueState, jobs: Sequence[Claimed], claimed_at: float) -> None:
         """Take jobs over; they start in the next turn of the loop.
 
         By then the next round trip has been sent, so the server works while they run.
         """
         for claimed in jobs:
-            run = Run(station, claimed, claimed_at, self._say_soon)
+            run = RunningJob(station, claimed, claimed_at, self._send_notes_soon)
             self._held[id(run)] = run
             self._line.append(run)
         self._fill_slots_soon()
@@ -191,21 +191,21 @@ class Running:
             free -= not run.ended
         if self._line and not self._looking:
             self._looking = True
-            self._loop.call_later(STALE, self._look)
+            self._loop.call_later(STALE, self._release_stale)
 
-    def _look(self) -> None:
+    def _release_stale(self) -> None:
         """Give back what waits behind jobs that are slower than those before them."""
         self._looking = False
         now = time.monotonic()
         began = [run.begun_at for run in self._held.values() if run.begun_at]
-        self._pace.takes(now - min(began, default=now))
+        self._pace.note_running(now - min(began, default=now))
         if now - self._moved_at > STALE:
             for run in self._line:
                 self._end(run, ("cancel", "", b"") if run.asked else UNBEGUN)
             self._line.clear()
         self._fill_slots()
 
-    def _start(self, run: Run) -> None:
+    def _start(self, run: RunningJob) -> None:
         """Start a job; the context in which this is called becomes its own."""
         if run.asked:
             self._end(run, ("cancel", "", b""))
@@ -227,7 +227,7 @@ class Running:
             job = run.job
             self._threads.submit(lambda: context.run(self._run_in_thread, run, call, job))
 
-    def ask(self, channel: str, id: str) -> None:
+    def request_cancel(self, channel: str, id: str) -> None:
         """Someone wants a job to end: a coroutine is cancelled, a plain function can see it.
 
         Args:
@@ -243,7 +243,7 @@ class Running:
                 # A task cancelled before its first step (uvloop does so) runs none of ours.
                 run.task.add_done_callback(partial(self._end_cancelled, run))
 
-    def abandon(self) -> None:
+    def release_all(self) -> None:
         """Give all jobs back without using an attempt; cancel those that can be.
 
         A job that has come to its end, and only its callback has not, has ended.
@@ -266,7 +266,7 @@ class Running:
         self._threads.close()
         await self._lifespan.close()
 
-    async def _run_async(self, run: Run, call: Call, job: CurrentJob) -> None:
+    async def _run_async(self, run: RunningJob, call: Invocation, job: CurrentJob) -> None:
         try:
             judged = judging.completed(run, await call.run_async(job))
         except BaseException as error:
@@ -276,7 +276,9 @@ class Running:
                 await self._call_back(run, judged)
         self._end(run, run.decided)
 
-    def _run_in_thread(self, run: Run, call: Call, job: CurrentJob) -> Callable[[], None]:
+    def _run_in_thread(
+        self, run: RunningJob, call: Invocation, job: CurrentJob
+    ) -> Callable[[], None]:
         try:
             judged = judging.completed(run, call.run(job, self._wait))
         except BaseException as error:
@@ -285,19 +287,19 @@ class Running:
             failure_hooks.call(run, judged, self._served, self._wait)
         return partial(self._ended_in_thread, run)
 
-    def _ended_in_thread(self, run: Run) -> None:
+    def _ended_in_thread(self, run: RunningJob) -> None:
         self._from_threads.append(run)
         if not self._collecting:
             self._collecting = True
             with suppress(RuntimeError):  # the loop has closed: nobody waits for this any more
                 self._loop.call_soon_threadsafe(self._collect)
 
-    async def _call_back(self, run: Run, judged: Judged) -> None:
+    async def _call_back(self, run: RunningJob, judged: RunOutcome) -> None:
         """Call hooks and callback, within what is left of the job's time and a grace."""
         left = max(0.0, run.deadline - time.monotonic()) + GRACE
         await failure_hooks.call_async(run, judged, self._served, self._threads.run, left)
 
-    def _say_soon(self) -> None:
+    def _send_notes_soon(self) -> None:
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._loop.call_later, SAY_AFTER, self._changed)
 
@@ -311,7 +313,7 @@ class Running:
                 self._changed()
             self._end(run, run.decided)
 
-    def _expire(self, run: Run) -> None:
+    def _expire(self, run: RunningJob) -> None:
         self._collect()  # it may have ended in time: an event loop that was held up learns it late
         if run.ended:
             return
@@ -327,7 +329,7 @@ class Running:
             log.warning("%d slots are held by jobs past their time-out", self._stuck)
             self._end_unrun(run, judging.overrun(run))
 
-    def _give_up(self, run: Run, task: asyncio.Task[None]) -> None:
+    def _give_up(self, run: RunningJob, task: asyncio.Task[None]) -> None:
         """A coroutine that goes on though it was cancelled: its job ends, its slot is held."""
         if task.done():
             return
@@ -341,7 +343,7 @@ class Running:
         self._fill_slots_soon()
         self._changed()
 
-    def _end_unrun(self, run: Run, error: BaseException) -> None:
+    def _end_unrun(self, run: RunningJob, error: BaseException) -> None:
         """End a job whose function has not come to an end, or was never called."""
         if run.decided is None:
             with run.named():
@@ -350,17 +352,17 @@ class Running:
                     self._call_back_soon(run, judged)
         self._end(run, run.decided)  # also where only a callback takes too long
 
-    def report(self, run: Run, how: str, has_failed: bool) -> None:
+    def report(self, run: RunningJob, how: str, has_failed: bool) -> None:
         """Call what is to be called after an attempt that ended with another worker."""
         self._context.copy().run(self._report, run, how, has_failed)
 
-    def _report(self, run: Run, how: str, has_failed: bool) -> None:
+    def _report(self, run: RunningJob, how: str, has_failed: bool) -> None:
         identify_if_possible(run, self._served)
         judged = judging.lost(run, how, has_failed)
         if failure_hooks.is_due(judged):
             self._call_back_soon(run, judged)
 
-    def _call_back_soon(self, run: Run, judged: Judged) -> None:
+    def _call_back_soon(self, run: RunningJob, judged: RunOutcome) -> None:
         task = self._loop.create_task(self._call_back(run, judged))
         self._callbacks.add(task)
         task.add_done_callback(self._called_back)
@@ -369,18 +371,18 @@ class Running:
         self._callbacks.discard(task)
         self._changed()
 
-    def _end_cancelled(self, run: Run, task: asyncio.Task[None]) -> None:
+    def _end_cancelled(self, run: RunningJob, task: asyncio.Task[None]) -> None:
         run.decide(("cancel", "", b""))
         self._end(run, run.decided)
 
-    def _end(self, run: Run, ended: Ended | None) -> None:
+    def _end(self, run: RunningJob, ended: Ended | None) -> None:
         if run.ended or ended is None:
             return
         run.ended = True
         del self._held[id(run)]
         if run.begun_at:
             self._moved_at = time.monotonic()
-            self._pace.took(self._moved_at - run.begun_at)
+            self._pace.note_run(self._moved_at - run.begun_at)
             if run.station.figures is not None:
                 run.station.figures.note_run(self._moved_at - run.begun_at)
             self._fill_slots_soon()
@@ -389,7 +391,7 @@ class Running:
             run.station.note_task(served=False)
             self.unserved.note(run)
             if outcome == "snooze":
-                when = self.unserved.look_again(run, -(-self.capacity // 2))
+                when = self.unserved.next_look(run, -(-self.capacity // 2))
         elif run.claimed.missing_us and outcome not in UNCOUNTED:
             run.station.note_task(served=True)
         if outcome not in UNCOUNTED:

@@ -38,35 +38,35 @@ from bide.logs import Log
 from bide.model.context import CurrentJob, enter
 from bide.model.ids import short_id
 from bide.model.payload.signing import Seal
-from bide.protocol.commands.worker import Said as Note
+from bide.protocol.commands.worker import JobNote as Note
 from bide.protocol.keys import keys_of
 from bide.tasks.middleware import used
 from bide.tasks.resources import resources
-from bide.tasks.task import Served
+from bide.tasks.task import TaskRegistry
 from bide.worker import failure_hooks, lifespan
 from bide.worker.heartbeat import GRACE
 from bide.worker.lifespan import Lifespan
 from bide.worker.metrics import set_title
 from bide.worker.processes import linux
 from bide.worker.processes.ipc import (
-    Broken,
+    Assign,
+    ChildPipes,
     Decided,
     Done,
+    InitFailed,
     Leaving,
-    Lines,
-    Order,
+    NoteAdded,
     Ready,
     Reply,
-    Said,
     Setting,
-    decode_order,
+    decode_assign,
     encode,
 )
 from bide.worker.processes.job_table import Row
 from bide.worker.run import outcome
-from bide.worker.run.invoke import Call, identify, identify_if_possible, prepare, read
-from bide.worker.run.outcome import Judged
-from bide.worker.run.running_job import UNBEGUN, Run
+from bide.worker.run.invoke import Invocation, identify, identify_if_possible, prepare, read
+from bide.worker.run.outcome import RunOutcome
+from bide.worker.run.running_job import UNBEGUN, RunningJob
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -82,7 +82,7 @@ class Interrupts:
     """What can end the job that runs in this process's main thread."""
 
     def __init__(self) -> None:
-        self._run: Run | None = None
+        self._run: RunningJob | None = None
         self._row: Row | None = None
         self._number = 0
         self._state = _CLOSED
@@ -96,7 +96,7 @@ class Interrupts:
         signal.signal(ASKED, self._asked)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
-    def begin(self, run: Run, row: Row, number: int) -> None:
+    def begin(self, run: RunningJob, row: Row, number: int) -> None:
         """This job is the one that is meant from now on."""
         self._run, self._row, self._number = run, row, number
         self._waiting, self._has_heeded = None, False
@@ -105,7 +105,9 @@ class Interrupts:
         """None is."""
         self._run = None
 
-    def call(self, run: Run, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(
+        self, run: RunningJob, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """Call a plain function, within the job's time.
 
         Raises:
@@ -123,7 +125,7 @@ class Interrupts:
             self._state = _CLOSED
             signal.setitimer(signal.ITIMER_REAL, 0)
 
-    async def wait(self, run: Run, coroutine: Coroutine[Any, Any, T]) -> T:
+    async def wait(self, run: RunningJob, coroutine: Coroutine[Any, Any, T]) -> T:
         """Await a coroutine, within the job's time; being asked to end cancels it."""
         self._task = asyncio.current_task()
         limit = asyncio.timeout(run.policy.timeout)
@@ -144,7 +146,7 @@ class Interrupts:
         self._state = _HELD
         return True
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Go on after `hold` was true; what came meanwhile is raised now."""
         self._state = _OPEN
         if self._waiting is not None:
@@ -196,7 +198,7 @@ IDLE: Final = "bide child: idle"
 _BURY_EVERY: Final = 64
 
 
-class Mouth:
+class NoteSink:
     """The station of a child's jobs: what they say goes to the worker at once."""
 
     def __init__(self, seal: Seal, worker: str, child: Child, number: int) -> None:
@@ -209,7 +211,7 @@ class Mouth:
 
     def add(self, note: Note) -> bool:
         """Pass a note on."""
-        self._child.tell(Said(self._number, note.kind, note.text))
+        self._child._reply_to_parent(NoteAdded(self._number, note.kind, note.text))
         return False
 
 
@@ -221,11 +223,11 @@ class Child:
         orders: socket.socket,
         replies: socket.socket,
         hand_over: int,
-        served: Served,
+        served: TaskRegistry,
         setting: Setting,
     ) -> None:
         """Set up, in the nursery: all children are made of this one."""
-        self._lines = Lines(orders, replies, hand_over)
+        self._lines = ChildPipes(orders, replies, hand_over)
         self._interrupts = Interrupts()
         self._served = served
         self._setting = setting
@@ -246,15 +248,15 @@ class Child:
                 self._wait(self._lifespan.open())
             except BaseException as error:
                 log.exception("a child cannot begin")
-                self.tell(Broken(self._slot, f"{type(error).__name__}: {error}"))
+                self._reply_to_parent(InitFailed(self._slot, f"{type(error).__name__}: {error}"))
                 os._exit(1)
             logs.hold()
-        self.tell(Ready(self._slot, self._pid))
+        self._reply_to_parent(Ready(self._slot, self._pid))
         try:
             how = self._serve_all()
         finally:
             if self._loop is not None and not self._is_unfit:
-                self.tell(Leaving(self._slot, self._pid))
+                self._reply_to_parent(Leaving(self._slot, self._pid))
                 self._wait(self._lifespan.close())
                 with contextlib.suppress(Exception):
                     lifespan.end(self._loop)
@@ -268,17 +270,17 @@ class Child:
             if message is None:
                 return ENDED
             # In a context of its own: what one job sets, the next must not see.
-            copy_context().run(self.serve, decode_order(message))
+            copy_context().run(self.serve, decode_assign(message))
         return RETIRED
 
-    def tell(self, reply: Reply) -> bool:
+    def _reply_to_parent(self, reply: Reply) -> bool:
         """Say something to the worker; whether the system had the means."""
         held = self._interrupts.hold()
         try:
             return self._lines.send(encode(reply))
         finally:
             if held:
-                self._interrupts.let_go()
+                self._interrupts.release()
 
     def _has_had_enough(self) -> bool:
         setting = self._setting
@@ -290,15 +292,15 @@ class Child:
             return False
         return linux.rss(os.getpid()) > setting.max_rss
 
-    def serve(self, order: Order) -> None:
+    def serve(self, order: Assign) -> None:
         """Run a job, and say how it ended."""
         now = time.monotonic()
         self._row.begin(order.number, now, now if order.died else 0.0)
         if self._ran:
             self._interrupts.listen()
         seal = Seal(self._keyring, keys_of(order.queue, self._setting.root))
-        mouth: Any = Mouth(seal, self._setting.worker, self, order.number)
-        run = Run(mouth, order.claimed, order.claimed_at, lambda: None)
+        mouth: Any = NoteSink(seal, self._setting.worker, self, order.number)
+        run = RunningJob(mouth, order.claimed, order.claimed_at, lambda: None)
         if order.died:
             run.deadline = now
         self._interrupts.begin(run, self._row, order.number)
@@ -319,14 +321,14 @@ class Child:
             self._call_back(told, run)
         self._row.end()
         if self._ran % _BURY_EVERY == 0:
-            self._dead = linux.bury(self._dead)
+            self._dead = linux.reap(self._dead)
 
-    def _call_back(self, judged: Judged, run: Run) -> None:
+    def _call_back(self, judged: RunOutcome, run: RunningJob) -> None:
         self._row.limit(max(run.deadline, time.monotonic()))
         failure_hooks.call(run, judged, self._served, self._wait)
         self._check_self(run)
 
-    def _tell_end(self, end: Decided | Done, judged: Judged, run: Run) -> Judged:
+    def _tell_end(self, end: Decided | Done, judged: RunOutcome, run: RunningJob) -> RunOutcome:
         """Say how a job ended, and return that: it failed if its result cannot be handed over."""
         if self._lines.send(encode(end)):  # nothing can interrupt that now
             return judged
@@ -335,10 +337,10 @@ class Child:
             "had no memory or descriptor for it; its child's log has the reason."
         )
         judged = outcome.failed(run, error)
-        self.tell(replace(end, ended=judged.ended))
+        self._reply_to_parent(replace(end, ended=judged.ended))
         return judged
 
-    def _judge(self, order: Order, run: Run) -> Judged:
+    def _judge(self, order: Assign, run: RunningJob) -> RunOutcome:
         """Run a job to its end, and find out what that means."""
         if order.died and not order.overran:
             return self._judge_dead(order, run)
@@ -364,7 +366,7 @@ class Child:
             enter(run.job or run.as_job())
             return outcome.raised(run, error, self._served, in_run=in_run)
 
-    def _judge_coroutine(self, call: Call, run: Run, job: CurrentJob) -> Judged:
+    def _judge_coroutine(self, call: Invocation, run: RunningJob, job: CurrentJob) -> RunOutcome:
         try:
             return outcome.completed(run, self._wait(self._await(call, run, job)))
         except (OSError, RuntimeError) as error:
@@ -372,16 +374,16 @@ class Child:
                 raise
             # Which is no fault of this job, and it has not begun.
             log.warning("a child runs no coroutines any more (%r), and is replaced", error)
-            return Judged(UNBEGUN, None, None)
+            return RunOutcome(UNBEGUN, None, None)
 
-    def _judge_dead(self, order: Order, run: Run) -> Judged:
+    def _judge_dead(self, order: Assign, run: RunningJob) -> RunOutcome:
         """Find out what becomes of a job that has killed another child."""
         identify_if_possible(run, self._served)
         if order.lost:
             return outcome.lost(run, order.died, order.has_failed)
         return outcome.died(run, order.died)
 
-    async def _await(self, call: Call, run: Run, job: CurrentJob) -> Any:
+    async def _await(self, call: Invocation, run: RunningJob, job: CurrentJob) -> Any:
         return await self._interrupts.wait(run, call.run_async(job))
 
     def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -417,7 +419,7 @@ class Child:
         self._lines.hold_back()
         self._interrupts.listen()
 
-    def _check_self(self, run: Run) -> None:
+    def _check_self(self, run: RunningJob) -> None:
         """End here if this process can no longer answer for its job."""
         if os.getpid() != self._pid:  # the job forked, and its copy has come back from it too
             os._exit(0)
@@ -429,14 +431,14 @@ class Child:
             os._exit(1)
 
 
-def settle_in(parent: int) -> None:
+def set_up(parent: int) -> None:
     """Become a process of its own: a session to be killed with all that was started in it.
 
     What leaves the session is adopted here, so that nobody takes it for what a dead child has left.
     """
     os.setsid()
-    linux.adopt_orphans()
-    linux.hear_of_parents_death(signal.SIGKILL)
+    linux.become_subreaper()
+    linux.set_pdeathsig(signal.SIGKILL)
     if os.getppid() != parent:  # it had died before
         os._exit(1)
     signal.set_wakeup_fd(-1)
@@ -453,7 +455,7 @@ def flush() -> None:
             stream.flush()
 
 
-def be(child: Child, slot: int, row: Row) -> NoReturn:
+def run_child(child: Child, slot: int, row: Row) -> NoReturn:
     """Live as a child, and end without what the parent would do at its end."""
     code = 1
     try:

@@ -36,31 +36,31 @@ from bide.logs import Log
 from bide.model.ids import new_id
 from bide.model.job import Claimed
 from bide.model.payload.body import Body, encode_body
-from bide.tasks.task import Served, import_module
+from bide.tasks.task import TaskRegistry, import_module
 from bide.worker import lifespan
 from bide.worker.metrics import set_title
 from bide.worker.processes import linux
-from bide.worker.processes.child import RETIRED, Child, be, flush, settle_in
+from bide.worker.processes.child import RETIRED, Child, flush, run_child, set_up
 from bide.worker.processes.ipc import (
     PID,
-    Born,
-    Died,
-    Failed,
+    Assign,
+    Exited,
     News,
-    Order,
     Reader,
     Setting,
+    Spawned,
+    SpawnFailed,
     decode_setting,
     decode_spawn,
     encode,
     pair,
     send,
 )
-from bide.worker.processes.job_table import Table
-from bide.worker.processes.linux import use_large_pages
+from bide.worker.processes.job_table import JobTable
+from bide.worker.processes.linux import use_huge_pages
 
 
-class Spare(NamedTuple):
+class PreforkedChild(NamedTuple):
     """A child that waits, as the nursery sees it."""
 
     pid: int
@@ -94,7 +94,7 @@ def fork() -> tuple[int, int]:
     return pid, mine
 
 
-def wait_at(gate: int) -> int:
+def wait_for_start(gate: int) -> int:
     """Wait for a slot; without a nursery there will be none, and this process ends."""
     told = os.read(gate, 4)
     os.close(gate)
@@ -111,18 +111,20 @@ def nothing(number: int) -> None:
     """What is rehearsed."""
 
 
-def rehearse(setting: Setting) -> None:
+def warm_up(setting: Setting) -> None:
     """Run a job that does nothing, here."""
     body = encode_body(Body(f"{__name__}:{nothing.__name__}", [1]))
-    fd = Table.create(1)
-    row = Table(fd).row(0)
+    fd = JobTable.create(1)
+    row = JobTable(fd).row(0)
     os.close(fd)
     for number in range(1, TIMES + 1):
         (orders, orders_in), (replies, replies_in) = pair(), pair()
         with orders, orders_in, replies, replies_in:
-            child = Child(orders, replies_in, replies_in.fileno(), Served([__name__]), setting)
+            child = Child(
+                orders, replies_in, replies_in.fileno(), TaskRegistry([__name__]), setting
+            )
             claimed = Claimed(new_id(), body, 1, 1, 0, 1, 1)
-            send(orders_in, encode(Order(number, "rehearsal", claimed, time.monotonic())))
+            send(orders_in, encode(Assign(number, "rehearsal", claimed, time.monotonic())))
             child.live(0, row)
 
 
@@ -132,7 +134,7 @@ SWEEP_AFTER: Final = 0.5
 """Seconds after a child's death in which what it left behind is looked for."""
 
 
-class Nursery:
+class ForkServer:
     """Forks, reaps and reports."""
 
     def __init__(
@@ -144,18 +146,18 @@ class Nursery:
         table: int,
     ) -> None:
         self._control = control
-        self._table = Table(table)
+        self._table = JobTable(table)
         self._slots: dict[int, int] = {}
         self._ending: set[int] = set()
         """Children that have handed their slots over, and have not died yet."""
-        self._spares: deque[Spare] = deque()
+        self._spares: deque[PreforkedChild] = deque()
         self._enough_spares = self._table.rows if setting.executor == "fork" else 0
         self._short = False
         self._sweep_at = 0.0
         if setting.executor == "fork":
-            rehearse(setting)
+            warm_up(setting)
         set_title(f"bide nursery of {setting.worker}")
-        served = Served(setting.modules)
+        served = TaskRegistry(setting.modules)
         for name in setting.also:
             _import_if_possible(name)
         served.find_all()
@@ -167,9 +169,9 @@ class Nursery:
 
     def keep(self) -> None:
         """Go on until the worker has gone."""
-        linux.adopt_orphans()
+        linux.become_subreaper()
         # It hears of the worker's end by the line; standing still, it would not.
-        linux.hear_of_parents_death(signal.SIGCONT)
+        linux.set_pdeathsig(signal.SIGCONT)
         flush()  # or each child would say again what was said here
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
@@ -184,7 +186,7 @@ class Nursery:
         gc.collect()
         gc.freeze()  # so that children do not copy what the collector would touch
         if self._enough_spares:
-            use_large_pages()
+            use_huge_pages()
         orders, line = Reader(self._control), self._control.fileno()
         try:
             while True:
@@ -221,10 +223,10 @@ class Nursery:
         try:
             spare = self._spares.popleft() if self._spares else self._fork()
         except OSError as error:
-            self._tell(Failed(f"no process is to be had: {error}", slot))
+            self._tell(SpawnFailed(f"no process is to be had: {error}", slot))
             return
         self._slots[spare.pid] = slot
-        self._tell(Born(slot, spare.pid))
+        self._tell(Spawned(slot, spare.pid))
         spare.begin(slot)
 
     def _take_over(self) -> None:
@@ -241,7 +243,7 @@ class Nursery:
         except OSError:  # whoever needs one will be told
             self._short = True
 
-    def _fork(self) -> Spare:
+    def _fork(self) -> PreforkedChild:
         """Make a child that waits until it is told its slot.
 
         Raises:
@@ -250,13 +252,13 @@ class Nursery:
         me = os.getpid()
         pid, gate = fork()
         if pid:
-            return Spare(pid, gate)
+            return PreforkedChild(pid, gate)
         self._control.close()
         for fd in (*self._bell, self._handed, *(spare.gate for spare in self._spares)):
             os.close(fd)
-        settle_in(me)
-        slot = wait_at(gate)
-        be(self._child, slot, self._table.row(slot))
+        set_up(me)
+        slot = wait_for_start(gate)
+        run_child(self._child, slot, self._table.row(slot))
 
     def _reap(self) -> None:
         while True:
@@ -280,7 +282,7 @@ class Nursery:
             elif os.waitstatus_to_exitcode(status) == RETIRED and not self._table.row(slot).job:
                 self._spawn(slot)
             else:
-                self._tell(Died(slot, pid, status, usage.ru_maxrss * 1024))
+                self._tell(Exited(slot, pid, status, usage.ru_maxrss * 1024))
 
     def _forget(self, pid: int) -> None:
         for spare in [spare for spare in self._spares if spare.pid == pid]:
@@ -341,9 +343,9 @@ def _keep(
         logs.setup(*setting.log)
     with config.override(url=setting.url, prefix=setting.prefix, signing_keys=setting.signing_keys):
         try:
-            nursery = Nursery(setting, control, orders, replies, table)
+            nursery = ForkServer(setting, control, orders, replies, table)
         except BideError as error:
-            send(control, encode(Failed(str(error))))
+            send(control, encode(SpawnFailed(str(error))))
             while reader.read():  # leaving what was sent here unread would take the answer away
                 pass
             return

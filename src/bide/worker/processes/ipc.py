@@ -36,7 +36,7 @@ _ROOM: Final = socket.CMSG_SPACE(4)
 _BUFFER: Final = 1 << 20
 
 
-class Order(msgspec.Struct, frozen=True, array_like=True):
+class Assign(msgspec.Struct, frozen=True, array_like=True):
     """A job for whichever child is free first."""
 
     number: int
@@ -62,7 +62,7 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, tag="r"):
     pid: int
 
 
-class Broken(msgspec.Struct, frozen=True, array_like=True, tag="b"):
+class InitFailed(msgspec.Struct, frozen=True, array_like=True, tag="b"):
     """A child could not begin: a resource could not be opened, say."""
 
     slot: int
@@ -93,7 +93,7 @@ class Done(msgspec.Struct, frozen=True, array_like=True, tag="e"):
     """Its task is not served here."""
 
 
-class Said(msgspec.Struct, frozen=True, array_like=True, tag="s"):
+class NoteAdded(msgspec.Struct, frozen=True, array_like=True, tag="s"):
     """Something that a job says of itself."""
 
     number: int
@@ -101,17 +101,17 @@ class Said(msgspec.Struct, frozen=True, array_like=True, tag="s"):
     text: bytes
 
 
-Reply = Ready | Broken | Leaving | Decided | Done | Said
+Reply = Ready | InitFailed | Leaving | Decided | Done | NoteAdded
 
 
-class Born(msgspec.Struct, frozen=True, array_like=True, tag="b"):
+class Spawned(msgspec.Struct, frozen=True, array_like=True, tag="b"):
     """The nursery has made a child."""
 
     slot: int
     pid: int
 
 
-class Died(msgspec.Struct, frozen=True, array_like=True, tag="d"):
+class Exited(msgspec.Struct, frozen=True, array_like=True, tag="d"):
     """A child has died."""
 
     slot: int
@@ -122,14 +122,14 @@ class Died(msgspec.Struct, frozen=True, array_like=True, tag="d"):
     """The most memory it had, in bytes."""
 
 
-class Failed(msgspec.Struct, frozen=True, array_like=True, tag="f"):
+class SpawnFailed(msgspec.Struct, frozen=True, array_like=True, tag="f"):
     """The nursery could not begin, or could make no child."""
 
     why: str
     slot: int = -1
 
 
-News = Born | Died | Failed
+News = Spawned | Exited | SpawnFailed
 
 
 class Spawn(msgspec.Struct, frozen=True, array_like=True):
@@ -139,13 +139,13 @@ class Spawn(msgspec.Struct, frozen=True, array_like=True):
 
 
 encode: Final = msgspec.msgpack.Encoder().encode
-_decode_order: Final = msgspec.msgpack.Decoder(Order).decode
+_decode_order: Final = msgspec.msgpack.Decoder(Assign).decode
 decode_reply: Final = msgspec.msgpack.Decoder(Reply).decode
 decode_news: Final = msgspec.msgpack.Decoder(News).decode
 decode_spawn: Final = msgspec.msgpack.Decoder(Spawn).decode
 
 
-def encode_order(order: Order) -> bytes:
+def encode_assign(order: Assign) -> bytes:
     """Encode an order, also of a job whose id is not UTF-8."""
     try:
         return encode(order)
@@ -155,7 +155,7 @@ def encode_order(order: Order) -> bytes:
         return encode(replace(order, claimed=claimed._replace(id=""), odd_id=id))
 
 
-def decode_order(message: bytes | memoryview) -> Order:
+def decode_assign(message: bytes | memoryview) -> Assign:
     """Decode what `encode_order` made."""
     order = _decode_order(message)
     if not order.odd_id:
@@ -276,7 +276,7 @@ PID: Final = 4
 _PAUSE: Final = 0.02
 
 
-class Lines:
+class ChildPipes:
     """Where jobs come from, and where what becomes of them goes to."""
 
     def __init__(self, orders: socket.socket, replies: socket.socket, handing: int) -> None:

@@ -18,7 +18,7 @@ _TIME: Final = struct.Struct("<d")
 _JOB, _BEGUN, _DEADLINE, _ASKED = 0, 8, 16, 24
 
 
-class Table:
+class JobTable:
     """Rows, one per slot for a child."""
 
     def __init__(self, fd: int) -> None:
@@ -102,7 +102,7 @@ ASTRAY: Final = 1.0
 """Seconds for which a job may have been taken and stand in no row, once a child died or stopped."""
 
 
-class Astray:
+class LostJobs:
     """Jobs that are neither waiting, nor in a row, nor answered, and since when."""
 
     def __init__(self) -> None:

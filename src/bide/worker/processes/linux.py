@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Final
 
 from bide.logs import Log
-from bide.worker.processes.ipc import Died
+from bide.worker.processes.ipc import Exited
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -38,12 +38,12 @@ def _prctl(option: int, value: int) -> None:
         _libc.prctl(option, value, 0, 0, 0)
 
 
-def hear_of_parents_death(number: signal.Signals) -> None:
+def set_pdeathsig(number: signal.Signals) -> None:
     """Have the system send this process a signal when the thread that made it ends."""
     _prctl(_PR_SET_PDEATHSIG, number)
 
 
-def adopt_orphans() -> None:
+def become_subreaper() -> None:
     """Become the parent of whatever is left behind by children, however deep."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
@@ -63,7 +63,7 @@ def is_idle(pid: int) -> bool:
     return stat is not None and stat[0] in ("T", "t", "Z", "X")
 
 
-def bury(seen: set[int]) -> set[int]:
+def reap(seen: set[int]) -> set[int]:
     """Reap which of this process's dead children were `seen` before; those that are left.
 
     What was adopted has nobody else to do it. What was started here may have: whoever did it, and
@@ -159,7 +159,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def obituary(died: Died) -> str:
+def describe_exit(died: Exited) -> str:
     """How a process ended, in a sentence."""
     code = os.waitstatus_to_exitcode(died.status)
     how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
@@ -177,7 +177,7 @@ sys.path[:] = path
 """
 
 
-def fresh_python(main: str, *args: str) -> list[str]:
+def python_command(main: str, *args: str) -> list[str]:
     """The command line of a Python that calls a function, given as `module:name`.
 
     It looks for modules where this one does; but what it needs itself it takes from Python first,
@@ -197,7 +197,7 @@ _AREA: Final = re.compile(
 )
 
 
-def use_large_pages() -> None:
+def use_huge_pages() -> None:
     """Have the system make large pages of small ones; one that cannot leaves all as it is."""
     with suppress(OSError, AttributeError):
         advise = ctypes.CDLL(None).madvise

@@ -24,26 +24,26 @@ from bide.worker.lifespan import CLOSING
 from bide.worker.processes import linux
 from bide.worker.processes.child import ASKED
 from bide.worker.processes.ipc import (
-    Born,
-    Broken,
     Decided,
-    Died,
     Done,
+    Exited,
+    InitFailed,
     News,
+    NoteAdded,
     Reader,
     Ready,
     Reply,
-    Said,
     Setting,
     Spawn,
+    Spawned,
     decode_news,
     decode_reply,
     encode,
     pair,
     send,
 )
-from bide.worker.processes.job_table import Row, Table
-from bide.worker.processes.linux import fresh_python, obituary
+from bide.worker.processes.job_table import JobTable, Row
+from bide.worker.processes.linux import describe_exit, python_command
 
 log = Log("bide.worker")
 
@@ -63,7 +63,7 @@ class Slot:
         self.pid = 0
         self.killed = False
         """The worker has killed the child that is here now."""
-        self.able = False
+        self.takes_jobs = False
         """There is a child here that takes jobs, or will in a moment."""
         self.stopped_at = 0.0
         """Since when the child stands still (`time.monotonic()`); 0 for not."""
@@ -84,12 +84,12 @@ class Slot:
     @property
     def is_free(self) -> bool:
         """Whether there is a child that waits for a job."""
-        return self.able and self._is_ready and not self.row.job
+        return self.takes_jobs and self._is_ready and not self.row.job
 
     @property
     def is_unsettled(self) -> bool:
         """Whether there is a child here that may hang in what it does before or after its jobs."""
-        return bool(self.pid) and not (self.able and self._is_ready)
+        return bool(self.pid) and not (self.takes_jobs and self._is_ready)
 
     @property
     def _is_ready(self) -> bool:
@@ -99,7 +99,7 @@ class Slot:
     def _is_leaving(self) -> bool:
         return self._left == self.pid
 
-    def look(self) -> None:
+    def check(self) -> None:
         """See whether the child can do anything: one that is stopped, or not reaped, cannot.
 
         One that takes too long to open or to close what it has is killed.
@@ -107,13 +107,13 @@ class Slot:
         if not self.pid:
             return
         if self._is_leaving:
-            self.able = False
+            self.takes_jobs = False
             if not self.killed and time.monotonic() - self._left_at > CLOSING + GRACE:
                 self._give_up("its resources and tasks to close", CLOSING + GRACE)
             return
         stands = linux.is_idle(self.pid)
         self.stopped_at = (self.stopped_at or time.monotonic()) if stands else 0.0
-        self.able = (self._is_ready or self.age < BEGINNING) and not stands
+        self.takes_jobs = (self._is_ready or self.age < BEGINNING) and not stands
         if not self._is_ready and not self.killed and self.age > OPENING:
             self._give_up("its resources to open", OPENING)
 
@@ -142,34 +142,34 @@ class Slot:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pid, ASKED)
 
-    def born(self, pid: int) -> bool:
+    def on_spawned(self, pid: int) -> bool:
         """A child is here now; whether none was before that could take jobs."""
-        was_able, self.able = self.able, pid != self._left
+        was_able, self.takes_jobs = self.takes_jobs, pid != self._left
         self.pid = pid
         self.stopped_at = 0.0
         self.killed = False
         self.row.ask(0)
         self._born_at = time.monotonic()
-        return self.able and not was_able
+        return self.takes_jobs and not was_able
 
     def is_ready(self, pid: int) -> bool:
         """A child, which may not be known to be here yet, takes jobs; whether that is news."""
-        was_able, self._ready = self.able, pid
+        was_able, self._ready = self.takes_jobs, pid
         if self._left == pid:  # that was another child of this number
             self._left = 0
-        self.able = was_able or pid == self.pid
-        return self.able and not was_able
+        self.takes_jobs = was_able or pid == self.pid
+        return self.takes_jobs and not was_able
 
-    def leaves(self, pid: int) -> None:
+    def on_leaving(self, pid: int) -> None:
         """A child, which may not be known to be here yet, takes no more jobs."""
         self._left, self._left_at = pid, time.monotonic()
         if pid == self.pid:
-            self.able = False
+            self.takes_jobs = False
 
-    def died(self) -> None:
+    def on_exited(self) -> None:
         """There is none here any more."""
         self.pid = 0
-        self.able = False
+        self.takes_jobs = False
 
 
 _LOOK_EVERY: Final = 0.01
@@ -279,7 +279,7 @@ class Control:
 
 def _start(fds: Sequence[int], mark: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        fresh_python("bide.worker.processes.forkserver:main", *map(str, fds)),
+        python_command("bide.worker.processes.forkserver:main", *map(str, fds)),
         pass_fds=fds,
         stdin=subprocess.DEVNULL,
         start_new_session=True,
@@ -292,26 +292,26 @@ LONGEST_PAUSE: Final = 5.0
 """Seconds between a child, or nursery, that could not begin and the next."""
 
 _LAST_MOMENT: Final = 5.0
-_OF_JOBS: Final = (Done, Said, Decided)
+_OF_JOBS: Final = (Done, NoteAdded, Decided)
 _LEAST_ROOM: Final = 256
 """Bytes of a line's room that a message takes at least, however short it is."""
 
-Learned = Callable[[Slot, Died, int], None]
+Learned = Callable[[Slot, Exited, int], None]
 """Told of a child's death, and of how many died at once."""
 
 
-class House:
+class ProcessPool:
     """The children of a worker, behind a nursery."""
 
     def __init__(self, setting: Setting, slots: int) -> None:
         self._setting = setting
-        self._fd = Table.create(slots)
-        self._table = Table(self._fd)
+        self._fd = JobTable.create(slots)
+        self._table = JobTable(self._fd)
         self.slots: Final = [Slot(i, self._table.row(i)) for i in range(slots)]
         self._make_lines()
         self._mark = f"{os.getpid()}-{secrets.token_hex(8)}"
         self._most = self._replies_in.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // _LEAST_ROOM
-        self._nursery: Control | None = None
+        self._fork_server: Control | None = None
         self.has_lost = False
         """What a child said was lost; whoever sees to it says so here."""
         self._failures = 0
@@ -328,7 +328,7 @@ class House:
         self._back_reader = Reader(self._orders_out)
         self._are_broken = False
 
-    def hear(
+    def on_messages(
         self,
         heard: Callable[[list[Reply]], None],
         learned: Learned,
@@ -345,8 +345,8 @@ class House:
         """
         self._loop = asyncio.get_running_loop()
         self._begun = self._loop.create_future()
-        self._loop.add_reader(self._replies, self.listen)
-        self._start_nursery()
+        self._loop.add_reader(self._replies, self.read_messages)
+        self._start_fork_server()
         await self._begun
 
     def send(self, order: bytes) -> bool:
@@ -365,13 +365,13 @@ class House:
 
     def _replace_lines(self) -> None:
         """Have other lines, and all children anew: a job has shut down those that they share."""
-        if self._nursery is not None and not self._are_broken and not self._closing:
+        if self._fork_server is not None and not self._are_broken and not self._closing:
             self._are_broken = True
             log.error("a job has shut down the lines to all children; they are replaced")
             self._loop.remove_reader(self._replies)
-            self._nursery.kill()
+            self._fork_server.kill()
 
-    def take_back(self) -> list[bytes]:
+    def reclaim(self) -> list[bytes]:
         """What no child has taken; from now on none will."""
         taken = []
         with contextlib.suppress(BlockingIOError):
@@ -393,30 +393,30 @@ class House:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSING):
                     await self._empty.wait()
-        nursery = self._nursery
+        nursery = self._fork_server
         if nursery is not None:
             nursery.close()
             await nursery.wait(_LAST_MOMENT)
-            self._end_nursery(nursery)
+            self._end_fork_server(nursery)
         self._loop.remove_reader(self._replies)
         for line in (self._orders_out, self._replies, self._replies_in):
             line.close()
         self._table.close()
         os.close(self._fd)
 
-    def _start_nursery(self) -> None:
+    def _start_fork_server(self) -> None:
         """Start a nursery, and have it make children.
 
         Raises:
             OSError: no process is to be had.
         """
         fds = [self._orders_out.fileno(), self._replies_in.fileno(), self._fd]
-        heard, died = self._read_news, self._nursery_died
-        self._nursery = Control(self._setting, fds, self._mark, heard, died)
+        heard, died = self._read_events, self._fork_server_exited
+        self._fork_server = Control(self._setting, fds, self._mark, heard, died)
         for slot in self.slots:
             self._spawn(slot)
 
-    def _end_nursery(self, nursery: Control) -> None:
+    def _end_fork_server(self, nursery: Control) -> None:
         """See to it that nothing of a nursery is left."""
         nursery.kill()
         for slot in self.slots:
@@ -429,10 +429,10 @@ class House:
         if slot.spawning is not None:
             slot.spawning.cancel()
             slot.spawning = None
-        if not self._closing and self._nursery is not None:
-            self._nursery.spawn(slot.index)
+        if not self._closing and self._fork_server is not None:
+            self._fork_server.spawn(slot.index)
 
-    def listen(self) -> None:
+    def read_messages(self) -> None:
         """Hear what children have said by now.
 
         That is no more than the line can hold, so that those who never fall silent do not keep the
@@ -456,8 +456,8 @@ class House:
                 replies.append(reply)
             elif isinstance(reply, Ready):
                 self._is_ready(self.slots[reply.slot], reply.pid)
-            elif isinstance(reply, Broken):
-                self._cannot_begin(BideError(f"A child cannot begin: {reply.why}"))
+            elif isinstance(reply, InitFailed):
+                self._on_init_failed(BideError(f"A child cannot begin: {reply.why}"))
             else:
                 self.slots[reply.slot].leaves(reply.pid)
                 self._changed()
@@ -471,35 +471,35 @@ class House:
         if self._begun is not None and not self._begun.done():
             self._begun.set_result(None)
 
-    def _cannot_begin(self, error: BideError) -> None:
+    def _on_init_failed(self, error: BideError) -> None:
         if self._begun is not None and not self._begun.done():
             self._begun.set_exception(error)
         else:
             log.error("%s", error)
 
-    def _read_news(self, news: News) -> None:
-        if isinstance(news, Born):
-            self._born(self.slots[news.slot], news.pid)
-        elif isinstance(news, Died):
-            self._died(self.slots[news.slot], news)
+    def _read_events(self, news: News) -> None:
+        if isinstance(news, Spawned):
+            self._on_spawned(self.slots[news.slot], news.pid)
+        elif isinstance(news, Exited):
+            self._on_exited(self.slots[news.slot], news)
         elif news.slot < 0:
-            self._nursery_died(TaskNotFound(news.why))
+            self._fork_server_exited(TaskNotFound(news.why))
         else:
-            self._cannot_begin(BideError(news.why))
+            self._on_init_failed(BideError(news.why))
             self._spawn_later(self.slots[news.slot])
 
-    def _born(self, slot: Slot, pid: int) -> None:
+    def _on_spawned(self, slot: Slot, pid: int) -> None:
         self._empty.clear()
-        if slot.born(pid):
+        if slot.on_spawned(pid):
             self._changed()
 
-    def _died(self, slot: Slot, died: Died, among: int = 1) -> None:
-        self.listen()  # what it said before
+    def _on_exited(self, slot: Slot, died: Exited, among: int = 1) -> None:
+        self.read_messages()  # what it said before
         if self._begun is not None and not self._begun.done():
-            self._cannot_begin(BideError(f"A child cannot begin. {obituary(died)}"))
+            self._on_init_failed(BideError(f"A child cannot begin. {describe_exit(died)}"))
         if slot.row.job or slot.age > LONGEST_PAUSE:
             slot.failures = 0
-        slot.died()
+        slot.on_exited()
         if not any(slot.pid for slot in self.slots):
             self._empty.set()
         self._learned(slot, died, among)
@@ -515,26 +515,26 @@ class House:
             return
         slot.spawning = self._loop.call_later(_pause(slot.failures - 1), self._spawn, slot)
 
-    def _nursery_died(self, why: BideError | None = None) -> None:
-        nursery = self._nursery
+    def _fork_server_exited(self, why: BideError | None = None) -> None:
+        nursery = self._fork_server
         assert nursery is not None
         nursery.close()
-        self._nursery = None
-        self._end_nursery(nursery)
-        self._cannot_begin(why or BideError("The process that makes children died."))
-        self.listen()
+        self._fork_server = None
+        self._end_fork_server(nursery)
+        self._on_init_failed(why or BideError("The process that makes children died."))
+        self.read_messages()
         if self._are_broken:
-            waiting = self.take_back()
+            waiting = self.reclaim()
             for line in (self._orders, self._orders_out, self._replies, self._replies_in):
                 line.close()
             self._make_lines()
-            self._loop.add_reader(self._replies, self.listen)
+            self._loop.add_reader(self._replies, self.read_messages)
             for message in waiting:
                 send(self._orders, message)
         lost = [slot for slot in self.slots if slot.pid]
         busy = sum(slot.row.job != 0 for slot in lost)
         for slot in lost:
-            self._died(slot, Died(slot.index, slot.pid, signal.SIGKILL, 0), busy)
+            self._on_exited(slot, Exited(slot.index, slot.pid, signal.SIGKILL, 0), busy)
         self._start_later()
 
     def _start_later(self) -> None:
@@ -542,10 +542,10 @@ class House:
         self._loop.call_later(_pause(self._failures), self._start_again)
 
     def _start_again(self) -> None:
-        if self._closing or self._nursery is not None:
+        if self._closing or self._fork_server is not None:
             return
         try:
-            self._start_nursery()
+            self._start_fork_server()
         except OSError as error:
             log.error("No process is to be had: %s", error)
             self._start_later()

@@ -18,10 +18,10 @@ from bide.errors import BideError, TaskNotFound
 from bide.model.context import CurrentJob, enter
 from bide.model.payload.body import Body, Envelope, check_id, decode_envelope, open_envelope
 from bide.tasks.middleware import Middleware
-from bide.tasks.task import Policy, Served, Target
+from bide.tasks.task import Policy, Target, TaskRegistry
 from bide.worker.lifespan import Lifespan
 from bide.worker.run import outcome
-from bide.worker.run.running_job import Run
+from bide.worker.run.running_job import RunningJob
 
 Wait = Callable[[Coroutine[Any, Any, Any]], Any]
 """Runs a coroutine where coroutines run, and returns its result, or raises what it raised."""
@@ -50,7 +50,7 @@ async def _catch(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseExceptio
         return None, error
 
 
-class Call(NamedTuple):
+class Invocation(NamedTuple):
     """One run of a task, ready to be made."""
 
     target: Target
@@ -87,7 +87,7 @@ class Call(NamedTuple):
 
 def prepare(
     body: Body, target: Target, lifespan: Lifespan, middlewares: Sequence[Middleware]
-) -> Call:
+) -> Invocation:
     """Make a call of a body.
 
     Raises:
@@ -97,7 +97,7 @@ def prepare(
     args, kwargs = target.signature.bind(body.args, body.kwargs, body.task)
     if target.signature.injected:
         kwargs = {**lifespan.values_for(target.signature.injected), **kwargs}
-    return Call(target, args, kwargs, middlewares)
+    return Invocation(target, args, kwargs, middlewares)
 
 
 def policy_for(body: Body, policy: Policy) -> Policy:
@@ -130,7 +130,7 @@ def _waited(around: Any, wait: Wait) -> Any:
         wait(around.__aexit__(None, None, None))
 
 
-def read(run: Run, served: Served, *, allow_pickle: bool) -> tuple[Target, Body]:
+def read(run: RunningJob, served: TaskRegistry, *, allow_pickle: bool) -> tuple[Target, Body]:
     """The task and the body of a job; along the way, the run learns what it is.
 
     The context in which this is called becomes that of the job.
@@ -146,7 +146,7 @@ def read(run: Run, served: Served, *, allow_pickle: bool) -> tuple[Target, Body]
     return target, run.body
 
 
-def arguments_of(run: Run) -> tuple[Sequence[Any], Mapping[str, Any]] | tuple[None, None]:
+def arguments_of(run: RunningJob) -> tuple[Sequence[Any], Mapping[str, Any]] | tuple[None, None]:
     """Return the arguments of a job as they were enqueued, None where they cannot be read.
 
     A job whose process died has not been read here. Its pickled arguments are not read now: that
@@ -161,14 +161,14 @@ def arguments_of(run: Run) -> tuple[Sequence[Any], Mapping[str, Any]] | tuple[No
     return run.body.args, run.body.kwargs
 
 
-def identify_if_possible(run: Run, served: Served) -> None:
+def identify_if_possible(run: RunningJob, served: TaskRegistry) -> None:
     """Have a run learn of itself what can be learnt, and make this context that of the job."""
     with suppress(BideError):  # otherwise it has no policy
         identify(run, served)
     enter(run.job or run.as_job())
 
 
-def identify(run: Run, served: Served) -> tuple[Target, Envelope, bool]:
+def identify(run: RunningJob, served: TaskRegistry) -> tuple[Target, Envelope, bool]:
     """Have a run learn what it is, by which policy, without touching its arguments.
 
     Returns:

@@ -23,11 +23,11 @@ from bide.model.ids import short_id
 from bide.model.payload.body import encode_error, encode_result
 from bide.model.retry import Retry
 from bide.protocol.commands.enqueue import check_when
-from bide.tasks.task import Function, Served
+from bide.tasks.task import Function, TaskRegistry
 from bide.worker.run.running_job import UNBEGUN, Ended
 
 if TYPE_CHECKING:
-    from bide.worker.run.running_job import Run
+    from bide.worker.run.running_job import RunningJob
 
 _OURS: Final = ("bide", "importlib")
 """Packages whose frames a traceback does not begin with."""
@@ -75,7 +75,7 @@ def from_application(trace: TracebackType | None) -> TracebackType | None:
 log = Log("bide.worker")
 
 
-class Judged(NamedTuple):
+class RunOutcome(NamedTuple):
     """What a run came to."""
 
     ended: Ended
@@ -111,7 +111,7 @@ _ASKED_FOR: Final = Retry()
 """What bounds `RetryLater` in a job that has no policy."""
 
 
-class Floods:
+class LogLimiter:
     """Limits how many failed attempts of a task this process logs in a second.
 
     To log an error takes longer than to run a job that raises at once, so logging all of them would
@@ -140,10 +140,10 @@ class Floods:
         return count <= MOST_LOGGED
 
 
-_floods: Final = Floods()
+_floods: Final = LogLimiter()
 
 
-def completed(run: Run, result: object) -> Judged:
+def completed(run: RunningJob, result: object) -> RunOutcome:
     """What a run that returned came to: its end, or that its result cannot be stored."""
     try:
         data = encode_result(run.task_name, result, run.codec)
@@ -153,15 +153,17 @@ def completed(run: Run, result: object) -> Judged:
         if _floods.may_log(run.task_name):
             log.error("%s (job %s) failed: %s", run.task_name, short_id(run.claimed.id), error)
         return failed(run, error)
-    return Judged(("complete", kept(run), data), run.policy.on_success, result)
+    return RunOutcome(("complete", kept(run), data), run.policy.on_success, result)
 
 
-def failed(run: Run, error: BaseException) -> Judged:
+def failed(run: RunningJob, error: BaseException) -> RunOutcome:
     """Return what a run came to that failed for good."""
-    return Judged(("fail", kept(run), encode_error(error)), run.policy.on_failure, error)
+    return RunOutcome(("fail", kept(run), encode_error(error)), run.policy.on_failure, error)
 
 
-def raised(run: Run, error: BaseException, served: Served, *, in_run: bool = False) -> Judged:
+def raised(
+    run: RunningJob, error: BaseException, served: TaskRegistry, *, in_run: bool = False
+) -> RunOutcome:
     """What a run that raised came to: another attempt, or the end.
 
     Whatever goes wrong while that is found out (a backoff function may raise anything) ends the
@@ -182,28 +184,30 @@ def raised(run: Run, error: BaseException, served: Served, *, in_run: bool = Fal
     return judged._replace(raised=in_run and judged.value is error)
 
 
-def _raised(run: Run, error: BaseException, served: Served, in_run: bool) -> Judged:
+def _raised(
+    run: RunningJob, error: BaseException, served: TaskRegistry, in_run: bool
+) -> RunOutcome:
     if run.timed_out and not isinstance(error, JobTimeout):
         error = overrun(run)
     what = f"{run.task_name} (job {short_id(run.claimed.id)}) attempt {run.claimed.attempt}"
     if isinstance(error, PayloadTooNew) and not in_run:
         log.warning("job %s is given back: %s", short_id(run.claimed.id), error)
-        return Judged(("snooze", _LEAVE_FOR, b""), None, None)
+        return RunOutcome(("snooze", _LEAVE_FOR, b""), None, None)
     if run.missing and isinstance(error, TaskNotFound):
         if run.waited() < PATIENCE:
-            return _waits(run, error)
+            return _wait_for_task(run, error)
         error = TaskNotFound(
             f"{error} No worker that took this job in {describe(PATIENCE)} has it."
         )
     if isinstance(error, Snooze):
         log.info("%s was snoozed", what)
-        return Judged(("snooze", check_when(error.when), b""), None, None)
+        return RunOutcome(("snooze", check_when(error.when), b""), None, None)
     if isinstance(error, RetryLater) and error.queue:
         log.info("%s holds queue %s: %s", what, run.station.queue, error)
-        return Judged(("hold", check_when(f"+{error.delay_us}"), b""), None, None)
+        return RunOutcome(("hold", check_when(f"+{error.delay_us}"), b""), None, None)
     if _is_cancelled(run, error):
         log.info("%s was cancelled while it ran", what)
-        return Judged(("cancel", "", b""), None, None)
+        return RunOutcome(("cancel", "", b""), None, None)
     delay = _delay(run, error, served)
     if delay is None:
         if not run.ended:
@@ -211,10 +215,10 @@ def _raised(run: Run, error: BaseException, served: Served, in_run: bool) -> Jud
         return failed(run, error)
     if not run.ended and _floods.may_log(run.task_name, is_final=False):
         log.warning("%s raised %r; again in %.3g s", what, error, delay)
-    return Judged(("retry", f"+{round(delay * 1e6)}", encode_error(error)), None, error, delay)
+    return RunOutcome(("retry", f"+{round(delay * 1e6)}", encode_error(error)), None, error, delay)
 
 
-def _waits(run: Run, error: TaskNotFound) -> Judged:
+def _wait_for_task(run: RunningJob, error: TaskNotFound) -> RunOutcome:
     """Leave a job for a worker that serves its task; a deployment may be about to bring one.
 
     `unserved`, which sees all jobs of the worker, says when it is looked at again, and logs it.
@@ -222,10 +226,10 @@ def _waits(run: Run, error: TaskNotFound) -> Judged:
     since_us = run.claimed.missing_us or run.claimed.token
     until = from_us(since_us + round(PATIENCE * 1e6))
     why = TaskNotFound(f"{error} It waits for a worker that has it until {until:%F %T} UTC.")
-    return Judged(("snooze", _LEAVE_FOR, encode_error(why)), None, None)
+    return RunOutcome(("snooze", _LEAVE_FOR, encode_error(why)), None, None)
 
 
-def died(run: Run, how: str) -> Judged:
+def died(run: RunningJob, how: str) -> RunOutcome:
     """What a run came to whose process died under it, and under no other job.
 
     How often that may happen is for the server to say; this only knows when it is the last time.
@@ -236,21 +240,21 @@ def died(run: Run, how: str) -> Judged:
     error = WorkerCrashed(how)
     ended: Ended = ("crash", kept(run), encode_error(error))
     if run.claimed.crashes + 1 >= CRASHES:
-        return Judged(ended, run.policy.on_failure, error)
-    return Judged(ended, None, error, retry_in=0.0)
+        return RunOutcome(ended, run.policy.on_failure, error)
+    return RunOutcome(ended, None, error, retry_in=0.0)
 
 
-def lost(run: Run, how: str, has_failed: bool) -> Judged:
+def lost(run: RunningJob, how: str, has_failed: bool) -> RunOutcome:
     """Return what an attempt came to whose worker has died; the server has decided that already.
 
     Of a job that must not run again after that, its next claim says so.
     """
     error = WorkerCrashed(how)
     if has_failed:
-        return Judged(("fail", "", b""), run.policy.on_failure, error)
+        return RunOutcome(("fail", "", b""), run.policy.on_failure, error)
     if run.policy.on_crash == "fail":
-        return Judged(UNBEGUN, None, error)
-    return Judged(("crash", "", b""), None, error, retry_in=0.0)
+        return RunOutcome(UNBEGUN, None, error)
+    return RunOutcome(("crash", "", b""), None, error, retry_in=0.0)
 
 
 def crashed() -> WorkerCrashed:
@@ -261,12 +265,12 @@ def crashed() -> WorkerCrashed:
     )
 
 
-def overrun(run: Run) -> JobTimeout:
+def overrun(run: RunningJob) -> JobTimeout:
     """The error of a run that took too long."""
     return JobTimeout(f"{run.task_name} ran longer than its time-out of {run.policy.timeout:g} s.")
 
 
-def kept(run: Run) -> str:
+def kept(run: RunningJob) -> str:
     """How long the finished job is kept, where it or its task says so."""
     keep = run.policy.keep
     return "" if keep is None else f"+{round(min(max(keep, 0), LONGEST_US / 1e6) * 1e6)}"
@@ -286,14 +290,14 @@ def _log_failure(task: str, what: str, error: BaseException) -> None:
         log.error("%s failed: %s, which cannot be shown", what, type(error).__name__)
 
 
-def _is_cancelled(run: Run, error: BaseException) -> bool:
+def _is_cancelled(run: RunningJob, error: BaseException) -> bool:
     """Whether a run ends as cancelled: it says so itself, or was asked to end and obeyed."""
     if isinstance(error, JobCancelled):
         return error.job_id is None
     return run.asked and isinstance(error, asyncio.CancelledError)
 
 
-def _delay(run: Run, error: BaseException, served: Served) -> float | None:
+def _delay(run: RunningJob, error: BaseException, served: TaskRegistry) -> float | None:
     """Seconds until the next attempt; None where there is to be none."""
     if isinstance(error, Fail | WorkerCrashed):
         return None

@@ -17,10 +17,10 @@ from bide.model.ids import short_id
 from bide.model.job import Claimed
 from bide.model.payload.body import DEFAULT_TIMEOUT, Body, decode_envelope
 from bide.model.payload.serializers import Codec
-from bide.protocol.commands.queues import Doing
-from bide.protocol.commands.worker import Outcome, Said
+from bide.protocol.commands.queues import RunningTask
+from bide.protocol.commands.worker import JobNote, Outcome
 from bide.tasks.task import Policy
-from bide.worker.queue_state import Station
+from bide.worker.queue_state import QueueState
 
 log = Log("bide.worker")
 
@@ -39,7 +39,7 @@ UNCOUNTED: Final = ("release", "snooze", "hold")
 _DEFAULT: Final = Policy()
 
 
-class Run:
+class RunningJob:
     """One job while this worker holds it."""
 
     __slots__ = (
@@ -65,7 +65,7 @@ class Run:
     )
 
     def __init__(
-        self, station: Station, claimed: Claimed, claimed_at: float, say_soon: Callable[[], None]
+        self, station: QueueState, claimed: Claimed, claimed_at: float, say_soon: Callable[[], None]
     ) -> None:
         self.station = station
         self.claimed = claimed
@@ -109,9 +109,9 @@ class Run:
             self.decided = ended
             return True
 
-    def say(self, kind: str, text: bytes) -> None:
+    def add_note(self, kind: str, text: bytes) -> None:
         """Gather a note for the next round trip; any thread may call."""
-        if self.station.said.add(Said(self.claimed.id, self.claimed.token, kind, text)):
+        if self.station.said.add(JobNote(self.claimed.id, self.claimed.token, kind, text)):
             self.say_soon()
 
     def learn(self, head: Body) -> None:
@@ -143,9 +143,9 @@ class Run:
         with within(self.job or self.as_job()):
             yield
 
-    def doing(self) -> Doing:
+    def snapshot(self) -> RunningTask:
         """What is said of it to those who look at the worker."""
-        return Doing(self.station.queue, self.claimed.id, self.task_name, self.claimed.token)
+        return RunningTask(self.station.queue, self.claimed.id, self.task_name, self.claimed.token)
 
     def elapsed(self) -> float:
         """Seconds since the job was first due."""
@@ -159,14 +159,14 @@ class Run:
         return (claimed.token - since_us) / 1e6 + time.monotonic() - self.claimed_at
 
 
-def log_end(run: Run, outcome: Outcome) -> None:
+def log_end(run: RunningJob, outcome: Outcome) -> None:
     """Log that a job has ended, where each job is to be logged (`--verbose`)."""
     if log.isEnabledFor(logging.DEBUG):
         with run.named():
             log.debug("%s (job %s): %s", task_of(run), short_id(run.claimed.id), outcome)
 
 
-def task_of(run: Run) -> str:
+def task_of(run: RunningJob) -> str:
     """Return the task of a job, also where nothing has read its body yet; `?` if nothing can."""
     if run.task_name == "?":
         with suppress(BideError):
