@@ -23,7 +23,7 @@ def test_a_job_taken_is_active_under_a_lease_and_in_no_other_set(q: Probe) -> No
     assert holding.hashes["jobs"] == {"a": BODY}
     assert holding.records["a"] == (
         *(claim.now_us, "-", 7, 1, 0, 0, False, claim.now_us, "w1", receipt.due_us),
-        *(receipt.due_us, 0, 0),
+        *(receipt.due_us, 0, 0, 0),
     )
 
 
