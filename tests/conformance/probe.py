@@ -139,11 +139,12 @@ class Probe:
         lease: float = LEASE,
         busy: int = 0,
         arm: int = 2,
+        unserved: str = "",
     ) -> Claim:
         """The worker's next claim, or with `seq` the one of that number."""
         seq = self._next(worker, seq)
-        lease_us = round(lease * SECOND)
-        return self.run(worker_commands.claim(self.keys, worker, seq, count, lease_us, busy, arm))
+        args = (seq, count, round(lease * SECOND), busy, arm, unserved)
+        return self.run(worker_commands.claim(self.keys, worker, *args))
 
     def taken(self, worker: str = "w1", count: int = 10, *, busy: int = 0) -> list[str]:
         """The ids that the worker's next claim brings."""

@@ -23,7 +23,7 @@ def test_a_job_taken_is_active_under_a_lease_and_in_no_other_set(q: Probe) -> No
     assert holding.hashes["jobs"] == {"a": BODY}
     assert holding.records["a"] == (
         *(claim.now_us, "-", 7, 1, 0, 0, False, claim.now_us, "w1", receipt.due_us),
-        *(receipt.due_us, 0, 0),
+        *(receipt.due_us, 0, 0, 0),
     )
 
 
@@ -84,7 +84,7 @@ def test_a_call_takes_a_bounded_number_whatever_is_asked_for(q: Probe) -> None:
     command = worker_commands.claim(q.keys, "w1", 1, 10_000, LEASE_US, 0)
     assert command.args[2] == MAX_CLAIM
     q.add_many(*(Prepared(f"j{i:04}", "+0", 5, BODY) for i in range(MAX_CLAIM + 1)))
-    unbounded = command._replace(args=("w1", 1, 10_000, LEASE_US, 0, 2))
+    unbounded = command._replace(args=("w1", 1, 10_000, LEASE_US, 0, 2, ""))
     assert len(q.run(unbounded).jobs) == MAX_CLAIM
 
 

@@ -71,8 +71,7 @@ class Managed(Uniques):
                 if job.score != (to := max(at, now)):
                     job.note(b"R %d %d %d" % (now, job.score, to))
                 job.score = to
-                if job.place == "due:unserved":
-                    job.place = f"due:{job.level()}"
+                job.move(to)
                 self._expire_no_later(job)
                 moved = True
             reply += [b"ok", job.score] if job else [self.state(id, now).encode(), 0]
@@ -93,6 +92,7 @@ class Managed(Uniques):
             if job and job.score > now:
                 job.note(b"R %d %d %d" % (now, job.score, now))
                 job.score = now
+                job.move()
                 self._expire_no_later(job)
                 self.push()
             reply += [b"ok", job.score] if job else [self.state(id, now).encode(), 0]

@@ -123,10 +123,15 @@ class Queue(Settled):
                 self.meta["drain_until"] = now + DRAIN_EVERY
                 drain, count = True, 0
         if not paused:
+            most = max(0, min(count, room))
+            half, odd = divmod(max(0, most - len(taken)), 2)
+            share = half + odd * (seq % 2)
+            ripe = [job for job in self.at("due:unserved") if job.score <= now]
+            taken += [job for job in ripe[:share] if not self._expires(job, now, expired)]
             for level in (*LEVELS, "unserved"):
-                jobs = self.at(f"due:{level}")
+                jobs = [job for job in self.at(f"due:{level}") if job not in taken]
                 ripe = [job for job in jobs if job.score <= now]
-                picked = ripe[: max(0, min(count, room) - len(taken))]
+                picked = ripe[: max(0, most - len(taken))]
                 taken += [job for job in picked if not self._expires(job, now, expired)]
                 overdue = overdue or len(picked) < len(ripe)
                 if overdue:

@@ -95,7 +95,8 @@ class Job:
         way, number = self.terms[2:3], self.terms[3:].partition(" ")[0]
         if not self.terms.startswith("x="):
             return None
-        return int(number) + (self.score if way == "+" else 0)
+        first = self.run.first if self.run and self.run.missing else 0
+        return int(number) + ((first or self.score) if way == "+" else 0)
 
     def is_unbegun(self) -> bool:
         """Whether it has never begun since somebody last asked for it."""
@@ -139,6 +140,14 @@ class Job:
         level = self.level()
         self.place = f"due:{'unserved' if self.run.missing and level != 'alone' else level}"
         self.score = at
+
+    def move(self, at: int = 0) -> None:
+        """Its caller makes it due now, or says when it is: then it waits anew for a worker."""
+        if self.place in ("due:alone", "due:unserved", "due:grouped") and self.run:
+            if at and self.run.missing:
+                self.run.first, self.run.missing = 0, at
+            if self.place == "due:unserved":
+                self.place = f"due:{self.level()}"
 
     def level(self) -> str:
         """The due set in which a job stands with its record, where its task is served."""

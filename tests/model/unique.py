@@ -78,6 +78,7 @@ class Uniques(Store):
         if due < job.score:
             earliest.append(due)
         job.body, job.terms, job.score = call.body, call.terms, due
+        job.move(due)
         if job.run is None:
             job.place = call.place
         self.expiring.pop(id, None)

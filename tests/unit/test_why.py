@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bide.model.durations import from_us
-from bide.model.job import Snapshot, State
+from bide.model.job import RunRecord, Snapshot, State
 from bide.model.limits import Limits, Retention
 from bide.model.payload.body import Body, encode_body
 from bide.protocol.commands.jobs import Counts
@@ -23,6 +23,14 @@ TASK = "app:send"
 def job(state: State = State.WAITING, since_us: int = NOW - 1) -> Snapshot:
     body = encode_body(Body(TASK))
     return Snapshot("a", state, NOW, since_us, 5, body, None, None, None, False)
+
+
+def given_back(state: State) -> Snapshot:
+    """One that a worker without its task gave back."""
+    line = b"1795000000000000S0000000000000000- 5 0 0 0 0 1795000000000000 w1 1795000000000000"
+    run = RunRecord.read(line + b" 1794999999999999 1794999999999998m")
+    assert run is not None
+    return job(state, NOW + 9 if state is State.DELAYED else NOW - 1)._replace(run=run)
 
 
 def counts(active: int = 0, paused: bool = False, limits: Limits = NO_LIMITS) -> Counts:
@@ -47,6 +55,10 @@ IDLE = worker("mail")
         (job(), counts(), [worker("other")], ["no worker"]),
         (job(), counts(), [worker("mail", unserved=[TASK])], ["not served"]),
         (job(), counts(), [worker("mail", unserved=[TASK]), IDLE], ["next"]),
+        (given_back(State.DELAYED), counts(), [IDLE], ["not served"]),
+        (given_back(State.WAITING), counts(), [worker("mail", busy=4)], ["not served"]),
+        (given_back(State.DELAYED), counts(), [worker("mail", unserved=[TASK])], ["not served"]),
+        (given_back(State.DELAYED), counts(), [], ["no worker"]),
         (job(), counts(paused=True), [IDLE], ["paused"]),
         (job(), counts(limits=Limits(held_until=LATER)), [IDLE], ["held"]),
         (job(), counts(limits=Limits("1/h", 1, None, None, LATER)), [IDLE], ["limited"]),

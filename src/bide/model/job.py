@@ -174,6 +174,8 @@ class RunRecord(NamedTuple):
     """When it finished, where its place among the finished does not say so; else 0."""
     dropped: int = 0
     """How many bytes its result had, if that was dropped because the queue's were too large."""
+    missing_us: int = 0
+    """Since when no worker that took it has had its task; 0: the latest had, or none has ended."""
 
     @classmethod
     def read(cls, line: bytes | None) -> RunRecord | None:
@@ -185,12 +187,12 @@ class RunRecord(NamedTuple):
             priority, attempt, crashes, strikes, alone, started, worker, due, *more = rest
             ended = more.pop()[:-1] if more and more[-1].endswith("e") else "0"
             dropped = more.pop()[:-1] if more and more[-1].endswith("d") else "0"
-            if more and more[-1].endswith("m"):  # since when nobody serves its task
-                more.pop()
+            missing = more.pop()[:-1] if more and more[-1].endswith("m") else "0"
             if more and more[-1].endswith("r"):  # the name of the call that retried it
                 more.pop()
             (first,) = more or (due,)
-            if any(len(number) > _LONGEST for number in (*rest[:6], due, first, ended, dropped)):
+            numbers = (*rest[:6], due, first, ended, dropped, missing)
+            if any(len(number) > _LONGEST for number in numbers):
                 return None
             return cls(
                 token=int(head[:16]),
@@ -206,6 +208,7 @@ class RunRecord(NamedTuple):
                 first_us=int(first),
                 ended_us=int(ended),
                 dropped=int(dropped),
+                missing_us=int(missing),
             )
         except (ValueError, IndexError):
             return None
@@ -276,7 +279,14 @@ class Snapshot(NamedTuple):
     @property
     def expires_us(self) -> int | None:
         """By when it must have begun; None where that does not matter."""
-        return self.terms.expires_us(self.due_us)
+        given_back = self.run if self.is_given_back else None
+        return self.terms.expires_us(given_back.first_us if given_back else self.due_us)
+
+    @property
+    def is_given_back(self) -> bool:
+        """Whether it waits because no worker that took it so far has had its task."""
+        waits = self.state in (State.DELAYED, State.WAITING)
+        return waits and self.run is not None and self.run.missing_us > 0
 
     @property
     def finished_us(self) -> int:

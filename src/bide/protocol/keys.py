@@ -176,6 +176,7 @@ META: Final[dict[str, str]] = {
     "gap_us": "the last jump of the clock, or stretch in which no worker called",
     "gap_at": "when that was noticed",
     "lease_us": "the longest lease that any claim has asked for",
+    "served_at": "when a worker last ran a job that one without its task had given back",
     "drain_until": "one worker drains for a suspect; no other begins to before this",
     "retention": "count and age in µs of what is kept completed, failed, cancelled, if configured",
     "result_budget": "maximum bytes of results, if configured",

@@ -88,7 +88,7 @@ def _blocked(read: Read) -> Iterator[Reason]:
 
 
 def _due(read: Read) -> Iterator[Reason]:
-    if read.job.state == State.DELAYED:
+    if read.job.state == State.DELAYED and not read.job.is_given_back:
         yield _until("not due", "it is not due", read.job.due_us, read)
 
 
@@ -139,6 +139,9 @@ def _workers(read: Read) -> Iterator[Reason]:
         yield Reason("no worker", f"no worker serves the queue {read.queue}, or none is alive")
     elif all(read.job.task in worker.about.unserved for worker in serving):
         yield Reason("not served", f"no worker of the queue serves the task {read.job.task}")
+    elif read.job.is_given_back:
+        text = f"it was given back by a worker without the task {read.job.task}"
+        yield Reason("not served", f"{text}, and waits for one that has it")
 
 
 def _in_line(read: Read) -> Iterator[Reason]:

@@ -32,8 +32,8 @@ from bide.worker.notes import NoteBuffer
 _LOG_EVERY: Final = 30
 """Failures in a row after which the reason is logged again, whether it is new or not."""
 
-_SERVED_LATELY: Final = 1.0
-"""Seconds for which a worker takes more jobs that were given back, after it has run one."""
+_TRY_EVERY: Final = 1.0
+"""Seconds until a worker that lacked a task tries again whether it has the tasks of other jobs."""
 
 _NUMBER: Final = re.compile(r"\d+")
 
@@ -69,9 +69,11 @@ class QueueState:
         """A hint came that nobody has acted upon yet."""
         self.unanswered = False
         """A claim was sent whose reply has not been seen: it may have taken jobs."""
-        self.takes_unserved = True
-        """Whether to take jobs that a worker without their task gave back, before they are due."""
-        self._served_at = 0.0
+        self._lacked = False
+        """Whether a job has ended since the last try whose task is not served here."""
+        self._tried_at = 0.0
+        self._served = False
+        """Whether a job has run, since the last claim, that a worker without its task gave back."""
         self.quiet_until = 0.0
         """Until when not to warn again that results are dropped (`time.monotonic()`)."""
         self.failures = 0
@@ -148,15 +150,18 @@ class QueueState:
         """The next claim; the same one again until `claimed` has been told its reply."""
         self._fresh = False
         self.unanswered = True
-        arm = (3 if burst else 2) + 4 * self.takes_unserved
-        return claim(self.keys, self.worker, self._seq, count, self._lease_us, busy, arm)
+        unserved, now = "s" if self._served else "", time.monotonic()
+        self._served = False
+        if not self._lacked or now - self._tried_at >= _TRY_EVERY:
+            unserved += "e"
+            self._lacked, self._tried_at = False, now
+        arm = 3 if burst else 2
+        return claim(self.keys, self.worker, self._seq, count, self._lease_us, busy, arm, unserved)
 
     def note_task(self, *, served: bool) -> None:
         """A job has ended that a worker without its task gave back, here or before."""
-        now = time.monotonic()
-        if served:
-            self._served_at = now
-        self.takes_unserved = now - self._served_at < _SERVED_LATELY
+        self._served = self._served or served
+        self._lacked = self._lacked or not served
 
     def now_us(self) -> int:
         """The server's time, as far as the latest claim has told."""

@@ -130,6 +130,7 @@ def claim(
     lease_us: int,
     busy: int,
     arm: int = 2,
+    unserved: str = "",
 ) -> Command[Claim]:
     """Take up to `count` due jobs.
 
@@ -143,8 +144,10 @@ def claim(
         arm: 2: with free slots left it waits for what is due next; 1: it does if nothing was
             taken; 0: it does not, and another is called to keep the time; 3: as 2, and the reply
             is `limited` also if the rate of a group holds a due job back.
+        unserved: of jobs that a worker without their task gave back: with "e" in it, they are
+            taken also before they are due again; with "s", this worker has run one.
     """
-    args = (worker, seq, min(count, MAX_CLAIM), lease_us, busy, arm)
+    args = (worker, seq, min(count, MAX_CLAIM), lease_us, busy, arm, unserved)
     return command("claim", keys, args, _read_claim)
 
 

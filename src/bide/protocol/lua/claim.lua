@@ -37,6 +37,7 @@
 -- @arg   lease_us  integer  how long they are held without being extended
 -- @arg   busy      integer  how many jobs the worker runs already
 -- @arg   arm       integer  2 to wait with free slots, 1 to wait if nothing was taken, 0 not to
+-- @arg   missing   text     of jobs that a worker without their task gave back: e, s or both
 -- @reply ok now until deadline more alone drain thin post lost, then: id body token tries due
 -- @reply stale     the worker has since sent a later claim
 -- @include clock record hint wait reclaim recall weigh minute
@@ -44,7 +45,7 @@
 -- @later   when depend depending fold stand
 
 -- arm, 3: as 2, and to say whether the rate of a group holds a due job back
--- arm, 4 more: to take also jobs that wait for a worker with their task, before they are due
+-- missing, e: take such jobs also before the next look at them is due; s: the worker has run one
 -- thin: the names of schedules that want to be sent more times, with spaces between them
 -- more: 1 where there is, 2 where a limit holds back what is due
 -- post: 1 where something is to be told to, or asked of, another queue
@@ -55,11 +56,10 @@ local SWEEP, TRIM = 100, 100
 local MARKED, TELL, LOOKS = 200, 200, 200
 local LEVELS, ALONE, UNSERVED, MOST, GROUPED = 10, 11, 12, 250, 150
 -- As long as `outcome.PATIENCE`; then a minute; so many of the jobs that run are looked at.
-local UNSERVED_US, AGAIN_US, RUNNING = 600000000, 60000000, 100
+local UNSERVED_US, AGAIN_US, RUNNING, RUNS_US = 600000000, 60000000, 100, 5000000
 local TURNS, SPARE_STEPS = 20, 16 -- a claim looks at so many turns of groups at most
 count = math.min(count, MOST)
-local eager, ahead = arm >= 4, false
-if eager then arm = arm - 4 end
+local eager, ahead = string.find(missing, 'e', 1, true), false
 
 -- Removes before anything is added: a full server lets a script that has begun to remove go on.
 redis.call('ZREM', keep, worker)
@@ -168,16 +168,21 @@ local room = weigh.room()
 local limited = set[15] and gate.open(meta, active, now)
 local overdue, held_back = false, false
 
--- Whether another worker runs a job that one without its task gave back before. A job that has
--- waited for that long does not fail then: those that have its task may be busy.
+-- Whether workers run jobs that one without their task gave back. A job that has waited for that
+-- long does not fail then: those that have its task may be busy.
+if string.find(missing, 's', 1, true) then redis.call('HSET', meta, 'served_at', now) end
 local is_served
 local function served()
   if is_served == nil then
-    is_served = false
-    local ids = redis.call('ZREVRANGE', active, 0, RUNNING - 1)
+    local at = tonumber(redis.call('HGET', meta, 'served_at'))
+    is_served = at and math.abs(now - at) < UNSERVED_US
+    local ids = is_served and {} or redis.call('ZREVRANGE', active, 0, RUNNING - 1)
     for _, line in ipairs(#ids > 0 and redis.call('HMGET', run, unpack(ids)) or {}) do
       local f = line and record.parse(line)
-      if f and f.missing and f.worker ~= worker then is_served = true end
+      -- One that has just begun may be on its way back.
+      if f and f.missing and f.worker ~= worker and f.started < now - RUNS_US then
+        is_served = true
+      end
     end
   end
   return is_served
@@ -202,7 +207,7 @@ local function take(level, picked, at_level)
     local body, line, at = bodies[i], lines[i], picked[2 * i]
     local f = line and record.parse(line)
     local due_at = tonumber(at)
-    local begins_by = asked_of and term.begins_by(asked_of[i], due_at)
+    local begins_by = asked_of and term.begins_by(asked_of[i], record.due_from(f, due_at))
     if begins_by and begins_by <= now and expire.is_unbegun(f) then
       expire.one(sets, record, event, book, now, id, at_level or level, f)
       expired[#expired + 1] = id
@@ -212,9 +217,9 @@ local function take(level, picked, at_level)
         if level == UNSERVED then
           due_at = math.min(due_at, now)
           at = string.format('%.0f', due_at)
-          if f.missing and now - f.missing > UNSERVED_US and served() then
-            f.missing = now - UNSERVED_US + AGAIN_US
-          end
+        end
+        if f.missing and now - f.missing > UNSERVED_US and served() then
+          f.missing = now - UNSERVED_US + AGAIN_US
         end
         token = math.max(now, tonumber(record.token(line)) + 1)
         f.attempt, f.started, f.worker, f.alone = f.attempt + 1, now, worker, alone
@@ -288,16 +293,28 @@ end
 
 if not paused then
   local most = limited and math.min(count, limited.room) or count
-  -- A worker that serves such jobs takes them as it can, not at the moments at which one that does
-  -- not looks at them again. No more than half, because they have no priority.
-  local share = eager and math.ceil((most - #taken) / 2) or 0
-  if share > 0 then
-    local picked = redis.call('ZRANGE', due[UNSERVED], 0, share - 1, 'WITHSCORES')
-    ahead = take(UNSERVED, picked) == share
+  -- Jobs that a worker without their task gave back. One that has it takes them as it can, not at
+  -- the moments at which they are looked at again. They have no priority: half of the slots are
+  -- theirs, the odd one every second time, and what others leave.
+  local wanted, now_or_later = most - #taken, eager and '+inf' or now
+  local is_any = redis.call('EXISTS', due[UNSERVED]) == 1
+  local share = is_any and math.floor(wanted / 2) + wanted % 2 * (seq % 2) or 0
+  local function take_unserved(some)
+    local picked = redis.call('ZRANGEBYSCORE', due[UNSERVED], '-inf', now_or_later, 'WITHSCORES',
+      'LIMIT', 0, some)
+    if take(UNSERVED, picked) == some then ahead = eager end
   end
-  for step = 1, LEVELS + 1 do
+  if share > 0 then
+    local all = room.left
+    room.left = all / 2
+    take_unserved(share)
+    room.left = room.left + all / 2
+  end
+  for step = 1, is_any and LEVELS + 1 or LEVELS do
     local level = step > LEVELS and UNSERVED or step
     local turn_at = has_groups and level ~= UNSERVED and rota.first(sets, group, level)
+    wanted = most - #taken
+    if level == UNSERVED and wanted > 0 then take_unserved(wanted) end
     local head = redis.call('ZRANGE', due[level], 0, 0, 'WITHSCORES')
     if turn_at and turn_at <= now and most > #taken then
       take_turns(level, rota.share(meta, set[14] == '1', due[level], now, most - #taken))
@@ -305,7 +322,7 @@ if not paused then
     end
     if turn_at and turn_at <= now then overdue = true end
     by(turn_at)
-    local wanted = most - #taken
+    wanted = most - #taken
     if head[2] and tonumber(head[2]) <= now then
       if wanted > 0 then
         local picked = redis.call('ZRANGEBYSCORE', due[level], '-inf', now, 'WITHSCORES',

@@ -1,6 +1,7 @@
 -- promote: make delayed jobs due now, and blocked ones; one that waits keeps its place.
 -- @key   meta       reads whether someone listens
 -- @key   due        moves the due time
+-- @key   run        reads the level of a job that waits for a worker with its task
 -- @key   terms      reads whose groups they are, and the priority; notes that one is due now
 -- @key   order      moves
 -- @key   held       looks
@@ -20,6 +21,7 @@
 -- @rest  id
 -- @reply ok now, then per job: ok due | active 0 | completed 0 | failed 0 | cancelled 0 | gone 0
 -- @include clock find hint event when term group depend expire noting
+-- @later   record
 
 local now = clock.now(meta)
 local sets = {due = due, blocked = blocked, expiring = expiring, terms = terms, order = order,
@@ -43,6 +45,7 @@ for i = rest, #ARGV do
     word, at = (find.elsewhere(active, completed, failed, cancelled, id, blocked)), 0
   elseif at > now then
     redis.call('ZREM', due[level], id)
+    if level > find.LEVELS then level = record.moved(run, id, level) end
     redis.call('ZADD', due[level], now, id)
     expire.moved(sets, term, id, now)
     local of = level == group.GROUPED and group.leave(sets, touched, at, id)

@@ -1,7 +1,7 @@
 -- reschedule: give jobs that have not been taken another due time.
 -- @key   meta       reads whether someone listens
 -- @key   due        moves the due time
--- @key   run        reads the level of a job that no worker serves
+-- @key   run        notes that a job waits anew for a worker with its task
 -- @key   terms      reads whose groups they are, notes the due time of one that waits for others
 -- @key   expiring   notes when one must begin now
 -- @key   order      moves
@@ -35,7 +35,7 @@ for i = rest, #ARGV do
   local level, was = find.due(due, id)
   if level then
     redis.call('ZREM', due[level], id)
-    if level == find.UNSERVED then level = record.level(redis.call('HGET', run, id)) or level end
+    if level > find.LEVELS then level = record.moved(run, id, level, math.max(us, now)) end
     redis.call('ZADD', due[level], us, id)
     expire.moved(sets, term, id, us)
     local of = level == group.GROUPED and group.leave(sets, touched, was, id)

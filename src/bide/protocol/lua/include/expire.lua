@@ -42,12 +42,12 @@ function expire.some(sets, record, find, terms, event, group, book, now, blocked
   redis.call('ZREM', sets.expiring, unpack(over))
   for _, id in ipairs(over) do
     local level, due_us = find.due(sets.due, id)
-    local by = level and terms.begins_by(redis.call('HGET', sets.terms, id), due_us)
+    local f = level and record.parse(redis.call('HGET', sets.run, id))
+    local by = level
+      and terms.begins_by(redis.call('HGET', sets.terms, id), record.due_from(f, due_us))
     if by and by > now then
       redis.call('ZADD', sets.expiring, by, id)
     elseif by then
-      local line = redis.call('HGET', sets.run, id)
-      local f = line and record.parse(line)
       if expire.is_unbegun(f) then
         redis.call('ZREM', sets.due[level], id)
         local of = level == group.GROUPED and group.leave(sets, touched, due_us, id)

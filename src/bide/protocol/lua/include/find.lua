@@ -1,5 +1,5 @@
 -- Where a job is: the sets are the only record of its state, so they are asked.
-local find = {UNSERVED = 12}
+local find = {LEVELS = 10}
 
 -- Takes the job out of the due set that holds it; its index in `due`, or nil, and of a job of a
 -- group, whose set is the last, when it was due.

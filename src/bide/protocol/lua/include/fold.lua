@@ -56,16 +56,12 @@ local function move(s, id, level, was, to_level, at, line, before)
   s.begins(by)
 end
 
--- A job that is to wait because its caller says so, waits no more for a worker with its task.
-local function own(s, level, line)
-  return level == s.find.UNSERVED and s.record.level(line) or level
-end
-
 -- At which level a waiting job stands with a call's terms: what has a record, at that which it
--- says, unless its group has one.
-local function level_of(s, call, level, line)
+-- says, unless its group has one. A caller who says when it is due has it wait anew.
+local function level_of(s, call, id, level, line, at)
+  if level > LEVELS then level = s.record.moved(s.run, id, level, at) end
   if not line or s.term.value(call.line, 'g') then return call.level end
-  if level ~= s.GROUPED then return own(s, level, line) end
+  if level ~= s.GROUPED then return level end
   local f = s.record.parse(line)
   if not f then return call.level end
   return f.strikes >= STRIKES and ALONE or LEVELS - f.priority
@@ -76,7 +72,7 @@ local function replace(s, call, id, level, was, line, at)
   redis.call('HSET', s.jobs, id, call.body)
   redis.call('HSET', s.terms, id, call.line)
   if #call.body > s.weigh.LARGE then redis.call('HSETNX', s.meta, 'large', 1) end
-  move(s, id, level, was, level_of(s, call, level, line), at, call.line, before)
+  move(s, id, level, was, level_of(s, call, id, level, line, at), at, call.line, before)
 end
 
 -- When a call is due that a policy would have due at `at`: not before it was asked for.
@@ -204,7 +200,8 @@ function kinds.g(s, call, rule, entry)
     return 'new', at
   end
   if count < size then write_entry(s, rule.field, entry.id, 's', first, {count}) end
-  move(s, entry.id, level, was, own(s, level, line), at)
+  local to = level > LEVELS and s.record.moved(s.run, entry.id, level, at) or level
+  move(s, entry.id, level, was, to, at)
   if count >= size then redis.call('HDEL', s.unique, rule.field) end
   held[#held + 1], held.bytes = item, held.bytes + #item
   s.held[entry.id] = held

@@ -16,6 +16,7 @@
 local record = {}
 
 local FAR = 9000000000000000 -- beyond 2^53 a token would not grow by one
+local LEVELS, ALONE, UNSERVED = 10, 11, 12
 local NEVER = '0000000000000000-'
 
 function record.head(token, before)
@@ -72,11 +73,22 @@ function record.parse(line)
   }
 end
 
--- Which of the due sets a job with this record belongs to; nothing where it cannot be read.
-function record.level(line)
-  local f = record.parse(line)
-  return f and (f.strikes >= 2 and 11 or 10 - f.priority)
+-- To which due set a job belongs that stood above the priorities and is moved. Where its caller has
+-- said when it is due, one that a worker without its task gave back waits anew.
+function record.moved(run, id, level, us)
+  local f = record.parse(redis.call('HGET', run, id))
+  if us and f and f.missing then
+    f.first, f.missing = nil, us
+    redis.call('HSET', run, id, record.format(f.head, f))
+  end
+  if level ~= UNSERVED then return level end
+  if not f then return LEVELS / 2 end
+  return f.strikes >= 2 and ALONE or LEVELS - f.priority
 end
+
+-- When the time began in which a job has to begin: it is due again only to be looked at where no
+-- worker has served its task.
+function record.due_from(f, due_us) return f and f.missing and f.first or due_us end
 
 -- The record of a job whose result of so many bytes is dropped.
 function record.dropped(line, bytes)
