@@ -36,7 +36,7 @@ def asked(step: Any) -> Command[Any]:
 def claim_args(step: Any) -> tuple[Any, ...]:
     command = asked(step)
     assert command.script == "claim"
-    return tuple(command.args[1:])
+    return tuple(command.args[1:6])
 
 
 class Clock:
