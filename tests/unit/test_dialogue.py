@@ -124,7 +124,7 @@ def test_what_a_reply_has_left_is_asked_for_at_once_and_alone() -> None:
     def counting(before: int) -> Command[Any]:
         return command("counts")._replace(
             parse=lambda reply: before + reply[1],
-            rest=lambda reply: counting(before + reply[1]) if reply[0] == b"more" else None,
+            followup=lambda reply: counting(before + reply[1]) if reply[0] == b"more" else None,
         )
 
     steps = talk(command("pause", 7), counting(0))

@@ -32,14 +32,14 @@ class Slots:
 
     capacity: int = 5
     busy: int = 0
-    calls_back: bool = False
-    has_had_enough: bool = False
+    has_callbacks: bool = False
+    is_spent: bool = False
     accepted: list[Claimed] = field(default_factory=list)
 
     def __len__(self) -> int:
         return self.busy
 
-    def accept(self, station: QueueState, jobs: list[Claimed], sent: float) -> None:
+    def submit(self, station: QueueState, jobs: list[Claimed], sent: float) -> None:
         self.accepted += jobs
 
 

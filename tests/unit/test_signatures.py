@@ -96,7 +96,7 @@ def unawaited(parts: list[tuple[str, Any, Any, str]]) -> list[tuple[str, Any, An
             return None
         for name in (
             *("Job", "Queue", "Task", "DelayQueue", "Item", "Items", "Iterator", "Taking"),
-            *("Events", "Listening", "Schedules", "Group", "WakeListener", "Waiter"),
+            *("Events", "EventListener", "Schedules", "Group", "WakeListener", "Waiter"),
         ):
             text = text.replace(f"Async{name}", name)
         return text.replace("AwaitedCall", "BlockingCall").replace(

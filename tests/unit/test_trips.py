@@ -82,7 +82,7 @@ async def test_nor_by_the_awaited_one(now: list[float]) -> None:
 async def test_nor_what_has_waited_for_its_turn(now: list[float]) -> None:
     client: Any = aio.AsyncClient(NOBODY)
     steps = client._routes.deliver([("PING",)], ["key"])
-    slots = client._open.here.slots
+    slots = client._open.current.slots
     for _ in range(aio.CONNECTIONS):
         await slots.acquire()
     waiting = asyncio.create_task(client._drive(steps, until=now[-1] + 10))

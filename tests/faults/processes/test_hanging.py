@@ -12,7 +12,7 @@ from bide.errors import BideError
 from bide.worker.processes import pool as house_module
 from bide.worker.processes import pool as slot_module
 from tests.faults.processes import hostile
-from tests.faults.processes.test_killed import pool
+from tests.faults.processes.test_killed import pool_of
 from tests.integration.processes import tasks
 from tests.integration.processes.stand import PROCESS, Stand
 from tests.integration.workers import eventually
@@ -42,7 +42,7 @@ def test_one_that_closes_is_not_counted_on(stand: Stand, monkeypatch: pytest.Mon
     with stand.at_work(concurrency=1, **options) as worker:
         assert stand.queue.enqueue(hostile.ran).wait(60) == "ran"
         stand.wait("close")
-        (slot,) = pool(worker).slots
+        (slot,) = pool_of(worker).slots
         eventually(lambda: not slot.able and slot.pid)
         later = stand.queue.enqueue(hostile.ran)
         monkeypatch.delenv(tasks.BROKEN)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.processes import hostile
-from tests.faults.processes.test_killed import children, pool, is_gone
+from tests.faults.processes.test_killed import children, is_gone, pool_of
 from tests.integration.processes import tasks
 from tests.integration.processes.stand import MODULE, PROCESS, ROOT, Stand, program
 from tests.integration.workers import eventually
@@ -49,7 +49,7 @@ def test_a_limit_for_all_sockets_is_none_for_children_that_wait(
     monkeypatch.setenv(tasks.BROKEN, "limits sockets")
     with stand.at_work(concurrency=1) as worker:
         children(worker)
-        (slot,) = pool(worker).slots
+        (slot,) = pool_of(worker).slots
         pid, since = slot.pid, time.monotonic()
         eventually(lambda: slot.pid != pid or time.monotonic() - since > 0.5)
         assert slot.pid == pid

@@ -21,14 +21,14 @@ from tests.integration.processes.stand import PROCESS, Stand
 from tests.integration.workers import eventually
 
 
-def pool(worker: Any) -> Any:
+def pool_of(worker: Any) -> Any:
     return worker._running._pool
 
 
 def children(worker: Any) -> list[int]:
     """The children of a worker, once all are there and wait."""
     eventually(lambda: worker._running is not None)
-    slots = pool(worker).slots
+    slots = pool_of(worker).slots
     eventually(lambda: all(slot.is_free for slot in slots))
     return [slot.pid for slot in slots]
 
@@ -68,7 +68,7 @@ def test_a_nursery_with_one_job(stand: Stand) -> None:
     with stand.at_work() as worker:
         job = stand.queue.enqueue(tasks.held, "gate")
         stand.wait("begun")
-        os.kill(pool(worker)._fork_server.pid, signal.SIGKILL)
+        os.kill(pool_of(worker)._fork_server.pid, signal.SIGKILL)
         stand.wait("begun", 2)
         stand.open("gate")
         assert job.wait(60) == "held"
@@ -83,7 +83,7 @@ def test_a_nursery_with_two_jobs_accuses_neither(stand: Stand) -> None:
     with stand.at_work(lease=60) as worker:
         jobs = [stand.queue.enqueue(tasks.held, "gate") for _ in range(2)]
         stand.wait("begun", 2)
-        os.kill(pool(worker)._fork_server.pid, signal.SIGKILL)
+        os.kill(pool_of(worker)._fork_server.pid, signal.SIGKILL)
         eventually(lambda: len(worker._running) == 0)  # type: ignore[arg-type]
         end_leases(stand.queue._client._redis, stand.queue.keys)
         stand.wait("begun", 4)
@@ -101,7 +101,7 @@ def test_an_idle_nursery(stand: Stand) -> None:
         for _ in range(2):
             daemon = stand.queue.enqueue(hostile.daemonize, "").wait(60)
             children(worker)
-            os.kill(pool(worker)._fork_server.pid, signal.SIGKILL)
+            os.kill(pool_of(worker)._fork_server.pid, signal.SIGKILL)
             eventually(partial(is_gone, daemon))
             assert stand.queue.enqueue(hostile.ran).wait(60) == "ran"
 
@@ -138,7 +138,7 @@ def taken_by_nobody(stand: Stand, worker: Any) -> tuple[Job[Any], int, int]:
     # The worker must not return the job to the queue before this test takes it.
     worker._running._release_unstarted = lambda: None
     job = stand.queue.enqueue(hostile.ran)
-    eventually(pool(worker).reclaim)
+    eventually(pool_of(worker).reclaim)
     del worker._running._release_unstarted
     return job, one, two
 
@@ -210,8 +210,8 @@ def test_children_that_were_forked_in_advance(stand: Stand) -> None:
 
 def spares(worker: Any, but: int = 0) -> list[int]:
     """The children that wait for a slot, once all are there; `but` is something else."""
-    wanted = len(children(worker)) if pool(worker)._setting.executor == "fork" else 0
-    nursery = pool(worker)._fork_server.pid
+    wanted = len(children(worker)) if pool_of(worker)._setting.executor == "fork" else 0
+    nursery = pool_of(worker)._fork_server.pid
 
     def found() -> list[int]:
         with open(f"/proc/{nursery}/task/{nursery}/children") as file:

@@ -14,14 +14,14 @@ from bide import State
 from bide.worker.executors.processes import LOOK_EVERY
 from bide.worker.processes import ipc, pool
 from tests.faults.processes import hostile
-from tests.faults.processes.test_killed import children, pool, spares
+from tests.faults.processes.test_killed import children, pool_of, spares
 from tests.integration.processes.stand import PROCESS, Stand
 from tests.integration.workers import eventually
 
 
 def successor(worker: Any, child: int) -> int:
     """The child that waits for jobs in the place of one that was there."""
-    (slot,) = pool(worker).slots
+    (slot,) = pool_of(worker).slots
     eventually(lambda: slot.pid != child and slot.is_free)
     pid: int = slot.pid
     return pid
@@ -29,7 +29,7 @@ def successor(worker: Any, child: int) -> int:
 
 def of_nursery(worker: Any) -> list[int]:
     """All that a nursery has forked, but those in advance."""
-    with open(f"/proc/{(pid := pool(worker)._fork_server.pid)}/task/{pid}/children") as file:
+    with open(f"/proc/{(pid := pool_of(worker)._fork_server.pid)}/task/{pid}/children") as file:
         return sorted({int(child) for child in file.read().split()} - {*spares(worker)})
 
 
@@ -37,7 +37,7 @@ def test_a_nursery_makes_one_child_a_slot_however_often_it_is_told(stand: Stand)
     with stand.at_work(concurrency=1) as worker:
         (child,) = children(worker)
         for _ in range(3):
-            worker._event_loop.call_soon_threadsafe(pool(worker)._fork_server.spawn, 0)  # type: ignore[union-attr]
+            worker._event_loop.call_soon_threadsafe(pool_of(worker)._fork_server.spawn, 0)  # type: ignore[union-attr]
         # That it has read: the child that comes now was asked for behind them.
         worker._event_loop.call_soon_threadsafe(os.kill, child, signal.SIGKILL)  # type: ignore[union-attr]
         assert [successor(worker, child)] == of_nursery(worker)
@@ -60,12 +60,12 @@ def test_a_child_that_is_slow_to_end_holds_up_nobody_and_is_killed(
 @PROCESS
 def test_a_nursery_that_dies_again_and_again(stand: Stand) -> None:
     with stand.at_work(concurrency=1) as worker:
-        (slot,) = pool(worker).slots
+        (slot,) = pool_of(worker).slots
         (child,) = children(worker)
         for _ in range(4):
             assert slot.spawning is None, "another child would come"
             assert of_nursery(worker) == [child]
-            os.kill(pool(worker)._fork_server.pid, signal.SIGKILL)
+            os.kill(pool_of(worker)._fork_server.pid, signal.SIGKILL)
             child = successor(worker, child)
         assert slot.failures > 2, "it did not come at once any more"
         assert of_nursery(worker) == [child]
@@ -86,7 +86,7 @@ def test_a_nursery_that_cannot_be_told_what_it_needs_is_tried_again(
     with stand.at_work() as worker:
         children(worker)
         monkeypatch.setattr(pool, "send", fail)
-        os.kill(pool(worker)._fork_server.pid, signal.SIGKILL)
+        os.kill(pool_of(worker)._fork_server.pid, signal.SIGKILL)
         eventually(lambda: len(tries) > 2)
         assert stand.queue.enqueue(hostile.ran).wait(60) == "ran"
 

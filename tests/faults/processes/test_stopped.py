@@ -12,7 +12,7 @@ import pytest
 
 from tests.faults.look import end_leases
 from tests.faults.processes import hostile
-from tests.faults.processes.test_killed import children, pool
+from tests.faults.processes.test_killed import children, pool_of
 from tests.faults.witness import Witness
 from tests.integration.processes import tasks
 from tests.integration.processes.stand import PROCESS, ROOT, Stand, program
@@ -26,7 +26,7 @@ def test_a_stopped_child_loses_its_lease_and_its_outcome_is_refused(
         job = stand.queue.enqueue(tasks.held, "gate")
         (stopped,) = stand.wait("begun")
         os.kill(stopped.pid, signal.SIGSTOP)
-        eventually(lambda: any(slot.stopped_at for slot in pool(worker).slots))
+        eventually(lambda: any(slot.stopped_at for slot in pool_of(worker).slots))
         end_leases(stand.queue._client._redis, stand.queue.keys)
         with stand.at_work(lease=60, concurrency=1):
             stand.wait("begun", 2)
@@ -44,7 +44,7 @@ def test_a_stopped_child_costs_its_own_slot_and_no_other(stand: Stand) -> None:
         stand.queue.enqueue(tasks.held, "gate")
         (stopped,) = stand.wait("begun")
         os.kill(stopped.pid, signal.SIGSTOP)
-        eventually(lambda: any(slot.stopped_at for slot in pool(worker).slots))
+        eventually(lambda: any(slot.stopped_at for slot in pool_of(worker).slots))
         for job in [stand.queue.enqueue(hostile.ran) for _ in range(5)]:
             assert job.wait(60) == "ran"
         os.kill(stopped.pid, signal.SIGCONT)
@@ -91,7 +91,7 @@ def test_a_stopped_nursery(stand: Stand) -> None:
     """Its children go on; those that it cannot replace are missed, and their jobs go to others."""
     with stand.at_work(concurrency=1) as worker:
         children(worker)
-        nursery = pool(worker)._fork_server.pid
+        nursery = pool_of(worker)._fork_server.pid
         os.kill(nursery, signal.SIGSTOP)
         assert stand.queue.enqueue(hostile.ran).wait(60) == "ran"
         dies = stand.queue.enqueue_call(hostile.leave, args=(3,), on_crash="fail")
