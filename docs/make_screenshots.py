@@ -73,7 +73,7 @@ def nightly_report(day: str) -> None:
     for done, step in ((0.2, "read 41,204 orders"), (0.45, "grouped them by region")):
         job.log(step)
         job.progress(done, step)
-    while not job.cancelled and not stopping.wait(0.1):
+    while not job.should_stop and not stopping.wait(0.1):
         pass
 
 

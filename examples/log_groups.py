@@ -34,7 +34,7 @@ def handle(lines: list[Line]) -> list[str]:
 
 
 def send(lines: list[Line]) -> dict[int, bide.Job[list[str]]]:
-    return {line[0]: queue.gather(line[0], line, into=handle, quiet="500ms") for line in lines}
+    return {line[0]: queue.batch(line[0], line, into=handle, quiet="500ms") for line in lines}
 
 
 def main() -> None:

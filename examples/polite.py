@@ -35,7 +35,7 @@ async def call(number: int) -> float:
 
 
 def main() -> None:
-    queue.configure(rate="50/s", max_active=1)
+    queue.configure(rate="50/s", concurrency=1)
     jobs = [call.enqueue(number) for number in range(10)]
     asked = sorted(job.wait(timeout=30) for job in jobs)
     refused = [float(line.text.split()[0]) for job in jobs for line in job.refresh().logs]

@@ -30,12 +30,12 @@ def rebuild(kind: str) -> None: ...
 
 def main() -> None:
     saves = [index.enqueue("report", version) for version in range(1, 5)]
-    print("report saved:", ", ".join(str(job.outcome) for job in saves))
+    print("report saved:", ", ".join(str(job.enqueue_result) for job in saves))
     print(saves[0].wait())
     calls = [compact.enqueue() for _ in range(4)]
-    print("compacted:", ", ".join(str(job.outcome) for job in calls))
+    print("compacted:", ", ".join(str(job.enqueue_result) for job in calls))
     for job in calls:
         job.wait()
     print("runs:", len({job.id for job in calls}))
     nightly = [rebuild.later("1h").enqueue("all") for _ in range(2)]
-    print("nightly:", ", ".join(str(job.outcome) for job in nightly))
+    print("nightly:", ", ".join(str(job.enqueue_result) for job in nightly))

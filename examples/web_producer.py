@@ -28,7 +28,7 @@ class Application(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         # The id comes from what is asked for: a second click finds the first job.
         job = report.options(job_id=self.path).enqueue(self.path[1:])
-        self.answer(202, new=job.new)
+        self.answer(202, new=job.created)
 
     def do_GET(self) -> None:
         try:

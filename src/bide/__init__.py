@@ -4,30 +4,30 @@ from bide.errors import (
     AccessDenied,
     BadSignature,
     BideError,
-    CannotConfirm,
-    CannotSave,
+    ClientTooOld,
+    DuplicateJob,
+    DurabilityTimeout,
+    DurabilityUnavailable,
     JobCancelled,
     JobFailed,
-    JobNotFinished,
     JobNotFound,
     JobStateError,
     JobTimeout,
-    NotUnique,
+    JobWaitTimeout,
     PayloadError,
     PayloadTooNew,
     ResultDropped,
     ScheduleNotFound,
     ServerFull,
+    ServerReadOnly,
     ServerRefused,
     ServerUnavailable,
     TaskNotFound,
-    TooOld,
-    Unconfirmed,
     UsageError,
     WorkerCrashed,
 )
 from bide.model.context import CurrentJob, Fail, RetryLater, Snooze, current_job
-from bide.model.dedup import Debounce, Gather, Throttle, Unique, debounce, gather, throttle
+from bide.model.dedup import Batch, Debounce, Throttle, Unique, batch, debounce, throttle
 from bide.model.events import Event
 from bide.model.history import Attempt, LogLine, Progress
 from bide.model.job import State
@@ -36,8 +36,8 @@ from bide.model.options import GroupSettings, Options, QueueSettings, ScheduleOp
 from bide.model.payload.body import Body, ErrorInfo
 from bide.model.retry import Retry
 from bide.model.schedule import Schedule
-from bide.protocol.commands.jobs import Counts
-from bide.protocol.commands.queues import GroupCounts, WorkerSeen
+from bide.protocol.commands.jobs import QueueStats
+from bide.protocol.commands.queues import GroupCounts, WorkerInfo
 from bide.queue import (
     AsyncGroup,
     AsyncJob,
@@ -56,13 +56,13 @@ from bide.queue.delay import (
     AsyncItems,
     DelayQueue,
     Item,
+    ItemInfo,
     Items,
-    ItemSeen,
-    Pushed,
+    PushResult,
 )
 from bide.queue.dependencies import chain, fan_in
 from bide.queue.explain import Reason
-from bide.tasks.middleware import FailedAttempt, Middleware, use
+from bide.tasks.middleware import FailedAttempt, Middleware, add_middleware
 from bide.tasks.resources import Resource, resource
 from bide.version import VERSION as __version__
 from bide.worker import Worker
@@ -79,43 +79,44 @@ __all__ = [
     "AsyncTask",
     "Attempt",
     "BadSignature",
+    "Batch",
     "BideError",
     "Body",
-    "CannotConfirm",
-    "CannotSave",
-    "Counts",
+    "ClientTooOld",
     "CurrentJob",
     "Debounce",
     "DelayQueue",
+    "DuplicateJob",
+    "DurabilityTimeout",
+    "DurabilityUnavailable",
     "ErrorInfo",
     "Event",
     "Fail",
     "FailedAttempt",
-    "Gather",
     "Group",
     "GroupCounts",
     "GroupSettings",
     "Item",
-    "ItemSeen",
+    "ItemInfo",
     "Items",
     "Job",
     "JobCancelled",
     "JobFailed",
-    "JobNotFinished",
     "JobNotFound",
     "JobStateError",
     "JobTimeout",
+    "JobWaitTimeout",
     "Limits",
     "LogLine",
     "Middleware",
-    "NotUnique",
     "Options",
     "PayloadError",
     "PayloadTooNew",
     "Progress",
-    "Pushed",
+    "PushResult",
     "Queue",
     "QueueSettings",
+    "QueueStats",
     "Reason",
     "Resource",
     "ResultDropped",
@@ -127,6 +128,7 @@ __all__ = [
     "ScheduleOptions",
     "Schedules",
     "ServerFull",
+    "ServerReadOnly",
     "ServerRefused",
     "ServerUnavailable",
     "Snooze",
@@ -135,20 +137,18 @@ __all__ = [
     "TaskNotFound",
     "TaskOptions",
     "Throttle",
-    "TooOld",
-    "Unconfirmed",
     "Unique",
     "UsageError",
     "Worker",
     "WorkerCrashed",
-    "WorkerSeen",
+    "WorkerInfo",
     "__version__",
+    "add_middleware",
+    "batch",
     "chain",
     "current_job",
     "debounce",
     "fan_in",
-    "gather",
     "resource",
     "throttle",
-    "use",
 ]

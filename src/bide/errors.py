@@ -54,7 +54,7 @@ class ServerUnavailable(BideError, ConnectionError):
     job_ids: tuple[str, ...] = ()
 
 
-class Unconfirmed(BideError):
+class DurabilityTimeout(BideError):
     """The durability asked for was not confirmed in time; the jobs may exist, and may yet be lost.
 
     `job_ids` are those of the jobs that were being enqueued: repeating with them is safe.
@@ -63,7 +63,7 @@ class Unconfirmed(BideError):
     job_ids: tuple[str, ...] = ()
 
 
-class CannotConfirm(BideError):
+class DurabilityUnavailable(BideError):
     """The server cannot give the durability asked for; nothing was added."""
 
 
@@ -71,14 +71,14 @@ class ServerFull(BideError):
     """The server has reached its `maxmemory`; what the call would have added was refused."""
 
 
-class CannotSave(BideError):
+class ServerReadOnly(BideError):
     """The server cannot write to its disk, and refuses each change until it can.
 
     Workers wait until that is over.
     """
 
 
-class TooOld(BideError):
+class ClientTooOld(BideError):
     """The queue was laid out by a newer bide than this one; nothing of it was touched."""
 
 
@@ -115,7 +115,7 @@ class JobStateError(BideError):
     """The verb does not apply to the state that the job is in; the message names the state."""
 
 
-class NotUnique(BideError):
+class DuplicateJob(BideError):
     """A job holds the key, and `on_conflict="reject"` was asked; `job_id` is that job's."""
 
     job_id: str | None = None
@@ -137,7 +137,7 @@ class JobCancelled(BideError):
     job_id: str | None = None
 
 
-class JobNotFinished(BideError, TimeoutError):
+class JobWaitTimeout(BideError, TimeoutError):
     """The job that was waited for has not ended in the time given; it goes on."""
 
 

@@ -121,7 +121,7 @@ class Load(threading.Thread):
         news = 0
         for start in range(0, len(latest), 200):
             batch = [self.jobs[id].prepared for id in latest[start : start + 200]]
-            news += sum(job.new is True for job in self._hand_in(batch))
+            news += sum(job.created is True for job in self._hand_in(batch))
         return news
 
     def _hand_in(self, batch: Sequence[Prepared], asked_us: int = 0) -> list[Any]:

@@ -55,5 +55,5 @@ def test_a_call_is_bounded(q: Probe) -> None:
 
 def test_an_emptied_queue_has_nothing_ahead(q: Probe) -> None:
     later(q, "a", 1)
-    q.run(job_commands.empty(q.keys, "this"))
+    q.run(job_commands.purge(q.keys, "this"))
     assert ahead(q, 60) == [0]

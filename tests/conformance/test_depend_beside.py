@@ -139,8 +139,8 @@ def test_to_remove_it_leaves_nothing_of_its_group(q: Probe, by: str) -> None:
     if by == "delete":
         q.run(job_commands.delete(q.keys, ["b", "c"]))
     else:
-        q.run(job_commands.empty(q.keys, "e1"))
-        while q.run(job_commands.empty(q.keys, None)).more:
+        q.run(job_commands.purge(q.keys, "e1"))
+        while q.run(job_commands.purge(q.keys, None)).more:
             pass
     assert known(q) == 0
     assert q.taken() == []

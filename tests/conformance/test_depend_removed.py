@@ -62,8 +62,8 @@ def test_to_empty_a_queue_removes_what_waits_too(q: Probe) -> None:
     add(q, job("z"))
     (z,) = q.claim().jobs
     add(q, job("a"), job("b", "a"), job("c", "z"), job("d", "z", d="-c"))
-    assert q.run(job_commands.empty(q.keys, "e1")).aside == 4
-    while q.run(job_commands.empty(q.keys, None)).more:
+    assert q.run(job_commands.purge(q.keys, "e1")).aside == 4
+    while q.run(job_commands.purge(q.keys, None)).more:
         pass
     q.settle(z, "complete")
     assert q.taken() == []
@@ -76,7 +76,7 @@ def test_a_parent_that_is_swept_frees_what_was_added_since(q: Probe) -> None:
     (claimed,) = q.claim().jobs
     add(q, job("p"))
     add(q, job("b", "p", "a", d="-c"))
-    q.run(job_commands.empty(q.keys, "e1"))
+    q.run(job_commands.purge(q.keys, "e1"))
     add(q, job("b2", "a"))
     q.settle(claimed, "complete")
     assert q.taken() == ["b2"]
@@ -124,8 +124,8 @@ def test_what_many_have_waited_for_is_removed_in_its_time(q: Probe) -> None:
 def test_of_a_parent_that_is_emptied_other_queues_hear(q: Probe) -> None:
     add(q, job("a"))
     q.run(dependency_commands.subscribe(q.keys, [("{other}b", "a")]))
-    q.run(job_commands.empty(q.keys, "e1"))
-    while q.run(job_commands.empty(q.keys, None)).more:
+    q.run(job_commands.purge(q.keys, "e1"))
+    while q.run(job_commands.purge(q.keys, None)).more:
         pass
     assert q.claim().post
     assert q.holding().edges == {"@{other}b a X"}
@@ -150,7 +150,7 @@ def test_a_namesake_of_what_was_emptied_waits_for_nothing_of_its_either(q: Probe
     add(q, job("a"), *(job(id) for id in parents))
     running = q.claim(count=1 + CHUNK).jobs
     add(q, job("b", "a"), job("c", *parents))
-    q.run(job_commands.empty(q.keys, "e1"))
+    q.run(job_commands.purge(q.keys, "e1"))
     add(q, job("z"))
     add(q, job("b", "z"), job("c", "z"))
     assert {member for member in q.holding().edges if member[0] == "<"} == {"<b z", "<c z"}

@@ -9,7 +9,7 @@ from bide.model.ids import new_id
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands.enqueue import Prepared
-from bide.protocol.commands.jobs import Emptied
+from bide.protocol.commands.jobs import PurgeReply
 from bide.protocol.scripts import load
 from tests.conformance.probe import BODY, LEASE, SECOND, Executor, Probe
 
@@ -30,12 +30,12 @@ def assert_only(q: Probe, *ids: str) -> None:
     assert "trash" not in holding.meta
 
 
-def begin(q: Probe, name: str | None = None) -> Emptied:
-    return q.run(job_commands.empty(q.keys, name or new_id()))
+def begin(q: Probe, name: str | None = None) -> PurgeReply:
+    return q.run(job_commands.purge(q.keys, name or new_id()))
 
 
-def go_on(q: Probe) -> Emptied:
-    return q.run(job_commands.empty(q.keys, None))
+def go_on(q: Probe) -> PurgeReply:
+    return q.run(job_commands.purge(q.keys, None))
 
 
 def test_delayed_and_waiting_jobs_of_every_priority_and_suspects(q: Probe) -> None:
@@ -47,8 +47,8 @@ def test_delayed_and_waiting_jobs_of_every_priority_and_suspects(q: Probe) -> No
     for priority in range(10):
         q.add(f"w{priority}", priority=priority)
         q.add(f"d{priority}", when=f"+{SECOND}", priority=priority)
-    assert begin(q) == Emptied(21, True)
-    assert go_on(q) == Emptied(0, False)
+    assert begin(q) == PurgeReply(21, True)
+    assert go_on(q) == PurgeReply(0, False)
     assert_only(q)
 
 
@@ -59,8 +59,8 @@ def test_jobs_that_run_or_have_ended_are_left_alone(q: Probe) -> None:
     q.cancel("cancelled")
     job = q.take("active")
     q.add("waiting")
-    assert begin(q) == Emptied(1, True)
-    assert go_on(q) == Emptied(0, False)
+    assert begin(q) == PurgeReply(1, True)
+    assert go_on(q) == PurgeReply(0, False)
     assert_only(q, "completed", "failed", "cancelled", "active")
     assert q.settle(job, "complete") == "ok"
 
@@ -93,7 +93,7 @@ def test_a_job_set_aside_cannot_be_changed_any_more(q: Probe) -> None:
 
 def test_setting_aside_renames_and_deletes_nothing(q: Probe) -> None:
     fill(q, 700, priority=8)
-    assert begin(q) == Emptied(700, True)
+    assert begin(q) == PurgeReply(700, True)
     holding = q.holding()
     assert len(holding.sets["trash:8"]) == 700
     assert len(holding.hashes["jobs"]) == 700
@@ -126,19 +126,19 @@ def test_emptying_again_sweeps_what_was_left_before_it_sets_more_aside(q: Probe)
     fill(q, 600)
     begin(q)
     q.add("new")
-    assert begin(q) == Emptied(0, True, busy=True)
+    assert begin(q) == PurgeReply(0, True, busy=True)
     assert list(q.holding().due) == ["new"]
-    assert begin(q) == Emptied(1, True)
-    assert go_on(q) == Emptied(0, False)
+    assert begin(q) == PurgeReply(1, True)
+    assert go_on(q) == PurgeReply(0, False)
     assert_only(q)
 
 
 def test_a_repeat_sets_nothing_more_aside(q: Probe) -> None:
     """Its reply was lost; what was enqueued since was not meant."""
     fill(q, 3)
-    assert begin(q, "this") == Emptied(3, True)
+    assert begin(q, "this") == PurgeReply(3, True)
     q.add("new")
-    assert begin(q, "this") == Emptied(3, True)
+    assert begin(q, "this") == PurgeReply(3, True)
     assert list(q.holding().due) == ["new"]
     go_on(q)
     assert_only(q, "new")
@@ -206,7 +206,7 @@ def test_the_outcome_of_an_attempt_before_it_may_still_be_repeated(q: Probe) -> 
 
 
 def test_an_empty_queue_is_emptied_without_a_trace(q: Probe) -> None:
-    assert begin(q) == Emptied(0, False)
+    assert begin(q) == PurgeReply(0, False)
     assert q.raw.keys() == []
 
 
@@ -220,7 +220,7 @@ def test_the_facades_empty_in_as_many_steps_as_it_takes(
     async def awaited() -> int:
         queue = AsyncQueue(q.queue, url=executor.url)
         try:
-            return await queue.empty()
+            return await queue.purge()
         finally:
             await queue.close()
 
@@ -228,6 +228,6 @@ def test_the_facades_empty_in_as_many_steps_as_it_takes(
         assert asyncio.run(awaited()) == 2
     else:
         queue = Queue(q.queue, url=executor.url)
-        assert queue.empty() == 2
+        assert queue.purge() == 2
         queue.close()
     assert_only(q)

@@ -53,7 +53,7 @@ def test_nobody_listens_and_nothing_is_kept(q: Probe) -> None:
     q.retry("a")
     q.cancel("a")
     q.add("b", "c")
-    q.run(job_commands.empty(q.keys, "this"))
+    q.run(job_commands.purge(q.keys, "this"))
     q.run(job_commands.delete(q.keys, ["a"]))
     assert not q.raw.exists(q.keys["events"], q.keys["listeners"])
     assert not {"listened", "told"} & q.holding().meta.keys()
@@ -133,7 +133,7 @@ def test_jobs_are_cancelled_moved_and_deleted(q: Probe) -> None:
     q.promote("c")  # it waits already
     q.retry("a", when=MINUTE)
     q.run(job_commands.delete(q.keys, ["c"]))
-    q.run(job_commands.empty(q.keys, "this"))
+    q.run(job_commands.purge(q.keys, "this"))
     told = q.told()[3:]
     assert words(told) == [
         "cancelled cancel a",
@@ -257,7 +257,7 @@ def test_what_is_repeated_after_a_lost_reply_is_told_once(q: Probe) -> None:
         lambda: q.note(jobs[0], ("P", '[0.5,"half"]')),
         lambda: [q.settle(job, o) for job, o in zip(jobs, OUTCOMES, strict=True)],
         lambda: q.cancel("d"),
-        lambda: q.run(job_commands.empty(q.keys, "this")),
+        lambda: q.run(job_commands.purge(q.keys, "this")),
         lambda: q.run(job_commands.delete(q.keys, ["b"])),
     ]
     for verb in again:

@@ -141,7 +141,7 @@ def test_a_repeat_changes_nothing(q: Probe) -> None:
 def test_a_namesake_has_no_terms_of_what_was_removed(q: Probe) -> None:
     removals: list[Command[Any]] = [
         job_commands.delete(q.keys, ["a"]),
-        job_commands.empty(q.keys, "e1"),
+        job_commands.purge(q.keys, "e1"),
     ]
     for remove in removals:
         add(q, "a", terms=f"x=+{5 * SECOND}")

@@ -35,7 +35,7 @@ def block(q: Probe) -> None:
 
 def set_aside(q: Probe) -> None:
     q.add("a")
-    q.run(job_commands.empty(q.keys, "this"))
+    q.run(job_commands.purge(q.keys, "this"))
 
 
 HOLDS: list[tuple[Callable[[Probe], object], dict[str, int]]] = [
@@ -51,7 +51,7 @@ HOLDS: list[tuple[Callable[[Probe], object], dict[str, int]]] = [
     (lambda q: q.raw.zadd(q.keys["edges"], {"@{other}c a C": 0}), {"edges": 1}),
     (lambda q: q.run(job_commands.pause(q.keys)), {"paused": 1}),
     (lambda q: q.limit(rate="1/s"), {"limits": 1}),
-    (lambda q: q.limit(max_active=1), {"limits": 1}),
+    (lambda q: q.limit(concurrency=1), {"limits": 1}),
     (lambda q: q.raw.set(q.keys.names["aside"][8], "saved"), {"aside": 1}),
 ]
 

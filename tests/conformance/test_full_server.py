@@ -127,8 +127,8 @@ def test_jobs_can_be_taken_back_moved_and_deleted(q: Probe, memory: Memory) -> N
     assert q.run(job_commands.delete(q.keys, ["b"])) == ["ok"]
     assert q.reschedule("c", f"+{SECOND}").result == "ok"
     assert q.promote("c").result == "ok"
-    assert q.run(job_commands.empty(q.keys, "this")).aside == 2
-    assert not q.run(job_commands.empty(q.keys, None)).more
+    assert q.run(job_commands.purge(q.keys, "this")).aside == 2
+    assert not q.run(job_commands.purge(q.keys, None)).more
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_less_can_be_kept_so_that_there_is_room(q: Probe, memory: Memory) -> Non
 
 def test_limits_can_be_set_on_a_full_server(q: Probe, memory: Memory) -> None:
     memory.fill()
-    q.limit(rate="1/s", max_active=1)
+    q.limit(rate="1/s", concurrency=1)
     memory.free()
     assert q.limits.rate == "1/s"
 

@@ -125,7 +125,7 @@ def test_items_that_come_after_it_was_taken_back_open_another(q: Probe) -> None:
     give(q, "a", 1)
     q.cancel("a")
     assert give(q, "b", 2) == ("new", "b", 2)
-    q.run(job_commands.empty(q.keys, "e1"))
+    q.run(job_commands.purge(q.keys, "e1"))
     assert give(q, "c", 3) == ("new", "c", 2)
     assert items(q, "c") == [3]
 

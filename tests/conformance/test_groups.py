@@ -404,10 +404,10 @@ def test_emptying_takes_the_groups_too(q: Probe) -> None:
     add(q, "other", "b")
     q.run(queue_commands.configure(q.keys, "kept", paused=True))
     (running,) = q.claim(count=1).jobs
-    step = q.run(job_commands.empty(q.keys, "e1"))
+    step = q.run(job_commands.purge(q.keys, "e1"))
     assert step.aside == 9
     while step.more:
-        step = q.run(job_commands.empty(q.keys, None))
+        step = q.run(job_commands.purge(q.keys, None))
     assert [
         one.name for one in q.run(queue_commands.page(q.keys, queue_commands.BEGIN)).groups
     ] == ["g", "kept"]
@@ -417,7 +417,7 @@ def test_emptying_takes_the_groups_too(q: Probe) -> None:
 
 def test_one_that_comes_while_others_are_emptied_runs(q: Probe) -> None:
     add(q, "g", "a", "b")
-    q.run(job_commands.empty(q.keys, "e1"))
+    q.run(job_commands.purge(q.keys, "e1"))
     add(q, "g", "c", "a")
     (job,) = q.claim().jobs
     assert job.id in ("a", "c")
@@ -427,7 +427,7 @@ def test_one_that_comes_while_others_are_emptied_runs(q: Probe) -> None:
 
 def test_claims_forget_the_groups_of_what_was_emptied(q: Probe) -> None:
     add(q, "g", "a", "b")
-    q.run(job_commands.empty(q.keys, "e1"))
+    q.run(job_commands.purge(q.keys, "e1"))
     q.claim()
     assert left(q) == NOTHING
 

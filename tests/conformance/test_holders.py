@@ -8,7 +8,7 @@ from bide.errors import AccessDenied
 from bide.model.payload.body import Body, encode_body
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.enqueue import Prepared
-from bide.protocol.commands.queues import WorkerReport, WorkerSeen
+from bide.protocol.commands.queues import WorkerInfo, WorkerReport
 from bide.protocol.keys import keys_of
 from tests.conformance.probe import LEASE, Probe
 from tests.conformance.test_registry import GLOBAL, say_since
@@ -17,7 +17,7 @@ ABOUT = WorkerReport("host", 42, ["mail"], concurrency=3, busy=9, lease=LEASE)
 """What it said of its jobs lately is not what it runs now."""
 
 
-def listed(q: Probe, prefix: str = "bide") -> dict[str, WorkerSeen]:
+def listed(q: Probe, prefix: str = "bide") -> dict[str, WorkerInfo]:
     seen = q.run(queue_commands.workers(GLOBAL))
     replies = q.executor.attempt_many(queue_commands.ask(seen, prefix))
     return {worker.name: worker for worker in queue_commands.tell(seen, replies)}

@@ -29,16 +29,16 @@ def begins_in(q: Probe, claim: Claim) -> float:
 
 def test_a_limit_is_read_back_as_it_was_set_and_removed(q: Probe) -> None:
     assert q.limits == Limits()
-    q.limit(rate="100/s", burst=5, max_active=3)
+    q.limit(rate="100/s", burst=5, concurrency=3)
     assert q.limits == Limits("100/s", 5, 3)
-    q.limit(max_active=7)
+    q.limit(concurrency=7)
     assert q.limits == Limits("100/s", 5, 7)
     q.limit(rate=None)
     assert q.limits == Limits(None, None, 7)
-    q.limit(max_active=None)
+    q.limit(concurrency=None)
     assert q.limits == Limits()
     q.claim()
-    assert not {"limited", "rate", "spent", "max_active"} & q.holding().meta.keys()
+    assert not {"limited", "rate", "spent", "concurrency"} & q.holding().meta.keys()
 
 
 @pytest.mark.parametrize("rate", ["0 1 1", "1 0 1", "1 1 0", "1 1", "x", "1 1 1 1", "9" * 60])
@@ -50,9 +50,9 @@ def test_a_rate_that_cannot_be_meant_is_refused(q: Probe, rate: str) -> None:
 
 @pytest.mark.parametrize("most", ["0", "-1", "1.5", "x", "9" * 10])
 def test_a_number_at_once_that_cannot_be_meant_is_refused(q: Probe, most: str) -> None:
-    with pytest.raises(BideError, match="BADARG limit max_active"):
+    with pytest.raises(BideError, match="BADARG limit concurrency"):
         q.run(job_commands.limit(q.keys, "none", most))
-    assert "max_active" not in q.holding().meta
+    assert "concurrency" not in q.holding().meta
 
 
 def test_limits_can_be_changed_on_a_queue_without_jobs_and_wake_who_may_go_on(q: Probe) -> None:
@@ -132,7 +132,7 @@ def test_to_set_the_same_rate_again_leaves_what_was_taken_as_it_was(q: Probe) ->
     q.add("a", "b")
     q.taken("w1", 1)
     before = q.holding().meta["spent"]
-    q.limit(rate="3/h", burst=3, max_active=2)
+    q.limit(rate="3/h", burst=3, concurrency=2)
     assert q.holding().meta["spent"] == before
 
 
@@ -206,7 +206,7 @@ def test_a_token_comes_back_once(q: Probe) -> None:
 
 
 def test_no_more_run_at_once_than_the_queue_lets(q: Probe) -> None:
-    q.limit(max_active=2)
+    q.limit(concurrency=2)
     q.add(*IDS[:5])
     jobs = q.claim("w1", 10).jobs
     assert [job.id for job in jobs] == IDS[:2]
@@ -219,7 +219,7 @@ def test_no_more_run_at_once_than_the_queue_lets(q: Probe) -> None:
 
 
 def test_who_ends_a_job_tells_nobody_while_slots_were_free_anyway(q: Probe) -> None:
-    q.limit(max_active=3)
+    q.limit(concurrency=3)
     job = q.take("a")
     q.hear()
     q.settle(job, "complete")
@@ -227,7 +227,7 @@ def test_who_ends_a_job_tells_nobody_while_slots_were_free_anyway(q: Probe) -> N
 
 
 def test_while_nothing_may_begin_the_only_deadline_is_a_leases_end(q: Probe) -> None:
-    q.limit(max_active=1)
+    q.limit(concurrency=1)
     q.add("a", "b")
     q.claim("w1", lease=8)
     claim = q.claim("w2", lease=8)
@@ -235,7 +235,7 @@ def test_while_nothing_may_begin_the_only_deadline_is_a_leases_end(q: Probe) -> 
 
 
 def test_the_slots_of_a_dead_worker_are_filled_by_the_claim_that_reclaims_them(q: Probe) -> None:
-    q.limit(max_active=2)
+    q.limit(concurrency=2)
     q.add(*IDS[:4])
     q.claim("w1", 2)
     q.move(11)
@@ -246,7 +246,7 @@ def test_the_slots_of_a_dead_worker_are_filled_by_the_claim_that_reclaims_them(q
 def test_fewer_than_run_may_be_set(q: Probe) -> None:
     q.add(*IDS[:4])
     jobs = q.claim("w1", 3).jobs
-    q.limit(max_active=1)
+    q.limit(concurrency=1)
     q.settle_many(*(Settle(job.id, job.token, "complete") for job in jobs[:2]))
     assert q.taken() == []
     q.settle(jobs[2], "complete")
@@ -387,8 +387,8 @@ def test_counts_say_what_holds_back(q: Probe) -> None:
         ({"rate": "1/52w", "burst": 1000}, "hundred years"),
         ({"burst": 3}, "give it along with rate="),
         ({"rate": None, "burst": 3}, "give it along with rate="),
-        ({"max_active": 0}, "max_active must be"),
-        ({"max_active": True}, "max_active must be"),
+        ({"concurrency": 0}, "concurrency must be"),
+        ({"concurrency": True}, "concurrency must be"),
         ({"max_activ": 3}, "There is no option"),
         ({}, "Say what to configure"),
     ],

@@ -290,7 +290,7 @@ def test_a_consumer_that_promised_to_keep_the_time_does_so_no_more(q: Probe) -> 
 
 def test_what_empty_left_is_swept(q: Probe) -> None:
     q.push(*(f"i{n}" for n in range(150)))
-    q.run(job_commands.empty(q.keys, "this"))
+    q.run(job_commands.purge(q.keys, "this"))
     assert q.raw.hlen(q.keys["jobs"]) == 150
     q.pop()
     assert q.raw.hlen(q.keys["jobs"]) == 50

@@ -491,7 +491,7 @@ def test_an_emptied_queue_keeps_its_schedules(q: Probe) -> None:
     put(q)
     q.move(11)
     q.claim(count=0)
-    assert q.run(job_commands.empty(q.keys, "this")).aside == 1
+    assert q.run(job_commands.purge(q.keys, "this")).aside == 1
     q.move(10)
     assert len(q.taken()) == 1
 

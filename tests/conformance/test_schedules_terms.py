@@ -160,7 +160,7 @@ def test_a_namesake_that_was_set_aside_is_made_anew(q: Probe, terms: str) -> Non
     put(q, terms=terms)
     id = f"{NAME}@a"
     q.add(id, when=f"+{HOUR}")
-    q.run(job_commands.empty(q.keys, "e1"))
+    q.run(job_commands.purge(q.keys, "e1"))
     receipt = q.run(schedule_commands.run_schedule(q.keys, NAME, id))
     assert receipt is not None
     assert receipt.new

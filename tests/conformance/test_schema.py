@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bide.errors import TooOld
+from bide.errors import ClientTooOld
 from bide.protocol.command import Command
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.scripts import load, names
@@ -31,7 +31,7 @@ def test_a_newer_schema_is_refused_and_nothing_is_touched(q: Probe, name: str) -
     q.raw.hset(q.keys["meta"], "schema", 2)
     before = {key: q.raw.dump(key) for key in q.raw.scan_iter()}
     (error,) = q.executor.attempt_many([COMMANDS[name]._replace(keys=q.keys.of(load(name).keys))])
-    assert isinstance(error, TooOld)
+    assert isinstance(error, ClientTooOld)
     assert f"{q.keys['meta']} at " in str(error)
     assert {key: q.raw.dump(key) for key in q.raw.scan_iter()} == before
 
@@ -43,7 +43,7 @@ def test_others_in_the_same_round_trip_are_served(q: Probe) -> None:
         keys=tuple(k.replace("{mail}", "{other}") for k in COMMANDS["counts"].keys)
     )
     error, counts = q.executor.attempt_many([other, job_commands.counts(q.keys)])
-    assert isinstance(error, TooOld)
+    assert isinstance(error, ClientTooOld)
     assert counts.waiting == 1
 
 

@@ -79,12 +79,12 @@ def test_a_job_that_is_taken_back_or_deleted_frees_its_key(q: Probe) -> None:
         removals: list[Command[Any]] = [
             job_commands.cancel(q.keys, ["a"], False),
             job_commands.delete(q.keys, ["a"]),
-            job_commands.empty(q.keys, f"e{way[3]}"),
+            job_commands.purge(q.keys, f"e{way[3]}"),
         ]
         for remove in removals:
             assert call(q, "a", way) == ("new", "a"), (way, remove.script)
             q.run(remove)
-            q.run(job_commands.empty(q.keys, None))
+            q.run(job_commands.purge(q.keys, None))
             assert call(q, "b", way) == ("new", "b"), (way, remove.script)
             q.run(job_commands.delete(q.keys, ["a", "b"]))
 
@@ -108,7 +108,7 @@ def test_an_expired_one_frees_its_key(q: Probe) -> None:
 
 def test_one_that_is_swept_by_a_claim_frees_its_key(q: Probe) -> None:
     call(q, "a", f"uk,{3600 * SECOND}")
-    q.run(job_commands.empty(q.keys, "e1"))
+    q.run(job_commands.purge(q.keys, "e1"))
     q.taken()
     assert call(q, "b", f"uk,{3600 * SECOND}") == ("new", "b")
 
@@ -313,15 +313,15 @@ def test_its_own_id_comes_before_its_key(q: Probe) -> None:
 def test_a_namesake_of_what_was_set_aside_is_new(q: Probe) -> None:
     for i, way in enumerate(("uk,f", f"uk,{3600 * SECOND}", f"d{SECOND},0")):
         call(q, "a", way)
-        q.run(job_commands.empty(q.keys, f"e{i}"))
+        q.run(job_commands.purge(q.keys, f"e{i}"))
         assert call(q, "a", way) == ("new", "a")
         q.run(job_commands.delete(q.keys, ["a"]))
-        q.run(job_commands.empty(q.keys, None))
+        q.run(job_commands.purge(q.keys, None))
 
 
 def test_a_namesake_that_folds_leaves_nothing_of_what_was_set_aside(q: Probe) -> None:
     call(q, "b")
-    q.run(job_commands.empty(q.keys, "e1"))
+    q.run(job_commands.purge(q.keys, "e1"))
     assert [call(q, id) for id in "ab"] == [("new", "a"), ("kept", "a")]
     assert q.holding().ids == {"a"}
 

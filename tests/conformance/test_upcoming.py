@@ -75,7 +75,7 @@ def test_nor_is_what_runs_has_ended_or_was_set_aside(q: Probe) -> None:
     later(q, "cancelled", 1)
     q.cancel("cancelled")
     later(q, "emptied", 1)
-    q.run(job_commands.empty(q.keys, "this"))
+    q.run(job_commands.purge(q.keys, "this"))
     assert upcoming(q) == []
 
 

@@ -37,7 +37,7 @@ def test_nobody_waits_for_what_has_ended(q: Probe, state: str) -> None:
 
 def test_one_that_was_set_aside_by_emptying_is_gone(q: Probe) -> None:
     q.add("a")
-    q.run(job_commands.empty(q.keys, "this"))
+    q.run(job_commands.purge(q.keys, "this"))
     assert q.watch("a") == "gone"
     assert q.holding().waiters == {}
 

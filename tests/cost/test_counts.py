@@ -53,7 +53,7 @@ class Meter:
 def queue(url: str) -> Iterator[Queue]:
     queue = Queue("mail", url=url)
     queue.enqueue(jobs.add, 1)  # connects, loads the script, registers the queue
-    queue.empty()
+    queue.purge()
     yield queue
     queue.close()
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from bide import Queue, Unique, debounce, fan_in, gather, throttle
+from bide import Queue, Unique, batch, debounce, fan_in, throttle
 from bide.model.ids import new_id
 from bide.model.job import Claimed
 from bide.protocol.commands import schedules as schedule_commands
@@ -84,7 +84,7 @@ CASES: dict[str, tuple[Callable[[Queue], Sequence[Prepared]], int, float, float]
     "kept out": (lambda q: many(q, unique=Unique(key=1)), 1, 10.5, 0),
     "pushed": (lambda q: many(q, unique=debounce("1h")), 0, 18, 0),
     "throttled": (lambda q: many(q, unique=throttle("1/1h")), 1, 19, 0),
-    "gathered": (lambda q: many(q, unique=gather("1h", max_size=100)), 10, 15, 0),
+    "gathered": (lambda q: many(q, unique=batch("1h", max_size=100)), 10, 15, 0),
     "of a group of its own": (of_own_groups, COUNT, 9.5, 9.7),
     "of ten groups": (of_ten_groups, COUNT, 4.9, 18),
     "of one wide group": (of_one_wide_group, COUNT, 4.4, 22),
@@ -126,8 +126,8 @@ def test_a_job(queue: Queue, direct: redis.Redis, kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("limits", "most"),
-    [({"rate": "1000000/s", "burst": 1000}, 0.6), ({"max_active": 1000}, 0.6)],
-    ids=["rate", "max_active"],
+    [({"rate": "1000000/s", "burst": 1000}, 0.6), ({"concurrency": 1000}, 0.6)],
+    ids=["rate", "concurrency"],
 )
 def test_a_job_of_a_limited_queue(
     queue: Queue, direct: redis.Redis, limits: dict[str, Any], most: float

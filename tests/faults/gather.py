@@ -13,7 +13,7 @@ from bide import Queue
 def main(url: str, name: str, count: int) -> None:
     queue = Queue("mail", url=url)
     for i in range(count):
-        queue.gather(
+        queue.batch(
             f"key-{i % 3}",
             [name, i],
             into="tests.faults.jobs:gathered",

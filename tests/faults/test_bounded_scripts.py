@@ -553,7 +553,7 @@ def _time_managing(full: Full) -> None:
 def _time_emptying(full: Full) -> None:
     def begin_again() -> None:
         """The first step; what it set aside is put back in its place."""
-        run(job_commands.empty(KEYS, new_id()))
+        run(job_commands.purge(KEYS, new_id()))
         for due, trash in zip(KEYS.names["due"], KEYS.names["trash"], strict=False):
             if full.direct.exists(trash):
                 full.direct.rename(trash, due)
@@ -561,8 +561,8 @@ def _time_emptying(full: Full) -> None:
 
     run = full.client.run
     full.time("empty", begin_again)
-    run(job_commands.empty(KEYS, new_id()))
-    full.time("sweep", lambda: run(job_commands.empty(KEYS, None)))
+    run(job_commands.purge(KEYS, new_id()))
+    full.time("sweep", lambda: run(job_commands.purge(KEYS, None)))
     full.time("enqueue what is in the trash", lambda: full.enqueue(_namesakes(full)))
     full.enqueue(some(3 * enqueue_commands.CHUNK))
     full.time("claim, and sweep", full.claim)

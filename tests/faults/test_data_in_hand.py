@@ -149,7 +149,7 @@ def test_a_child_has_nothing_that_its_parent_popped(
     proxy: Proxy, one_url: str, direct: redis.Redis
 ) -> None:
     DelayQueue("orders", url=one_url).push_many(range(5))
-    pile = DelayQueue("orders", url=proxy.url, patience=0)
+    pile = DelayQueue("orders", url=proxy.url, retry_for=0)
     assert pile.pop(num=1) == [0]
     proxy.lose_reply(1)
     with pytest.raises(ServerUnavailable):
@@ -252,7 +252,7 @@ def test_a_pop_that_is_repeated_too_late_says_so(
 ) -> None:
     good = DelayQueue("orders", url=one_url)
     good.push_many(range(5))
-    with open_pile(portal, kind, proxy.url, patience=0) as pile:
+    with open_pile(portal, kind, proxy.url, retry_for=0) as pile:
         assert pile.pop() == [0]
         proxy.lose_reply(1)
         with pytest.raises(ServerUnavailable):

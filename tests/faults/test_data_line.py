@@ -57,7 +57,7 @@ def good(one_url: str) -> Iterator[DelayQueue]:
 def impatient(portal: Any, kind: str, proxy: Proxy, good: DelayQueue) -> Iterator[Any]:
     """One of either kind that repeats nothing; five items wait."""
     good.push_many(range(5))
-    with open_pile(portal, kind, proxy.url, patience=0) as pile:
+    with open_pile(portal, kind, proxy.url, retry_for=0) as pile:
         yield pile
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from bide import Queue, TooOld
+from bide import ClientTooOld, Queue
 from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.enqueue import Prepared
 from bide.protocol.commands.worker import Settle
@@ -146,7 +146,9 @@ def test_a_program_that_is_too_old_says_so_and_touches_nothing(
         lambda: queue.fetch("x"),
     ]
     for call in calls:
-        with pytest.raises(TooOld, match=r"bide:\{mail\} at .* schema 2, and bide .* knows 1"):
+        with pytest.raises(
+            ClientTooOld, match=r"bide:\{mail\} at .* schema 2, and bide .* knows 1"
+        ):
             call()
     worker = crew.worker(one_url, "-q", "mail")
     assert worker.wait() == 1
@@ -229,13 +231,13 @@ def test_what_was_interrupted_is_begun_again(
 ) -> None:
     have_results(queue, 700)
     program.python("assert upgrade(2) != '0'")  # and it was killed
-    with pytest.raises(TooOld):
+    with pytest.raises(ClientTooOld):
         queue.counts()
     assert "schema 2" in program.bide("queues", "upgrade", "mail")
     assert all(value.startswith(MARK) for value in results(direct))
     if way == "back":
         program.python("assert upgrade(1) != '0'; work()")
-        with pytest.raises(TooOld):
+        with pytest.raises(ClientTooOld):
             queue.counts()
         assert "schema 1" in program.bide("queues", "upgrade", "mail", "--to", "1")
         assert not any(value.startswith(MARK) for value in results(direct))

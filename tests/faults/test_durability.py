@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 import redis
 
-from bide import AsyncDelayQueue, AsyncQueue, CannotConfirm, DelayQueue, Queue, Unconfirmed, testing
+from bide import (
+    AsyncDelayQueue,
+    AsyncQueue,
+    DelayQueue,
+    DurabilityTimeout,
+    DurabilityUnavailable,
+    Queue,
+    testing,
+)
 from bide.embedded import Server
 from bide.model import options
 from bide.protocol.keys import keys_of
@@ -88,12 +96,14 @@ def test_without_being_asked_for_it_is_local(queue: Queue) -> None:
 
 def test_unconfirmed_names_the_id_and_a_repeat_is_safe(two: Pair, queue: Queue) -> None:
     with frozen(two):
-        with pytest.raises(Unconfirmed, match="Repeating with its id is safe: order-7") as caught:
+        with pytest.raises(
+            DurabilityTimeout, match="Repeating with its id is safe: order-7"
+        ) as caught:
             queue.enqueue(TASK, job_id="order-7", durability="replica")
         assert caught.value.job_ids == ("order-7",)
         assert queue.fetch("order-7").status == "waiting"
     job = queue.enqueue(TASK, job_id="order-7", durability="replica")
-    assert (job.new, job.confirmed) == (False, "replica")
+    assert (job.created, job.confirmed) == (False, "replica")
     assert queue.counts().waiting == 1
 
 
@@ -103,7 +113,7 @@ def test_a_repeat_over_a_fresh_connection_is_not_confirmed_by_nothing(two: Pair)
     with_it.enqueue(TASK, job_id="a", durability="replica")
     with_it.close()
     fresh = Queue("mail", url=two.primary.url)
-    with frozen(two), pytest.raises(Unconfirmed):
+    with frozen(two), pytest.raises(DurabilityTimeout):
         fresh.enqueue(TASK, job_id="a", durability="replica")
     fresh.close()
     assert_legal(two.direct, "mail")
@@ -116,7 +126,7 @@ def test_a_lost_confirmation_is_asked_for_again(two: Pair) -> None:
         proxy.lose_reply(2)
         job = queue.enqueue(TASK, job_id="a", durability="replica")
         queue.close()
-    assert (job.new, job.confirmed) == (False, "replica")
+    assert (job.created, job.confirmed) == (False, "replica")
     assert proxy.lost == 1
 
 
@@ -186,15 +196,15 @@ def test_what_was_confirmed_is_there_when_its_master_has_died(kind: str) -> None
 
 def test_without_a_replica_it_is_refused_and_nothing_is_written(alone: redis.Redis) -> None:
     queue, pile = Queue("mail", url=url_of(alone)), DelayQueue("data", url=url_of(alone))
-    with pytest.raises(CannotConfirm, match="no replica is connected"):
+    with pytest.raises(DurabilityUnavailable, match="no replica is connected"):
         queue.enqueue(TASK, durability="replica")
-    with pytest.raises(CannotConfirm, match="no replica"):
+    with pytest.raises(DurabilityUnavailable, match="no replica"):
         queue.enqueue_many([queue.prepare(TASK) for _ in range(600)], durability="replica")
-    with pytest.raises(CannotConfirm, match="no replica"):
+    with pytest.raises(DurabilityUnavailable, match="no replica"):
         pile.push(1, durability="replica")
     assert alone.keys() == []
     assert "cmdstat_wait" not in alone.info("commandstats"), "nobody waited for what is not there"
-    assert queue.enqueue(TASK).new
+    assert queue.enqueue(TASK).created
     pile.close()
     queue.close()
 
@@ -202,9 +212,9 @@ def test_without_a_replica_it_is_refused_and_nothing_is_written(alone: redis.Red
 @pytest.mark.anyio
 async def test_nor_on_an_event_loop(alone: redis.Redis) -> None:
     queue, pile = AsyncQueue("mail", url=url_of(alone)), AsyncDelayQueue("d", url=url_of(alone))
-    with pytest.raises(CannotConfirm):
+    with pytest.raises(DurabilityUnavailable):
         await queue.enqueue(TASK, durability="replica")
-    with pytest.raises(CannotConfirm):
+    with pytest.raises(DurabilityUnavailable):
         await pile.push(1, durability="replica")
     assert alone.keys() == []
     assert "cmdstat_wait" not in alone.info("commandstats")
@@ -228,7 +238,7 @@ def test_what_its_user_may_not_do_is_refused(two: Pair, without: str) -> None:
         commands=["+@all", f"-{without}"],
     )
     queue = Queue("mail", url=two.primary.url.replace("://", "://shop:x@"))
-    with pytest.raises(CannotConfirm, match=rf"the right \+{without}, which `bide acl`"):
+    with pytest.raises(DurabilityUnavailable, match=rf"the right \+{without}, which `bide acl`"):
         queue.enqueue(TASK, durability="replica")
     assert two.direct.keys() == []
     queue.close()
@@ -241,7 +251,7 @@ def test_a_replica_that_has_gone_is_missed(two: Pair, queue: Queue) -> None:
     eventually(lambda: two.direct.info("replication")["connected_slaves"] == 0)
     try:
         for _ in range(2):
-            with pytest.raises(CannotConfirm):
+            with pytest.raises(DurabilityUnavailable):
                 queue.enqueue(TASK, job_id="b", durability="replica")
         assert two.direct.hkeys(KEYS["jobs"]) == [b"a"]
     finally:
@@ -267,7 +277,7 @@ def test_the_disk(name: str, tmp_server: Callable[..., Server]) -> None:
         refusal, count = "appendonly yes", 1
     else:
         refusal, count = "no WAITAOF", 0
-    with pytest.raises(CannotConfirm, match=refusal):
+    with pytest.raises(DurabilityUnavailable, match=refusal):
         queue.enqueue(TASK, durability="fsync")
     assert queue.counts().waiting == count
     queue.close()
@@ -280,7 +290,7 @@ def test_a_disk_that_is_left_to_the_system_does_not_confirm(
     monkeypatch.setattr(options, "CONFIRM_MS", 300)
     server = tmp_server(binary=BINARIES["valkey"], persist=True, extra=("--appendfsync", "no"))
     queue = Queue("mail", url=server.url)
-    with pytest.raises(Unconfirmed, match="appendfsync"):
+    with pytest.raises(DurabilityTimeout, match="appendfsync"):
         queue.enqueue(TASK, durability="fsync")
     queue.close()
 

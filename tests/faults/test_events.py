@@ -220,7 +220,7 @@ def test_a_callback_goes_on_when_the_server_is_back(
 ) -> None:
     """Also where it was away for longer than a call is repeated."""
     server = tmp_server()
-    queue = Queue("mail", url=server.url, patience=0)
+    queue = Queue("mail", url=server.url, retry_for=0)
     got: list[Event] = []
     told, gap, added = asyncio.Event(), asyncio.Event(), asyncio.Event()
     log = logging.getLogger("bide.model.events")
@@ -229,7 +229,7 @@ def test_a_callback_goes_on_when_the_server_is_back(
     log.addHandler(handler)
 
     async def main() -> None:
-        awaited = AsyncQueue("mail", url=server.url, patience=0)
+        awaited = AsyncQueue("mail", url=server.url, retry_for=0)
 
         def callback(event: Event) -> None:
             got.append(event)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from bide import CannotConfirm, CannotSave, Queue, ServerFull
+from bide import DurabilityUnavailable, Queue, ServerFull, ServerReadOnly
 from bide.client import blocking
 from bide.embedded import Server
 from bide.model.limits import Retention
@@ -150,7 +150,7 @@ def test_what_waits_can_be_moved_cancelled_deleted_and_emptied(tank: Tank) -> No
     holding = assert_legal(tank.direct, "mail")
     assert holding.where(second) == "cancelled"
     assert holding.where(third) is None
-    assert tank.queue.empty() == len(holding.due)
+    assert tank.queue.purge() == len(holding.due)
     assert assert_legal(tank.direct, "mail").ids == {second}
 
 
@@ -203,7 +203,7 @@ def test_a_worker_starts_and_drains_the_backlog_and_then_there_is_room(
     for id in ids:
         tank.queue.fetch(id).delete()
     job = tank.queue.enqueue(f"{JOBS}:padded", BIG)
-    assert job.new
+    assert job.created
     assert assert_legal(tank.direct, "mail").due.keys() == {job.id}
 
 
@@ -250,7 +250,7 @@ def test_what_is_to_be_confirmed_is_refused_like_all_else(tank: Tank) -> None:
     tank.direct.config_set("appendonly", "yes")
     tank.fill()
     before = hold(tank.direct, "mail")
-    with pytest.raises((ServerFull, CannotConfirm)):
+    with pytest.raises((ServerFull, DurabilityUnavailable)):
         tank.queue.enqueue(f"{JOBS}:padded", BIG, durability="fsync")
     assert hold(tank.direct, "mail") == before
 
@@ -294,7 +294,7 @@ def test_one_that_cannot_save_refuses_changes_and_says_why(tank: Tank, disk: Dis
     disk.spoil()
     before = hold(tank.direct, "mail")
     for change in (lambda: tank.queue.enqueue(f"{JOBS}:quick"), job.promote, tank.queue.pause):
-        with pytest.raises(CannotSave, match=r"cannot write to its disk.* make room there"):
+        with pytest.raises(ServerReadOnly, match=r"cannot write to its disk.* make room there"):
             change()
     assert job.refresh().status == "delayed"
     assert hold(tank.direct, "mail") == before

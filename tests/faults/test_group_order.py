@@ -102,7 +102,7 @@ class World:
         (self.paused.add if paused else self.paused.discard)(name)
 
     def empty(self, _: str, __: int) -> None:
-        self.q.run(job_commands.empty(self.q.keys, f"e{self.q.now}"))
+        self.q.run(job_commands.purge(self.q.keys, f"e{self.q.now}"))
 
     def move(self, _: str, seconds: int) -> None:
         self.q.move(seconds)

@@ -73,7 +73,7 @@ def _live(
     q: Probe, rate: tuple[int, int, int], most: int | None, steps: list[tuple[str, Any]]
 ) -> None:
     count, seconds, burst = rate
-    q.limit(rate=f"{count}/{seconds}s", burst=burst, max_active=most)
+    q.limit(rate=f"{count}/{seconds}s", burst=burst, concurrency=most)
     begun: dict[tuple[str, int], int] = {}
     held: list[Any] = []
     added = 0
@@ -122,7 +122,7 @@ def test_killed_workers_break_no_limit_and_hold_up_nothing(
     one_url: str, direct: redis.Redis, crew: Crew
 ) -> None:
     queue = Queue("mail", url=one_url)
-    queue.configure(rate="40/s", burst=3, max_active=3)
+    queue.configure(rate="40/s", burst=3, concurrency=3)
     options = ("-q", "mail", "--lease", "10m", "-c", "4")
     held = [queue.enqueue(f"{JOBS}:held", "gate", priority=9) for _ in range(3)]
     doomed = crew.worker(one_url, *options)

@@ -252,7 +252,7 @@ def test_a_line_that_goes_silent_is_given_up_and_the_call_repeated(
 def test_a_server_that_stays_silent_is_an_error_after_the_patience(
     proxy: Proxy, direct: redis.Redis, connect: Connect
 ) -> None:
-    client = connect(proxy.url, reply_timeout=0.1, patience=0.3)
+    client = connect(proxy.url, reply_timeout=0.1, retry_for=0.3)
     first, job = (enqueue_commands.prepare(Body("app:task")) for _ in range(2))
 
     def add(prepared: enqueue_commands.Prepared) -> str | None:

@@ -157,7 +157,7 @@ def test_a_sign_of_life_that_failed_is_sent_again_soon(
 
     async def until_heard() -> None:
         client, heard, over = (
-            aio.AsyncClient(proxy.url, patience=0),
+            aio.AsyncClient(proxy.url, retry_for=0),
             asyncio.Event(),
             asyncio.Event(),
         )

@@ -41,9 +41,9 @@ def settle_calls(keys: Keys, settles: Sequence[Settle]) -> list[Command[Any]]:
 def empty_all(client: Runs, keys: Keys) -> int:
     """Empty a queue, step by step; how many jobs there were."""
     name = new_id()
-    while (step := client.run(job_commands.empty(keys, name))).busy:
+    while (step := client.run(job_commands.purge(keys, name))).busy:
         pass
     removed: int = step.aside
     while step.more:
-        step = client.run(job_commands.empty(keys, None))
+        step = client.run(job_commands.purge(keys, None))
     return removed

@@ -186,7 +186,7 @@ class Workload:
             self._paused = True
             self._run(job_commands.pause(self.keys))
         elif verb in ("empty", "sweep"):
-            self._run(job_commands.empty(self.keys, new_id() if verb == "empty" else None))
+            self._run(job_commands.purge(self.keys, new_id() if verb == "empty" else None))
         elif verb == "leave":
             self._run(worker_commands.worker_leave(self.keys, worker))
             self._seqs[worker] = 0

@@ -91,7 +91,7 @@ BESIDE = [
         case(f"meta {field} at no time", ("HSET", "@meta", field, 10**16), finds=("meta", field))
         for field in ("calm_until", "clock", "rewound_until")
     ),
-    case("limits without mark", ("HSET", "@meta", "max_active", 5), finds=("meta", "limited")),
+    case("limits without mark", ("HSET", "@meta", "concurrency", 5), finds=("meta", "limited")),
     case("a rate without mark", ("HSET", "@meta", "rate", "1 9 1"), finds=("meta", "limited")),
     case(
         "a rate of nothing",

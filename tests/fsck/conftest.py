@@ -95,7 +95,7 @@ class Full:
         assert job.id == "in-turn"
         self.run(worker_commands.settle(KEYS, [Settle(job.id, job.token, "complete", "", b"")]))
         self.add("aside", "aside-2")
-        self.run(job_commands.empty(KEYS, "this"))
+        self.run(job_commands.purge(KEYS, "this"))
         self.settle("again", "retry", "+3600000000", ERROR)
         self.add("wait")
         self.add("wait-9", priority=9)

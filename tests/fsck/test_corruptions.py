@@ -139,11 +139,11 @@ def test_what_is_being_emptied_is_no_error(full: Full) -> None:
     full.run(queue_commands.configure(KEYS, "wide", concurrency=2))
     full.add_to("wide", "one", "two", priority=9)
     assert full.claim("w6", 1) == ["one"]
-    while full.run(job_commands.empty(KEYS, "that")).busy:
+    while full.run(job_commands.purge(KEYS, "that")).busy:
         pass
     assert {full.holding().where(id) for id in ("two", "base", "child")} == {"trash"}
     assert full.found() == set()
-    while full.run(job_commands.empty(KEYS, None)).more:
+    while full.run(job_commands.purge(KEYS, None)).more:
         pass
     assert full.found() == set()
 

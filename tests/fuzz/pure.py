@@ -51,7 +51,7 @@ from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.enqueue import Prepared
 from bide.protocol.commands.worker import Settle
 from bide.protocol.keys import keys_of
-from bide.queue.delay import ItemSeen
+from bide.queue.delay import ItemInfo
 from bide.queue.explain import Read, explain
 from bide.queue.job_view import JobView
 from bide.tasks.task import TaskRegistry
@@ -69,7 +69,7 @@ MAIL = keys_of("mail")
 ONE, TWO = f"one:{'1' * 32}", f"two:{'2' * 32}"
 SEAL = Seal(Keyring(ONE), MAIL)
 NOW = 1_795_214_038_547_684
-_COUNTS = job_commands.Counts(
+_COUNTS = job_commands.QueueStats(
     now_us=1_795_000_000_000_000,
     delayed=1,
     waiting=1,
@@ -238,7 +238,7 @@ def look_at(snapshot: Snapshot) -> None:
         screen.remark(seen), job.when(seen)
     check_harmless(out.getvalue())
     with contextlib.suppress(BideError):
-        ItemSeen.read(snapshot)
+        ItemInfo.read(snapshot)
 
 
 def a_worker(mutator: Mutator, corpus: list[bytes]) -> None:
@@ -315,7 +315,7 @@ _SAMPLES: list[tuple[Command[Any], Any]] = [
     (job_commands.list_due(MAIL, 1, 2), [b"ok", NOW, 1, b"a", NOW]),
     (job_commands.listing(MAIL, "failed", 0, 5), [b"ok", NOW, b"a", b"b"]),
     (job_commands.retry(MAIL, ["a"], "+0"), [b"ok", NOW, b"ok", NOW]),
-    (job_commands.empty(MAIL, "x"), [b"ok", 5, 1]),
+    (job_commands.purge(MAIL, "x"), [b"ok", 5, 1]),
     (job_commands.forget(MAIL), [b"holds", b"pending", 2]),
     (job_commands.listen(MAIL, "l", "-"), [b"ok", NOW, b"1-0", 0]),
     (schedule_commands.read_page(MAIL, "0"), [b"ok", NOW, b"0", b"nightly", SCHEDULES[0]]),

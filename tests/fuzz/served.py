@@ -42,7 +42,7 @@ class Site:
     def __init__(self, url: str) -> None:
         self.url = url
         self.raw: Any = redis.Redis.from_url(url)
-        self.client = blocking.Client(url, patience=0)
+        self.client = blocking.Client(url, retry_for=0)
         self.queue = Queue("fuzz", url=url)
 
     def close(self) -> None:

@@ -108,7 +108,7 @@ async def deaf() -> None:
 def looks() -> None:
     """A plain function that sees that its time is over."""
     until = time.monotonic() + 20
-    while not current_job().cancelled:
+    while not current_job().should_stop:
         if time.monotonic() > until:
             return
         gate.wait(0.005)

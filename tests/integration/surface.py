@@ -32,7 +32,7 @@ def when() -> datetime:
 def look_until_asked() -> str:
     """A plain function that looks for itself."""
     note("begun")
-    while not current_job().cancelled:
+    while not current_job().should_stop:
         gate.wait(0.005)
     current_job().raise_if_cancelled()
     return "never"
@@ -40,21 +40,21 @@ def look_until_asked() -> str:
 
 def look_and_finish() -> str:
     note("begun")
-    while not current_job().cancelled:
+    while not current_job().should_stop:
         gate.wait(0.005)
     return "finished all the same"
 
 
 def look_and_break() -> None:
     note("begun")
-    while not current_job().cancelled:
+    while not current_job().should_stop:
         gate.wait(0.005)
     raise ValueError("broken off")
 
 
 def not_asked() -> str:
     current_job().raise_if_cancelled()
-    return f"{current_job().cancelled}"
+    return f"{current_job().should_stop}"
 
 
 async def tidy_up() -> None:
@@ -62,7 +62,7 @@ async def tidy_up() -> None:
     try:
         await asyncio.sleep(3600)
     finally:
-        note("tidied", current_job().cancelled)
+        note("tidied", current_job().should_stop)
 
 
 async def stay() -> str:

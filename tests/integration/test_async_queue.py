@@ -45,7 +45,7 @@ async def test_what_is_enqueued_at_once_goes_in_one_round_trip(
     added = await asyncio.gather(*(queue.enqueue(jobs.add, i, job_id=f"j{i}") for i in range(200)))
     assert calls(raw) == 1
     assert [job.id for job in added] == [f"j{i}" for i in range(200)]
-    assert all(job.new for job in added)
+    assert all(job.created for job in added)
     assert (await queue.counts()).waiting == 201
 
 
@@ -69,7 +69,7 @@ async def test_each_gets_what_became_of_its_own(queue: AsyncQueue) -> None:
         queue.enqueue_many([queue.prepare(jobs.add, [i]) for i in range(3)]),
         queue.enqueue(jobs.add, 3, delay=60),
     )
-    assert (one.new, again.new, [job.new for job in many]) == (True, False, [True] * 3)
+    assert (one.created, again.created, [job.created for job in many]) == (True, False, [True] * 3)
     assert later.due > one.due
     assert (await later.refresh()).args == (3,)
     assert await queue.enqueue_many([]) == []
@@ -98,12 +98,12 @@ async def test_an_error_of_the_server_reaches_all_of_them(
     finally:
         raw.config_set("maxmemory", "0")
     assert [type(result) for result in results] == [ServerFull] * 3
-    assert (await queue.enqueue(jobs.add, 1)).new
+    assert (await queue.enqueue(jobs.add, 1)).created
 
 
 async def test_each_is_told_the_ids_with_which_it_may_repeat(url: str) -> None:
     with Proxy(url) as proxy:
-        queue = AsyncQueue("work", url=proxy.url, patience=0.1)
+        queue = AsyncQueue("work", url=proxy.url, retry_for=0.1)
         await queue.counts()
         proxy.refuse()
         results = await asyncio.gather(
@@ -189,7 +189,7 @@ async def test_those_who_come_while_the_sender_is_cancelled_do_not_hang(
         asyncio.gather(*first, *later, return_exceptions=True), timeout=10
     )
     assert len(results) == 6
-    assert (await queue.enqueue(jobs.add, 9)).new
+    assert (await queue.enqueue(jobs.add, 9)).created
 
 
 @pytest.mark.parametrize("which", [0, 1, 4])
@@ -225,7 +225,7 @@ async def test_nor_one_that_is_cancelled_before_anything_is_sent(
     results = await asyncio.gather(*callers, return_exceptions=True)
     cancelled = [isinstance(result, asyncio.CancelledError) for result in results]
     assert cancelled == [i == which for i in range(5)]
-    assert (await queue.enqueue(jobs.add, 9)).new
+    assert (await queue.enqueue(jobs.add, 9)).created
 
 
 async def test_if_all_are_cancelled_the_next_is_served(url: str) -> None:
@@ -242,7 +242,7 @@ async def test_if_all_are_cancelled_the_next_is_served(url: str) -> None:
                 caller.cancel()
             await asyncio.gather(*callers, return_exceptions=True)
             proxy.deliver()
-            assert (await queue.enqueue(jobs.add, 9)).new
+            assert (await queue.enqueue(jobs.add, 9)).created
         await queue.close()
 
 
@@ -261,7 +261,7 @@ async def test_a_lone_caller_that_is_cancelled_leaves_those_that_came_meanwhile(
         proxy.deliver()
         results = await asyncio.gather(alone, *others, return_exceptions=True)
         assert isinstance(results[0], asyncio.CancelledError)
-        assert [job.new for job in results[1:]] == [True] * 3  # type: ignore[union-attr]
+        assert [job.created for job in results[1:]] == [True] * 3  # type: ignore[union-attr]
         await queue.close()
 
 
@@ -293,7 +293,7 @@ def test_what_waited_in_a_loop_that_has_ended_holds_nobody_up(url: str) -> None:
     async def goes_on() -> bool:
         job = await queue.enqueue(jobs.add, 9)
         await queue.close()
-        return bool(job.new)
+        return bool(job.created)
 
     asyncio.run(ends_too_soon())
     assert asyncio.run(goes_on())
@@ -346,5 +346,5 @@ async def test_closing_waits_for_what_is_being_enqueued(
         await asyncio.sleep(0)
         proxy.deliver()
         await closing
-        assert [job.new for job in await asyncio.gather(*callers)] == [True] * count
+        assert [job.created for job in await asyncio.gather(*callers)] == [True] * count
         assert queue._client._open.current.idle == {}, "no connection is left open"

@@ -105,7 +105,7 @@ def test_a_producer_enqueues_waits_and_changes_and_a_worker_works(
         job.reschedule(delay=30)
         job.delete()
         assert [event.kind for event in events] == ["added", "rescheduled", "deleted"]
-    assert mail.empty() == 0
+    assert mail.purge() == 0
     mail.close()
 
 

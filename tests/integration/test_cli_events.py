@@ -22,7 +22,7 @@ def test_the_shell_follows_events_as_text_and_as_json(home: Path, queue: Queue) 
         queue.enqueue(jobs.half_way)
         queue.enqueue(jobs.add, 1, 2, delay=60)
         burst(queue, concurrency=1)
-        queue.empty()
+        queue.purge()
     args = ("events", "-q", "work", "--after", start, "--timeout", "0")
     text = said(run_bide(home, *args, url=queue.url)).splitlines()
     assert [line.split("  ")[1].strip() for line in text][:3] == ["added"] * 3

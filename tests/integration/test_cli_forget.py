@@ -31,7 +31,7 @@ def listed(home: Path, url: str) -> list[str]:
 
 
 def test_one_that_is_empty_is_forgotten(home: Path, one_url: str, odrers: Queue) -> None:
-    odrers.empty()
+    odrers.purge()
     assert listed(home, one_url) == ["odrers"]
     assert said(bide(home, "queues", "forget", "odrers", url=one_url)) == "odrers is forgotten.\n"
     assert listed(home, one_url) == []
@@ -47,7 +47,7 @@ def test_one_that_holds_something_stays_and_the_way_to_remove_that_is_told(
     refused = error_of(bide(home, "queues", "forget", "odrers", url=one_url), 1)
     assert refused == (
         "Error: odrers holds 1 delayed, waiting or blocked job and is paused, so it is not "
-        "forgotten; `bide queues empty odrers` removes them; `bide queues resume odrers` ends that."
+        "forgotten; `bide queues purge odrers` removes them; `bide queues resume odrers` ends that."
     )
     assert listed(home, one_url) == ["odrers"]
     assert odrers.counts().waiting == 1
@@ -70,7 +70,7 @@ def test_a_job_that_comes_in_between_keeps_it_on_the_list(
     one_url: str, odrers: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The list may be on another node than the queue, so no script sees both."""
-    odrers.empty()
+    odrers.purge()
     site = Site(one_url, None)
     run = site.client.run
 

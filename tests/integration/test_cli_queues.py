@@ -79,14 +79,14 @@ def test_limits_are_set_shown_and_removed(home: Path, one_url: str, mail: Queue)
         return said(bide(home, "queues", "limit", "mail", *args, url=one_url))
 
     assert limit() == "mail: no limits\n"
-    assert limit("--rate", "100/s", "--max-active", "5") == "mail: 100/s, 5 at once\n"
+    assert limit("--rate", "100/s", "--concurrency", "5") == "mail: 100/s, 5 at once\n"
     assert limit("--rate", "2/m", "--burst", "3") == "mail: 2/m in bursts of 3, 5 at once\n"
     assert "2/m in bursts of 3, 5 at once" in said(bide(home, "info", url=one_url))
     report = json.loads(limit("--json"))["queues"]["mail"]
     assert report == {
-        "rate": "2/m", "burst": 3, "max_active": 5, "held_until": None, "limited_until": None,
+        "rate": "2/m", "burst": 3, "concurrency": 5, "held_until": None, "limited_until": None,
     }  # fmt: skip
-    assert limit("--rate", "none", "--max-active", "none") == "mail: no limits\n"
+    assert limit("--rate", "none", "--concurrency", "none") == "mail: no limits\n"
 
 
 def test_limits_of_a_group_are_set_shown_and_removed(home: Path, one_url: str, mail: Queue) -> None:
@@ -96,7 +96,7 @@ def test_limits_of_a_group_are_set_shown_and_removed(home: Path, one_url: str, m
 
     group = mail.group("g")
     assert limit() == "no limits but those of its jobs"
-    assert limit("--rate", "100/s", "--max-active", "5") == "100/s, 5 at once"
+    assert limit("--rate", "100/s", "--concurrency", "5") == "100/s, 5 at once"
     assert limit("--rate", "2/m", "--burst", "3") == "2/m in bursts of 3, 5 at once"
     counts = group.counts()
     assert (counts.rate, counts.burst, counts.concurrency) == ("2/m", 3, 5)
@@ -105,17 +105,17 @@ def test_limits_of_a_group_are_set_shown_and_removed(home: Path, one_url: str, m
     assert "paused, 2/m in bursts of 3" in said(bide(home, "queues", "groups", "mail", url=one_url))
     asked = bide(home, "queues", "limit", "mail", "-g", "g", "--json", url=one_url)
     assert json.loads(said(asked))["queues"]["mail"] == {
-        "group": "g", "rate": "2/m", "burst": 3, "max_active": 5, "paused": True,
+        "group": "g", "rate": "2/m", "burst": 3, "concurrency": 5, "paused": True,
     }  # fmt: skip
     said(bide(home, "queues", "resume", "mail", "-g", "g", url=one_url))
     assert limit("--rate", "none") == "5 at once"
-    assert limit("--max-active", "none") == "no limits but those of its jobs"
+    assert limit("--concurrency", "none") == "no limits but those of its jobs"
     assert mail.groups() == []
     assert limit(group="other") == "no limits but those of its jobs"
     assert mail.counts().limits.rate is None, "the queue's own stay"
     for args, says in (
         (("--rate", "fast"), "rate must be how many in which time"),
-        (("--max-active", "0"), "run 1 to 10000 at once, not 0"),
+        (("--concurrency", "0"), "run 1 to 10000 at once, not 0"),
         (("--burst", "3"), "give it along with rate="),
     ):
         done = bide(home, "queues", "limit", "mail", "-g", "g", *args, url=one_url)
@@ -127,8 +127,8 @@ def test_limits_of_a_group_are_set_shown_and_removed(home: Path, one_url: str, m
 def test_limits_that_cannot_be_meant_are_refused(home: Path, one_url: str, mail: Queue) -> None:
     for args, says in (
         (("--rate", "fast"), "rate must be how many in which time"),
-        (("--max-active", "many"), "--max-active 'many' is no number"),
-        (("--max-active", "0"), "max_active must be a whole number"),
+        (("--concurrency", "many"), "--concurrency 'many' is no number"),
+        (("--concurrency", "0"), "concurrency must be a whole number"),
         (("--burst", "3"), "give it along with rate="),
     ):
         done = bide(home, "queues", "limit", "mail", *args, url=one_url)
@@ -147,7 +147,7 @@ def test_a_hold_is_shown_and_ended(home: Path, one_url: str) -> None:
     (why, held, _) = json.loads(said(bide(home, "jobs", "show", job.id, "--json", url=one_url)))[
         "jobs"
     ][0]["why"]
-    assert (why["kind"], held["kind"]) == ("not due", "held")
+    assert (why["kind"], held["kind"]) == ("not_due", "held")
     assert held["until"] is not None
     said(bide(home, "queues", "resume", "mail", url=one_url))
     assert "held for" not in said(bide(home, "queues", "ls", url=one_url))

@@ -150,7 +150,7 @@ def test_whoever_takes_from_a_queue_of_jobs_is_told_and_leaves_it_as_it_was(
     counts = queue.counts()
     assert (counts.waiting, counts.active, counts.failed) == (MANY, 0, 0)
     assert not counts.is_data
-    queue.empty()
+    queue.purge()
     queue.enqueue(jobs.add, 1)
     assert burst(queue) == 1
     queue.close()

@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 import redis
 
-from bide import AsyncQueue, Middleware, NotUnique, Queue, ServerRefused, Unique, UsageError, use
+from bide import (
+    AsyncQueue,
+    DuplicateJob,
+    Middleware,
+    Queue,
+    ServerRefused,
+    Unique,
+    UsageError,
+    add_middleware,
+)
 from bide.client import blocking
 from bide.client.pool import Connections
 from bide.protocol.commands import jobs as job_commands
@@ -84,7 +93,7 @@ def test_where_one_is_not_unique_all_others_are_added(kind: str, url: str, queue
             only = Unique(key="one", on_conflict="reject") if i in (3, 7) else None
             yield queue.prepare(jobs.add, (i,), unique=only)
 
-    with pytest.raises(NotUnique):
+    with pytest.raises(DuplicateJob):
         add(kind, url, giving())
     assert sorted(waiting(queue)) == [i for i in range(BATCH + 20) if i != 7]
 
@@ -133,7 +142,7 @@ def test_the_next_batch_is_prepared_while_the_server_adds_one(url: str, queue: Q
 
     queue.enqueue(jobs.add, 0)  # so that it has been answered before
     with isolated_registry():
-        use(Told())
+        add_middleware(Told())
         queue.enqueue_many(giving())
     assert told == [
         *("draws 0", "sends", "draws 100", "has sent"),
@@ -230,7 +239,7 @@ def test_with_a_middleware_one_sending_has_ended_before_the_next_begins(
 ) -> None:
     queue, told = trips
     with isolated_registry():
-        use(Middleware())
+        add_middleware(Middleware())
         queue.enqueue_many(prepared(queue, 2 * BATCH))
     assert told == ["sends", "reads"] * 2
 

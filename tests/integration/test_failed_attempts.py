@@ -64,7 +64,7 @@ class Deaf(bide.Middleware):
 
 
 for kind in (Plain, Broken, Deaf, Awaited):
-    bide.use(kind())
+    bide.add_middleware(kind())
 
 
 def add(a: int, b: int = 0): return a + b

@@ -15,10 +15,10 @@ from bide import (
     Queue,
     Unique,
     UsageError,
+    batch,
     chain,
     debounce,
     fan_in,
-    gather,
     throttle,
 )
 from bide.model.dedup import Folding
@@ -214,7 +214,7 @@ def test_what_cannot_be_meant_is_refused(queue: Queue, options: Any, why: str) -
         queue.enqueue(jobs.add, 1, **options)
 
 
-@pytest.mark.parametrize("unique", [Unique(), debounce("1s"), throttle("1/s"), gather("1s")])
+@pytest.mark.parametrize("unique", [Unique(), debounce("1s"), throttle("1/s"), batch("1s")])
 def test_what_waits_cannot_fold_and_is_refused_wherever_it_is_said(
     queue: Queue, unique: Folding
 ) -> None:
@@ -226,7 +226,7 @@ def test_what_waits_cannot_fold_and_is_refused_wherever_it_is_said(
     with pytest.raises(UsageError, match="which may fold into another job; enqueue that first"):
         queue.enqueue_many(chain(folding, queue.prepare(jobs.add, (2,))))
     with pytest.raises(UsageError, match="A job that waits for others cannot fold"):
-        queue.gather("key", 1, into=jobs.add, depends_on="b")
+        queue.batch("key", 1, into=jobs.add, depends_on="b")
 
 
 def test_what_was_folded_can_be_waited_for(queue: Queue) -> None:

@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from bide import AsyncQueue, NotUnique, Queue, Retry, Unique, UsageError, debounce, gather, throttle
+from bide import (
+    AsyncQueue,
+    DuplicateJob,
+    Queue,
+    Retry,
+    Unique,
+    UsageError,
+    batch,
+    debounce,
+    throttle,
+)
 from bide.testing import eager
 from tests.integration import folded, jobs
 from tests.integration.workers import at_work, burst
@@ -34,22 +44,22 @@ def test_a_unique_job_is_the_one_that_is_there(queue: Queue) -> None:
     first = queue.enqueue(folded.index, "a", unique=Unique())
     again = queue.enqueue(folded.index, doc="a", unique=Unique())
     other = queue.enqueue(folded.index, "b", unique=Unique())
-    assert [job.outcome for job in (first, again, other)] == ["new", "kept", "new"]
-    assert (again.id, again.new, again.status) == (first.id, False, "waiting")
+    assert [job.enqueue_result for job in (first, again, other)] == ["new", "kept", "new"]
+    assert (again.id, again.created, again.status) == (first.id, False, "waiting")
     run(queue)
     assert (again.refresh().result, jobs.seen) == ("a 0", [("a", 0), ("b", 0)])
-    assert queue.enqueue(folded.index, "a", unique=Unique()).outcome == "new"
+    assert queue.enqueue(folded.index, "a", unique=Unique()).enqueue_result == "new"
 
 
 def test_a_rejected_job_is_an_error_that_names_the_holder(queue: Queue) -> None:
     policy = Unique(key="nightly", on_conflict="reject")
     first = queue.enqueue(folded.index, "a", unique=policy)
-    with pytest.raises(NotUnique, match=f"{first.id} holds the key .*index:nightly") as caught:
+    with pytest.raises(DuplicateJob, match=f"{first.id} holds the key .*index:nightly") as caught:
         queue.enqueue(folded.index, "b", unique=policy)
     assert caught.value.job_id == first.id
     many = [queue.prepare(folded.index, (doc,), unique=policy) for doc in "cd"]
     many.append(queue.prepare(folded.index, ("e",)))
-    with pytest.raises(NotUnique):
+    with pytest.raises(DuplicateJob):
         queue.enqueue_many(many)
     run(queue)
     assert jobs.seen == [("a", 0), ("e", 0)]
@@ -68,7 +78,7 @@ def test_many_jobs_come_to_what_each_asked_for_in_their_order(queue: Queue) -> N
             queue.prepare(folded.index, ("e",), unique=push),
         ]
     )
-    assert [job.outcome for job in added] == [
+    assert [job.enqueue_result for job in added] == [
         *("new", "new", "kept", "new", "new", "new", "pushed"),
     ]
     assert added[2].id == added[1].id
@@ -82,8 +92,11 @@ def test_a_task_says_it_for_all_its_calls_and_a_call_for_itself(queue: Queue) ->
         folded.reindex
     )
     first = task.enqueue("a", version=1)
-    assert [task.enqueue("a", version=2).outcome, task.enqueue("b").outcome] == ["pushed", "new"]
-    assert task.options(unique=Unique()).enqueue("a").outcome == "new"
+    assert [task.enqueue("a", version=2).enqueue_result, task.enqueue("b").enqueue_result] == [
+        "pushed",
+        "new",
+    ]
+    assert task.options(unique=Unique()).enqueue("a").enqueue_result == "new"
     first.promote()
     run(queue)
     assert ("a", 2) in jobs.seen
@@ -98,7 +111,8 @@ def test_a_task_whose_policy_is_none_is_refused_where_it_is_made(queue: Queue) -
 
 def test_the_last_call_of_a_throttle_runs(queue: Queue) -> None:
     outcomes = [
-        queue.enqueue(folded.index, "a", i, unique=throttle("1/200ms")).outcome for i in range(5)
+        queue.enqueue(folded.index, "a", i, unique=throttle("1/200ms")).enqueue_result
+        for i in range(5)
     ]
     assert outcomes == ["new", "new", "folded", "folded", "folded"]
     with at_work(queue, modules=MODULES):
@@ -123,10 +137,10 @@ def test_what_was_gathered_runs_as_one_list(
     )  # of tasks that others registered
     queue = Queue("work", url=one_url, serializer=serializer)
     added = [
-        queue.gather("web", line, into=folded.write, quiet="1h", max_wait=None, max_size=7)
+        queue.batch("web", line, into=folded.write, quiet="1h", max_wait=None, max_size=7)
         for line in LINES
     ]
-    assert [job.outcome for job in added] == ["new"] + 6 * ["added"]
+    assert [job.enqueue_result for job in added] == ["new"] + 6 * ["added"]
     assert len({job.id for job in added}) == 1
     assert run(queue, executor=executor) == 1
     assert added[3].refresh().result == 7
@@ -135,7 +149,7 @@ def test_what_was_gathered_runs_as_one_list(
 
 def test_each_item_becomes_what_the_annotation_says(queue: Queue) -> None:
     for line in LINES[:2]:
-        job = queue.gather("web", line, into=folded.write, quiet=0)
+        job = queue.batch("web", line, into=folded.write, quiet=0)
     assert job.args == ([{"level": "info", "text": f"line {i}"} for i in range(2)],)
     assert job.description.startswith("tests.integration.folded:write([")
     run(queue)
@@ -145,10 +159,10 @@ def test_each_item_becomes_what_the_annotation_says(queue: Queue) -> None:
 def test_a_retry_has_exactly_the_same_items(queue: Queue) -> None:
     soon = Retry(2, backoff="fixed", base="1ms")
     for i in range(3):
-        job = queue.gather("k", i, into=folded.flaky, quiet=0, retry=soon)
+        job = queue.batch("k", i, into=folded.flaky, quiet=0, retry=soon)
     run(queue)
-    later = queue.gather("k", 9, into=folded.flaky, quiet=0)
-    assert later.outcome == "new"
+    later = queue.batch("k", 9, into=folded.flaky, quiet=0)
+    assert later.enqueue_result == "new"
     run(queue)
     assert jobs.seen[:2] == [(0, 1, 2), (0, 1, 2)]
     assert (job.refresh().status, job.attempt) == ("completed", 2)
@@ -157,27 +171,27 @@ def test_a_retry_has_exactly_the_same_items(queue: Queue) -> None:
 def test_items_of_different_tasks_and_keys_do_not_meet(queue: Queue) -> None:
     policy = {"quiet": 0}
     ids = {
-        queue.gather("a", 1, into=folded.flaky, **policy).id,  # type: ignore[arg-type]
-        queue.gather("b", 1, into=folded.flaky, **policy).id,  # type: ignore[arg-type]
-        queue.gather("a", LINES[0], into=folded.write, **policy).id,  # type: ignore[arg-type]
+        queue.batch("a", 1, into=folded.flaky, **policy).id,  # type: ignore[arg-type]
+        queue.batch("b", 1, into=folded.flaky, **policy).id,  # type: ignore[arg-type]
+        queue.batch("a", LINES[0], into=folded.write, **policy).id,  # type: ignore[arg-type]
     }
     assert len(ids) == 3
 
 
 def test_many_items_in_one_round_trip(queue: Queue) -> None:
-    policy = gather("1h", max_size=300, key="k")
+    policy = batch("1h", max_size=300, key="k")
     prepared = [queue.prepare(folded.flaky, (i,), unique=policy) for i in range(1000)]
     added = queue.enqueue_many(prepared)
-    assert [job.outcome for job in added].count("new") == 4
+    assert [job.enqueue_result for job in added].count("new") == 4
     run(queue, concurrency=1)  # or each may be the first
     assert jobs.seen[:3] == [tuple(range(i, i + 300)) for i in (0, 300, 600)]
 
 
 def test_an_item_is_one_argument(queue: Queue) -> None:
     with pytest.raises(UsageError, match="one argument is gathered"):
-        queue.enqueue(folded.index, "a", 1, unique=gather(1))
+        queue.enqueue(folded.index, "a", 1, unique=batch(1))
     with pytest.raises(UsageError, match="one argument is gathered"):
-        queue.enqueue(folded.flaky, items=[1], unique=gather(1))
+        queue.enqueue(folded.flaky, items=[1], unique=batch(1))
 
 
 def test_the_awaited_facade_does_the_same(one_url: str) -> None:
@@ -187,13 +201,13 @@ def test_the_awaited_facade_does_the_same(one_url: str) -> None:
         queue = AsyncQueue("work", url=one_url)
         policy = Unique(key="k", on_conflict="reject")
         added = await asyncio.gather(
-            *(queue.gather("web", line, into=folded.write, quiet=0) for line in LINES),
+            *(queue.batch("web", line, into=folded.write, quiet=0) for line in LINES),
             *(queue.enqueue(folded.index, "a", i, unique=policy) for i in range(3)),
             queue.enqueue(folded.index, "b"),
             return_exceptions=True,
         )
         errors = [each for each in added if isinstance(each, BaseException)]
-        assert [type(error) for error in errors] == [NotUnique, NotUnique]
+        assert [type(error) for error in errors] == [DuplicateJob, DuplicateJob]
         await queue.close()
         return [getattr(each, "outcome", None) for each in added]
 
@@ -206,8 +220,8 @@ def test_the_awaited_facade_does_the_same(one_url: str) -> None:
 
 def test_in_eager_mode_each_call_runs_where_it_is(queue: Queue) -> None:
     with eager():
-        assert queue.gather("web", LINES[0], into=folded.write).outcome == "new"
-        assert queue.enqueue(folded.index, "a", unique=Unique()).outcome == "new"
+        assert queue.batch("web", LINES[0], into=folded.write).enqueue_result == "new"
+        assert queue.enqueue(folded.index, "a", unique=Unique()).enqueue_result == "new"
     assert jobs.seen == [("Line", "line 0"), ("a", 0)]
 
 
@@ -215,16 +229,16 @@ def test_the_jobs_of_a_schedule_and_calls_share_keys_and_nothing_is_gathered(que
     task = queue.task(unique=Unique(key="k"), expires="1h")(folded.nightly)
     queue.schedules.upsert("nightly", task, ("a",), every="1h")
     job = queue.schedules.run("nightly")
-    assert (job.outcome, queue.schedules.run("nightly").outcome) == ("new", "kept")
+    assert (job.enqueue_result, queue.schedules.run("nightly").enqueue_result) == ("new", "kept")
     assert task.enqueue("b").id == job.id
     queue.schedules.upsert(
         "nightly", task, ("a",), every="1h", unique=Unique(key="k", on_conflict="reject")
     )
-    with pytest.raises(NotUnique, match="the jobs of the schedule 'nightly' fold") as caught:
+    with pytest.raises(DuplicateJob, match="the jobs of the schedule 'nightly' fold") as caught:
         queue.schedules.run("nightly")
     assert caught.value.job_id == job.id
     with pytest.raises(UsageError, match="each job of a schedule is made for itself"):
-        queue.schedules.upsert("g", queue.task(unique=gather(1))(folded.rows), (1,), every="1h")
+        queue.schedules.upsert("g", queue.task(unique=batch(1))(folded.rows), (1,), every="1h")
 
 
 # -- with keys
@@ -233,9 +247,9 @@ def test_the_jobs_of_a_schedule_and_calls_share_keys_and_nothing_is_gathered(que
 def test_signed_calls_fold_and_run(queue: Queue, signing: str) -> None:
     first = queue.enqueue(folded.index, "a", 1, unique=Unique(key="k", on_conflict="replace"))
     again = queue.enqueue(folded.index, "a", 2, unique=Unique(key="k", on_conflict="replace"))
-    assert (again.outcome, again.id) == ("replaced", first.id)
+    assert (again.enqueue_result, again.id) == ("replaced", first.id)
     for line in LINES:
-        job = queue.gather("web", line, into=folded.write, quiet=0)
+        job = queue.batch("web", line, into=folded.write, quiet=0)
     run(queue)
     assert (first.refresh().result, job.refresh().result) == ("a 2", 7)
 
@@ -243,7 +257,7 @@ def test_signed_calls_fold_and_run(queue: Queue, signing: str) -> None:
 def test_pickled_items_are_read_where_each_is_signed(one_url: str, signing: str) -> None:
     queue = Queue("work", url=one_url, serializer="pickle")
     for line in LINES:
-        job = queue.gather("web", line, into=folded.write, quiet=0)
+        job = queue.batch("web", line, into=folded.write, quiet=0)
     assert job.args == (LINES,)
     run(queue, allow_pickle=True)
     assert job.refresh().result == 7
@@ -254,7 +268,7 @@ def test_an_item_that_is_not_signed_as_it_is_fails_them_all(
     queue: Queue, signing: str, direct: Any
 ) -> None:
     for item in range(3):
-        job = queue.gather("k", item, into=folded.flaky, quiet=0)
+        job = queue.batch("k", item, into=folded.flaky, quiet=0)
     body = direct.hget(queue.keys["jobs"], job.id)
     direct.hset(queue.keys["jobs"], job.id, body.replace(b"[1]", b"[7]"))
     run(queue)
@@ -265,8 +279,8 @@ def test_an_item_that_is_not_signed_as_it_is_fails_them_all(
 
 def test_a_fold_of_one_queue_is_good_in_no_other(queue: Queue, signing: str, direct: Any) -> None:
     other = Queue("other", url=queue.url)
-    job = queue.gather("k", 1, into=folded.flaky, quiet=0)
-    there = other.gather("k", 2, into=folded.flaky, quiet=0)
+    job = queue.batch("k", 1, into=folded.flaky, quiet=0)
+    there = other.batch("k", 2, into=folded.flaky, quiet=0)
     direct.hset(other.keys["jobs"], there.id, direct.hget(queue.keys["jobs"], job.id))
     run(other)
     assert there.refresh().status == "failed"
@@ -275,5 +289,5 @@ def test_a_fold_of_one_queue_is_good_in_no_other(queue: Queue, signing: str, dir
 
 def test_whoever_waits_gets_the_result_of_the_job_that_has_the_item(queue: Queue) -> None:
     with at_work(queue, modules=MODULES):
-        added = [queue.gather("w", line, into=folded.write, quiet="50ms") for line in LINES]
+        added = [queue.batch("w", line, into=folded.write, quiet="50ms") for line in LINES]
         assert [job.wait(60) for job in added] == [7] * 7

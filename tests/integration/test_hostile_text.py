@@ -215,7 +215,7 @@ def test_no_error_traceback_or_repr_shows_a_password(
 ) -> None:
     shown: list[str] = []
     try:
-        queue = Queue("work", url=url, patience=0)
+        queue = Queue("work", url=url, retry_for=0)
         shown += [repr(queue), str(queue), repr(DelayQueue("work", url=url))]
         queue.enqueue(jobs.add, 1)
     except BideError as error:

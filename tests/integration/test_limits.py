@@ -66,7 +66,7 @@ def test_a_job_holds_its_queue(queue: Queue, executor: Any, hold: Any, start: An
 def test_no_executor_runs_more_in_a_time_or_at_once(
     queue: Queue, executor: Any, hold: Any, start: Any
 ) -> None:
-    queue.configure(rate="20/s", max_active=2)
+    queue.configure(rate="20/s", concurrency=2)
     made = [queue.enqueue(start) for _ in range(6)]
     assert burst(queue, executor=executor, concurrency=4) == 6
     assert min(gaps(results(made))) >= 0.05 - 1e-6
@@ -92,11 +92,11 @@ def test_a_worker_that_gives_running_jobs_back_frees_nothing_of_the_rate(
         eventually(lambda: job.refresh().logs)
         worker.stop()  # and again as the context ends, which does not wait
     assert job.refresh().status is State.WAITING
-    assert kinds(job) == ["limited", "no worker"]
+    assert kinds(job) == ["limited", "no_worker"]
 
 
 def test_a_worker_that_takes_quick_jobs_ahead_breaks_no_limit(queue: Queue) -> None:
-    queue.configure(rate="400/s", burst=8, max_active=3)
+    queue.configure(rate="400/s", burst=8, concurrency=3)
     made = [queue.enqueue(surface.started_async) for _ in range(80)]
     with at_work(queue, concurrency=2), at_work(queue, concurrency=2):
         times = sorted(job.wait(20) for job in made)
@@ -105,13 +105,13 @@ def test_a_worker_that_takes_quick_jobs_ahead_breaks_no_limit(queue: Queue) -> N
 
 
 def test_what_runs_is_no_more_than_is_allowed_in_the_whole_fleet(queue: Queue) -> None:
-    queue.configure(max_active=2)
+    queue.configure(concurrency=2)
     made = [queue.enqueue(jobs.wait_async) for _ in range(4)]
     with at_work(queue), at_work(queue):
         jobs.wait_seen(2)
         assert queue.counts().active == 2
         waiting = next(job for job in made if job.refresh().status is State.WAITING)
-        assert kinds(waiting) == ["max active"]
+        assert kinds(waiting) == ["concurrency"]
         jobs.gate.set()
         for job in made:
             job.wait(60)
@@ -119,7 +119,7 @@ def test_what_runs_is_no_more_than_is_allowed_in_the_whole_fleet(queue: Queue) -
 
 def test_who_waits_for_a_slot_is_told_when_one_is_free(queue: Queue, witness: Witness) -> None:
     """And does not wait until it looks by itself, which is two seconds."""
-    queue.configure(max_active=1)
+    queue.configure(concurrency=1)
     with at_work(queue, concurrency=1), at_work(queue, concurrency=1), witness.within(15):
         for job in [queue.enqueue(surface.started_async) for _ in range(30)]:
             job.wait(90)
@@ -134,7 +134,7 @@ def test_limited_workers_sleep_until_a_job_may_begin(queue: Queue, direct: redis
         before, were = claims(direct, queue), queue.counts().completed
         eventually(lambda: queue.counts().completed >= were + 10)
         made, done = claims(direct, queue) - before, queue.counts().completed - were
-        queue.empty()
+        queue.purge()
     print(f"claims a job: {made / done:.2f}")
     assert made / done <= 3.5
 
@@ -168,14 +168,14 @@ def test_resume_lets_a_held_queue_go_on(queue: Queue) -> None:
 
 def test_a_job_says_why_it_has_not_run(queue: Queue) -> None:
     job = queue.enqueue(surface.started_async, delay=3600)
-    assert kinds(job) == ["not due", "no worker"]
+    assert kinds(job) == ["not_due", "no_worker"]
     (due, _) = job.why()
     assert due.until is not None
     assert due.until - datetime.now(UTC) > timedelta(minutes=59)
     job.promote()
-    assert kinds(job) == ["no worker"]
+    assert kinds(job) == ["no_worker"]
     queue.pause()
-    assert kinds(job) == ["paused", "no worker"]
+    assert kinds(job) == ["paused", "no_worker"]
     queue.resume()
     with at_work(queue):
         job.wait(60)
@@ -205,20 +205,20 @@ def test_a_busy_worker_is_a_reason_and_a_task_that_none_serves(queue: Queue) -> 
         waiting.wait(60)
         stray = queue.enqueue("nowhere:at_all")
         eventually(lambda: stray.refresh().status is State.DELAYED)
-        assert kinds(stray)[0] == "not due"
+        assert kinds(stray)[0] == "not_due"
         assert worker.name
 
 
 def test_awaited_it_is_the_same(one_url: str) -> None:
     async def ask() -> tuple[list[str], Limits]:
         queue = AsyncQueue("work", url=one_url)
-        await queue.configure(rate="5/m", max_active=4)
+        await queue.configure(rate="5/m", concurrency=4)
         job = await queue.enqueue(surface.started_async)
         reasons, counts = await job.why(), await queue.counts()
         await queue.close()
         return [reason.kind for reason in reasons], counts.limits
 
-    assert asyncio.run(ask()) == (["no worker"], Limits("5/m", 1, 4))
+    assert asyncio.run(ask()) == (["no_worker"], Limits("5/m", 1, 4))
 
 
 # -- what is said wrongly

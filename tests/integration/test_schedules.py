@@ -20,7 +20,7 @@ from bide import (
     State,
     Unique,
     UsageError,
-    gather,
+    batch,
     testing,
 )
 from bide.model.durations import from_us
@@ -154,7 +154,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"every": 5, "group": "a b"}, "group holds a brace, a space|a space"),
     ({"every": 5, "group_concurrency": 2}, "is said of a group"),
     ({"every": 5, "unique": "yes"}, "unique='yes' is"),
-    ({"every": 5, "unique": gather(1)}, "made for itself"),
+    ({"every": 5, "unique": batch(1)}, "made for itself"),
     ({"every": 5, "priority": 11}, "priority must be"),
     ({"every": 5, "name": "a b"}, "holds a brace, a space"),
     ({"every": 5, "name": "x" * 101}, "100 bytes at most"),
@@ -380,12 +380,12 @@ def test_what_may_stand_in_another_place_is_signed_for_that(one_url: str, signin
         mail.schedules.upsert("s", jobs.add, (1,), every="1h", unique=latest)
         by_time = mail.schedules.run("s")
         call = mail.enqueue_call(jobs.add, (2,), unique=latest)
-        assert (call.id, call.outcome) == (by_time.id, "replaced")
+        assert (call.id, call.enqueue_result) == (by_time.id, "replaced")
         burst(mail)
         assert by_time.refresh().result == 2
         call = mail.enqueue_call(jobs.add, (2,), unique=latest)
         by_time = mail.schedules.run("s")
-        assert (by_time.id, by_time.outcome) == (call.id, "replaced")
+        assert (by_time.id, by_time.enqueue_result) == (call.id, "replaced")
         burst(mail)
         assert by_time.refresh().result == 1
 

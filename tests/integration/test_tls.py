@@ -59,7 +59,7 @@ def test_jobs_run_over_tls(secured: Secured) -> None:
     ],
 )
 def test_what_is_not_good_enough_says_what_would_be(secured: Secured, url: str, cure: str) -> None:
-    queue = Queue("mail", url=url.format(port=secured.port, ca=secured.ca), patience=0)
+    queue = Queue("mail", url=url.format(port=secured.port, ca=secured.ca), retry_for=0)
     with pytest.raises(ServerUnavailable, match=cure):
         queue.counts()
     queue.close()

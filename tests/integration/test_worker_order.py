@@ -128,7 +128,7 @@ def test_and_what_falls_due_there(
         while job.refresh().lateness is None:
             fill(low, 500)
         assert witness.lateness(job) < 0.5
-        low.empty()
+        low.purge()
 
 
 @pytest.mark.usefixtures("nothing_ahead")
@@ -176,7 +176,7 @@ def test_fair_gives_both_the_same_though_one_produces_a_hundred_times_as_much(
     print(counts)
     assert counts["quiet"] == 300
     assert 0.45 <= counts["quiet"] / counts.total() <= 0.55
-    loud.empty()
+    loud.purge()
 
 
 @pytest.mark.parametrize("concurrency", [1, 100])
@@ -203,8 +203,8 @@ def test_fair_holds_while_both_go_on_producing(
     finally:
         stop.set()
         producer.join(30)
-        loud.empty()
-        quiet.empty()
+        loud.purge()
+        quiet.purge()
     counts = Counter(seen)
     print(counts)
     assert 900 <= counts["quiet"] <= 1100
@@ -216,8 +216,8 @@ def test_weights_hold_over_ten_thousand_jobs(high: Queue, low: Queue, concurrenc
     fill(low, 9_500)
     with at_work(high, low, modules=MODULES, order={"low": 1, "high": 6}, concurrency=concurrency):
         seen = jobs.wait_seen(10_000)[:10_000]
-        high.empty()
-        low.empty()
+        high.purge()
+        low.purge()
     counts = Counter(seen)
     print(counts)
     assert 0.95 * 60_000 / 7 <= counts["high"] <= 1.05 * 60_000 / 7

@@ -190,7 +190,7 @@ def test_an_enqueue_succeeds_though_the_queue_cannot_be_made_known(one_url: str)
     raw = queue._client._redis
     raw.set("bide:queues", "not a hash")
     job = queue.enqueue(jobs.add, 1)
-    assert job.new
+    assert job.created
     assert queue.counts().waiting == 1
     queue.close()
 

@@ -187,8 +187,8 @@ class Tags(Middleware):
 
 
 def test_every_enqueue_passes_through_it_the_first_used_first(queue: Queue, url: str) -> None:
-    bide.use(Tags("a"))
-    bide.use(Tags("b"))
+    bide.add_middleware(Tags("a"))
+    bide.add_middleware(Tags("b"))
     tags = ["a@work", "b@work"]
     assert queue.enqueue(jobs.add, 1).meta == {"tags": tags}
     assert queue.enqueue_call(jobs.add, [1], meta={"user": 7}).meta == {"user": 7, "tags": tags}
@@ -211,7 +211,7 @@ def test_one_that_raises_reaches_the_caller_and_nothing_is_enqueued(queue: Queue
         def enqueuing(self, queue: str, body: Body) -> Body:
             raise PermissionError(body.task)
 
-    bide.use(Refuses())
+    bide.add_middleware(Refuses())
     with pytest.raises(PermissionError, match="jobs:add"):
         queue.enqueue(jobs.add, 1)
     assert queue.counts().waiting == 0
@@ -237,8 +237,8 @@ class Sends(Middleware):
 def test_every_sending_is_surrounded_the_first_used_outermost(queue: Queue, url: str) -> None:
     seen: list[Any] = []
     for name in ("a", "b"):
-        bide.use(Sends(name, seen))
-    bide.use(Tags("c"))
+        bide.add_middleware(Sends(name, seen))
+    bide.add_middleware(Tags("c"))
     around = [("a", "work"), ("b", "work"), ("b", "sent"), ("a", "sent")]
     one = [(*each, None) if each[1] == "work" else each for each in around]
     two = [(*each, 2) if each[1] == "work" else each for each in around]
@@ -272,7 +272,7 @@ def test_one_that_keeps_what_a_sending_raised_is_told(queue: Queue) -> None:
         def sending(self, queue: str, jobs: Sequence[Prepared] | None) -> Any:
             return suppress(Exception)
 
-    bide.use(Keeps())
+    bide.add_middleware(Keeps())
     with pytest.raises(UsageError, match="kept to itself what a sending raised"):
         queue.enqueue(jobs.add, object())
     assert queue.enqueue(jobs.add, 1).status == "waiting"
@@ -280,7 +280,7 @@ def test_one_that_keeps_what_a_sending_raised_is_told(queue: Queue) -> None:
 
 def test_use_wants_a_middleware() -> None:
     with pytest.raises(UsageError, match="wants an instance of a bide"):
-        bide.use(Tags)  # type: ignore[type-var]
+        bide.add_middleware(Tags)  # type: ignore[type-var]
 
 
 # -- middlewares: running
@@ -324,7 +324,7 @@ class AsyncAround(Around):
 @pytest.mark.parametrize("task", KINDS)
 @pytest.mark.parametrize("kind", [Around, AsyncAround])
 def test_a_run_happens_inside_it(queue: Queue, task: Any, kind: type[Around]) -> None:
-    bide.use(kind("m"))
+    bide.add_middleware(kind("m"))
     job = queue.enqueue(task, 2, 3)
     burst(queue)
     name = task.__name__
@@ -335,7 +335,7 @@ def test_a_run_happens_inside_it(queue: Queue, task: Any, kind: type[Around]) ->
 @pytest.mark.parametrize("task", KINDS)
 def test_the_first_used_is_outermost(queue: Queue, task: Any) -> None:
     for middleware in (Around("a"), AsyncAround("b"), Around("c")):
-        bide.use(middleware)
+        bide.add_middleware(middleware)
     queue.enqueue(task, 1)
     burst(queue)
     names = [what[0] if isinstance(what, tuple) else what for what in jobs.seen]
@@ -345,7 +345,7 @@ def test_the_first_used_is_outermost(queue: Queue, task: Any) -> None:
 @pytest.mark.parametrize("task", [jobs.fail, jobs.fail_async])
 @pytest.mark.parametrize("kind", [Around, AsyncAround])
 def test_it_sees_what_the_task_raises(queue: Queue, task: Any, kind: type[Around]) -> None:
-    bide.use(kind("m"))
+    bide.add_middleware(kind("m"))
     job = queue.enqueue(task, "no")
     burst(queue)
     assert jobs.seen[-1] == ("m sees", "ValueError")
@@ -395,7 +395,7 @@ class With(Middleware):
 @pytest.mark.parametrize("task", [jobs.fail, jobs.fail_async])
 @pytest.mark.parametrize("make", [swallows, swallows_async])
 def test_it_may_keep_it_to_itself(queue: Queue, task: Any, make: Any) -> None:
-    bide.use(With(make))
+    bide.add_middleware(With(make))
     job = queue.enqueue(task, "no", retry=3)
     burst(queue)
     job.refresh()
@@ -406,7 +406,7 @@ def test_it_may_keep_it_to_itself(queue: Queue, task: Any, make: Any) -> None:
 @pytest.mark.parametrize("task", [jobs.fail, jobs.fail_async])
 @pytest.mark.parametrize("make", [replaces, replaces_async])
 def test_or_raise_something_else(queue: Queue, task: Any, make: Any) -> None:
-    bide.use(With(make))
+    bide.add_middleware(With(make))
     job = queue.enqueue(task, "no")
     burst(queue)
     error = job.refresh().error
@@ -419,8 +419,8 @@ def test_one_that_breaks_before_the_run_fails_that_attempt(queue: Queue, task: A
     def make() -> None:
         raise LookupError("no such tenant")
 
-    bide.use(Around("m"))
-    bide.use(With(make))
+    bide.add_middleware(Around("m"))
+    bide.add_middleware(With(make))
     job = queue.enqueue(task, 1, retry=Retry(1, backoff="fixed", base=0))
     burst(queue)
     name = task.__name__
@@ -437,7 +437,7 @@ def test_one_that_breaks_before_the_run_fails_that_attempt(queue: Queue, task: A
 
 @pytest.mark.parametrize("task", KINDS)
 def test_one_that_wants_nothing_leaves_the_run_alone(queue: Queue, task: Any) -> None:
-    bide.use(Middleware())
+    bide.add_middleware(Middleware())
     job = queue.enqueue(task, 2, 3)
     burst(queue)
     assert job.refresh().result == 5
@@ -445,7 +445,7 @@ def test_one_that_wants_nothing_leaves_the_run_alone(queue: Queue, task: Any) ->
 
 @pytest.mark.parametrize("task", [jobs.hang, surface.tidy_up])
 def test_it_sees_that_a_job_was_asked_to_end(queue: Queue, task: Any) -> None:
-    bide.use(Around("m"))
+    bide.add_middleware(Around("m"))
     job = queue.enqueue(task)
     with at_work(queue):
         jobs.wait_seen(2)

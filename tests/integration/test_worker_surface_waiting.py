@@ -16,8 +16,8 @@ from bide import (
     AsyncQueue,
     JobCancelled,
     JobFailed,
-    JobNotFinished,
     JobNotFound,
+    JobWaitTimeout,
     Queue,
     State,
 )
@@ -93,7 +93,7 @@ def test_a_failure_is_raised_with_its_error(queue: Queue, wait: Wait) -> None:
 def test_a_job_that_will_be_retried_has_not_ended(queue: Queue, wait: Wait) -> None:
     job = queue.enqueue(jobs.fail, "again", retry=1)
     burst(queue)
-    with pytest.raises(JobNotFinished, match=r"is (delayed|waiting) after 0 s"):
+    with pytest.raises(JobWaitTimeout, match=r"is (delayed|waiting) after 0 s"):
         wait(job.id, 0)
 
 
@@ -134,7 +134,7 @@ def test_a_job_that_takes_too_long_goes_on(queue: Queue, wait: Wait) -> None:
     job = queue.enqueue(jobs.wait_thread)
     with at_work(queue):
         jobs.wait_seen(1)
-        with pytest.raises(JobNotFinished, match=rf"Job {job.id} is active after 0.2 s"):
+        with pytest.raises(JobWaitTimeout, match=rf"Job {job.id} is active after 0.2 s"):
             wait(job.id, "200ms")
         assert job.refresh().status is State.ACTIVE
         jobs.gate.set()
@@ -236,7 +236,7 @@ def test_a_long_wait_keeps_its_connections(
         return count
 
     before = connections()
-    with pytest.raises(JobNotFinished):
+    with pytest.raises(JobWaitTimeout):
         wait(job.id, 0.6)
     assert connections() - before <= 2, "one to ask, one to listen"
 
@@ -338,13 +338,13 @@ def test_waits_leave_nothing_open(url: str) -> None:
     """Neither in loops that follow one another, nor where a loop ends while someone waits."""
     code = """
 import asyncio, gc, sys
-from bide import AsyncQueue, JobNotFinished
+from bide import AsyncQueue, JobWaitTimeout
 queue = AsyncQueue("work", url=sys.argv[1])
 async def main(close):
     job = await queue.enqueue("some.module:task", delay=3600)
     try:
         await asyncio.gather(*(job.wait(0.05) for _ in range(3)))
-    except JobNotFinished:
+    except JobWaitTimeout:
         pass
     left = asyncio.create_task(job.wait())
     await asyncio.sleep(0.05)

@@ -247,9 +247,9 @@ class Driver:
         expected = self.model.configure(keep.stored(), keep.result_bytes())
         assert self.server.reply(command) == expected
 
-    def limit(self, rate: str, max_active: str) -> None:
-        reply = self.server.reply(job_commands.limit(KEYS, rate, max_active))
-        assert reply == self.model.limit(reply[1], rate, max_active)
+    def limit(self, rate: str, concurrency: str) -> None:
+        reply = self.server.reply(job_commands.limit(KEYS, rate, concurrency))
+        assert reply == self.model.limit(reply[1], rate, concurrency)
 
     def delete(self, ids: list[str]) -> None:
         assert self.server.reply(job_commands.delete(KEYS, ids)) == self.model.delete(ids)
@@ -260,10 +260,10 @@ class Driver:
     def resume(self) -> None:
         assert self.server.reply(job_commands.resume(KEYS)) == self.model.resume()
 
-    def empty(self, begin: str | None, limit: int) -> None:
-        command = job_commands.empty(KEYS, begin)
+    def purge(self, begin: str | None, limit: int) -> None:
+        command = job_commands.purge(KEYS, begin)
         command = command._replace(args=(command.args[0], limit))
-        assert self.server.reply(command) == self.model.empty(begin or "-", limit)
+        assert self.server.reply(command) == self.model.purge(begin or "-", limit)
 
     # -- reading
 

@@ -134,7 +134,7 @@ class Managed(Uniques):
         self.meta["result_budget"] = results
         return [b"ok", b"-"]
 
-    def limit(self, now: int, rate: str, max_active: str) -> Reply:
+    def limit(self, now: int, rate: str, concurrency: str) -> Reply:
         if rate == "none":
             self.rate = self.spent = ""
         elif rate not in ("keep", self.rate):
@@ -142,10 +142,10 @@ class Managed(Uniques):
             self.rate = rate
             if before:
                 self.spent = f"{math.ceil(before.full_at)} 0 0"
-        if max_active == "none":
-            self.meta.pop("max_active", None)
-        elif max_active != "keep":
-            self.meta["max_active"] = int(max_active)
+        if concurrency == "none":
+            self.meta.pop("concurrency", None)
+        elif concurrency != "keep":
+            self.meta["concurrency"] = int(concurrency)
         self.meta["limited"] = 1
         self.push()
         return [b"ok", now]
@@ -169,7 +169,7 @@ class Managed(Uniques):
             self.push()
         return [b"ok"]
 
-    def empty(self, begin: str, limit: int) -> Reply:
+    def purge(self, begin: str, limit: int) -> Reply:
         if begin == "-":
             return [b"ok", 0, int(self.sweep(limit))]
         name, _, count = self.emptied.partition(" ")

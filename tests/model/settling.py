@@ -71,7 +71,7 @@ class Settled(Managed):
             if back:
                 bucket.taken -= back
                 self.spent = bucket.stored()
-        if len(self.at("active")) < were_active >= self.meta.get("max_active", FOREVER):
+        if len(self.at("active")) < were_active >= self.meta.get("concurrency", FOREVER):
             self.push()
 
     def _end(self, job: Job, outcome: str, at: int | None, data: bytes, now: int) -> None:

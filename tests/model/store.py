@@ -189,7 +189,7 @@ class Store:
         """How the limits stand, if there may be any; forgets those that are over."""
         if "limited" not in self.meta:
             return None
-        most = self.meta.get("max_active")
+        most = self.meta.get("concurrency")
         slots = FOREVER if most is None else max(0, most - len(self.at("active")))
         gate = Gate(Bucket.read(self.rate, self.spent, now), slots, 0, now)
         gate.held_until = self.meta.get("held_until", 0)

@@ -170,9 +170,9 @@ class Machine(RuleBasedStateMachine):
     def configure(self, keep: Retention) -> None:
         self.queue.configure(keep)
 
-    @rule(rate=RATES, max_active=st.sampled_from(["keep", "none", "none", "1", "2"]))
-    def limit(self, rate: str, max_active: str) -> None:
-        self.queue.limit(rate, max_active)
+    @rule(rate=RATES, concurrency=st.sampled_from(["keep", "none", "none", "1", "2"]))
+    def limit(self, rate: str, concurrency: str) -> None:
+        self.queue.limit(rate, concurrency)
 
     @rule(
         what=st.sampled_from(["pause", "resume", "resume", "resume", "empty", "sweep", "sweep"]),
@@ -185,7 +185,7 @@ class Machine(RuleBasedStateMachine):
         elif what == "resume":
             self.queue.resume()
         else:
-            self.queue.empty(name if what == "empty" else None, limit)
+            self.queue.purge(name if what == "empty" else None, limit)
 
     @rule(
         what=st.sampled_from(["leave", "late claim", "forged settle", "hear", "hear"]),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Set
 import pytest
 
 from bide.client.blocking import Client
-from bide.client.execute import PATIENCE as OF_CLIENTS
+from bide.client.execute import RETRY_FOR as OF_CLIENTS
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.keys import keys_of
 from tests.faults.crew import Crew

@@ -150,7 +150,7 @@ def test_the_first_of_the_nodes_that_a_url_names_may_be_down(servers: Servers) -
     if isinstance(servers, Cluster) and named[0] in masters:
         servers.fail_over(named[0])
     queue = Queue("mail", url=servers.url)
-    assert queue.enqueue(JOB).new
+    assert queue.enqueue(JOB).created
     queue.close()
     servers.restart(named[0])
 

@@ -38,7 +38,7 @@ Worker(queue, order={"mail": "6"})  # refused
 queue.enqueue_call(add, (1,), on_crash="ignore")  # refused
 queue.enqueue(add, 1, priority="high")  # refused
 RetryLater([3])  # refused
-queue.configure(max_active="ten")  # refused
+queue.configure(concurrency="ten")  # refused
 queue.configure(speed="10/s")  # refused
 text: str = add.enqueue(1).wait(1)  # refused
 

@@ -58,7 +58,7 @@ assert_type(crunch([1.0]), float)
 assert_type(add.enqueue(1, b=3), Job[int])
 assert_type(greet.enqueue("x", loud=True), Job[str])
 assert_type(fetch.enqueue("x"), Job[bytes])
-assert_type(queue.gather("key", 1, into=crunch, quiet="2s", priority=9), Job[Any])
+assert_type(queue.batch("key", 1, into=crunch, quiet="2s", priority=9), Job[Any])
 unique = bide.Unique(key=lambda a, b=2: f"{a}-{b}", until="started", on_conflict="replace")
 assert_type(add.options(unique=unique).enqueue(1), Job[int])
 assert_type(add.options(unique=bide.debounce("2s", max_wait=30)).enqueue(1), Job[int])
@@ -141,5 +141,5 @@ class Awaited(bide.Middleware):
     async def failed(self, failure: bide.FailedAttempt) -> None: ...
 
 
-assert_type(bide.use(Plain()), Plain)
-bide.use(Awaited())
+assert_type(bide.add_middleware(Plain()), Plain)
+bide.add_middleware(Awaited())

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bide.errors import NotUnique, ServerFull, UsageError
+from bide.errors import DuplicateJob, ServerFull, UsageError
 from bide.protocol.commands.enqueue import Prepared
 from bide.queue import pipeline
 from bide.queue.pipeline import BATCH, Batches
@@ -151,8 +151,8 @@ def test_who_was_rejected_is_told_of_when_all_others_are_in() -> None:
     found = Batches(iter(jobs(2 * BATCH)), None)
     for why, batch in zip(("first", "second"), found, strict=False):
         with found.sending(batch):
-            raise NotUnique(why)
-    with pytest.raises(NotUnique, match="first"):
+            raise DuplicateJob(why)
+    with pytest.raises(DuplicateJob, match="first"):
         next(found)
 
 

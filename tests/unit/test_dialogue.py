@@ -10,7 +10,7 @@ import pytest
 from redis import exceptions as lib
 
 from bide.client.execute import (
-    PATIENCE,
+    RETRY_FOR,
     ClientState,
     DeadlineExceeded,
     Dialogue,
@@ -50,9 +50,12 @@ def command(name: str = "pause", result: Any = "done") -> Command[Any]:
 
 
 def talk(
-    *commands: Command[Any], patience: float = 10.0, reached: bool = True, clock: str = SERVER_CLOCK
+    *commands: Command[Any],
+    retry_for: float = 10.0,
+    reached: bool = True,
+    clock: str = SERVER_CLOCK,
 ) -> Dialogue:
-    return execute(commands, ClientState(WHERE, clock, patience, reached))
+    return execute(commands, ClientState(WHERE, clock, retry_for, reached))
 
 
 def answer(steps: Dialogue, *outcomes: Any) -> Any:
@@ -182,7 +185,7 @@ def test_a_server_that_forgets_what_it_is_given_is_not_asked_for_ever(
         return [b"sha"] if step.calls[0][0] == "SCRIPT" else [NO_SCRIPT]
 
     with pytest.raises(ServerUnavailable, match="forgets the scripts"):
-        insist(talk(command(), patience=10), forget, time_passes)
+        insist(talk(command(), retry_for=10), forget, time_passes)
     assert len(time_passes) > 5
 
 
@@ -262,7 +265,7 @@ def test_only_the_commands_that_met_trouble_are_repeated(error: Exception) -> No
 
 
 def test_pauses_grow_and_are_bounded_and_jittered(time_passes: list[float]) -> None:
-    steps = talk(command(), patience=60)
+    steps = talk(command(), retry_for=60)
     step = next(steps)
     pauses = []
     for _ in range(12):
@@ -277,14 +280,14 @@ def test_pauses_grow_and_are_bounded_and_jittered(time_passes: list[float]) -> N
 
 def test_patience_ends(time_passes: list[float]) -> None:
     with pytest.raises(ServerUnavailable, match=r"redis://host:6379/0 \(Connection closed by"):
-        insist(talk(command(), patience=10), lambda step: GONE, time_passes)
+        insist(talk(command(), retry_for=10), lambda step: GONE, time_passes)
     assert 8 < time_passes[-1] <= 10
 
 
 def test_a_repeat_is_not_to_be_sent_after_the_patience(time_passes: list[float]) -> None:
     """Where to, is asked in between, and may take long."""
     time_passes.append(7.0)
-    steps = talk(command("pause"), command("counts"), patience=10)
+    steps = talk(command("pause"), command("counts"), retry_for=10)
     first = next(steps)
     assert isinstance(first, Send)
     assert first.until is None, "it was never sent, so that no harm is done by sending it late"
@@ -304,7 +307,7 @@ def test_what_is_asked_in_another_way_gets_no_new_patience_if_it_may_have_been_d
 ) -> None:
     """What is new is another thing."""
     other = command("resume")._replace(args=args)
-    steps = talk(command()._replace(args=("job",), followup=lambda reply: other), patience=10)
+    steps = talk(command()._replace(args=("job",), followup=lambda reply: other), retry_for=10)
     next(steps)
     steps.send(GONE)
     assert isinstance(next(steps), Send)
@@ -322,7 +325,7 @@ def test_of_one_that_was_not_sent_what_came_before_is_told(time_passes: list[flo
         return DeadlineExceeded()
 
     with pytest.raises(ServerUnavailable, match="Connection closed by server"):
-        insist(talk(command(), patience=10), late, time_passes)
+        insist(talk(command(), retry_for=10), late, time_passes)
 
 
 def test_what_is_not_worth_a_repeat_causes_none() -> None:
@@ -345,7 +348,7 @@ def test_nor_is_a_script_that_it_lacks_too_much(time_passes: list[float]) -> Non
 
 
 def test_without_patience_the_first_trouble_is_the_last() -> None:
-    steps = talk(command(), patience=0)
+    steps = talk(command(), retry_for=0)
     next(steps)
     with pytest.raises(ServerUnavailable):
         steps.send(GONE)
@@ -396,7 +399,7 @@ def test_patience_is_no_longer_than_retention_spares_what_a_repeat_must_find(
 ) -> None:
     with pytest.raises(UsageError, match="patience must be from 0 to 10 seconds"):
         check_retry_for(patience)
-    assert check_retry_for(PATIENCE) == PATIENCE
+    assert check_retry_for(RETRY_FOR) == RETRY_FOR
 
 
 @pytest.mark.parametrize(
@@ -414,7 +417,7 @@ def test_wrong_credentials_are_not_tried_again(error: Exception) -> None:
 
 
 def test_what_one_node_did_not_answer_leaves_the_others_results(time_passes: list[float]) -> None:
-    steps = talk(command(result="a"), command(result="b"), patience=0)
+    steps = talk(command(result="a"), command(result="b"), retry_for=0)
     first, second = answer(steps, [[b"x"], GONE])
     assert first == ("a", [b"x"])
     assert isinstance(second, ServerUnavailable)

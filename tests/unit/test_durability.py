@@ -10,7 +10,13 @@ from redis.crc import key_slot
 
 from bide.client.execute import AfterCalls, ClientState, Dialogue, Send, Sleep, execute
 from bide.client.topology import topology_for
-from bide.errors import CannotConfirm, ServerFull, ServerUnavailable, Unconfirmed, UsageError
+from bide.errors import (
+    DurabilityTimeout,
+    DurabilityUnavailable,
+    ServerFull,
+    ServerUnavailable,
+    UsageError,
+)
 from bide.model.options import CONFIRM_MS, Kinds, check_durability
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
@@ -79,19 +85,19 @@ def test_what_was_confirmed_is_said(copies: Any) -> None:
 @pytest.mark.parametrize(("kind", "copies"), [("replica", 0), ("fsync", [0, 0])])
 def test_what_was_not_confirmed_is_an_error(kind: Any, copies: Any) -> None:
     (result,) = end(talk((kind,)), [NEW, copies])
-    assert isinstance(result, Unconfirmed)
+    assert isinstance(result, DurabilityTimeout)
 
 
 def test_of_two_one_that_is_missing_is_enough() -> None:
     (result,) = end(talk(("replica", "fsync")), [NEW, 1, [0, 0]])
-    assert isinstance(result, Unconfirmed)
+    assert isinstance(result, DurabilityTimeout)
 
 
 def test_who_asked_for_nothing_is_told_nothing() -> None:
     steps = talk(("replica",), ())
     assert names(next(steps)) == ["EVALSHA", WAIT, "EVALSHA"]
     first, second = end(talk(("replica",), ()), [NEW, 0, NEW])
-    assert isinstance(first, Unconfirmed)
+    assert isinstance(first, DurabilityTimeout)
     assert second == [Receipt("j1", 9, "new")]
 
 
@@ -169,20 +175,20 @@ def test_a_wait_that_a_failover_ends_is_begun_again_with_the_same_id(error: Exce
 
 def test_a_wait_that_is_refused_leaves_the_job_unconfirmed() -> None:
     (result,) = end(talk(("fsync",)), [NEW, lib.ResponseError("WAITAOF cannot be used now")])
-    assert isinstance(result, Unconfirmed)
+    assert isinstance(result, DurabilityTimeout)
     assert "WAITAOF cannot be used now" in str(result)
 
 
 def test_what_cannot_be_had_is_refused() -> None:
     (result,) = end(talk(("replica",)), [[b"cannot", b"replica"], 1])
-    assert isinstance(result, CannotConfirm)
+    assert isinstance(result, DurabilityUnavailable)
     assert "connect one" in str(result)
     assert str(result).endswith("Nothing was added.")
 
 
 def test_but_not_where_an_earlier_sending_may_have_added_it() -> None:
     (result,) = end(talk(("replica",)), GONE, [[b"cannot", b"replica"], 1])
-    assert isinstance(result, Unconfirmed)
+    assert isinstance(result, DurabilityTimeout)
     assert "may exist" in str(result)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bide import Debounce, Gather, Throttle, Unique, UsageError, debounce, gather, throttle
+from bide import Batch, Debounce, Throttle, Unique, UsageError, batch, debounce, throttle
 from bide.errors import PayloadError
 from bide.model.constraints import Constraints, has_dedup, write_constraints
 from bide.model.dedup import Folding, describe_dedup, write_dedup
@@ -45,7 +45,7 @@ def terms(
         (throttle("1/10s"), "t1,10000000", "throttled to 1 in 10s"),
         (throttle("5/m"), "t5,60000000", "throttled to 5 in 60s"),
         (
-            gather("5s", max_wait="60s", max_size=7),
+            batch("5s", max_wait="60s", max_size=7),
             "g5000000,60000000,7",
             "gathering: due 5s after the latest item, at most 60s after the first, or with 7 items",
         ),
@@ -64,7 +64,7 @@ def test_what_no_policy_says_is_told_as_nothing() -> None:
 def test_policies_are_values() -> None:
     assert debounce("2s", key="a") == Debounce("2s", None, "a")
     assert throttle("1/s") == Throttle("1/s")
-    assert gather(1, max_size=3) == Gather(1, None, 3)
+    assert batch(1, max_size=3) == Batch(1, None, 3)
     assert len({Unique(), Unique(), Unique("a")}) == 2
 
 
@@ -83,7 +83,7 @@ def test_without_a_key_unique_means_the_same_arguments_and_the_others_the_task()
     assert terms(Unique(), 1).key == terms(Unique(), 1).key
     assert terms(Unique(), 1).key != terms(Unique(), 2).key
     assert terms(Unique(), {"a": 1, "b": 2}).key == terms(Unique(), {"b": 2, "a": 1}).key
-    for policy in (debounce(1), throttle("1/s"), gather(1)):
+    for policy in (debounce(1), throttle("1/s"), batch(1)):
         assert terms(policy, 1).key == terms(policy, 2).key == "app:task:"
 
 
@@ -138,14 +138,14 @@ def test_a_key_that_takes_much_is_shortened_and_stays_itself() -> None:
         (lambda: throttle("1/x"), "the period of a throttle"),
         (lambda: throttle("1/0s"), "empty period"),
         (lambda: throttle(5), "how many runs"),  # type: ignore[arg-type]
-        (lambda: gather(1, max_size=0), "from 1 to 10,000"),
-        (lambda: gather(1, max_size=10_001), "from 1 to 10,000"),
-        (lambda: gather(1, max_size=True), "from 1 to 10,000"),
-        (lambda: gather("x"), "quiet='x' is not a duration"),
+        (lambda: batch(1, max_size=0), "from 1 to 10,000"),
+        (lambda: batch(1, max_size=10_001), "from 1 to 10,000"),
+        (lambda: batch(1, max_size=True), "from 1 to 10,000"),
+        (lambda: batch("x"), "quiet='x' is not a duration"),
         (lambda: terms("key"), "no policy"),  # type: ignore[arg-type]
-        (lambda: terms(gather(1)), "one argument is gathered"),
-        (lambda: terms(gather(1), 1, 2), "one argument is gathered"),
-        (lambda: terms(gather(1), a=1), "one argument is gathered"),
+        (lambda: terms(batch(1)), "one argument is gathered"),
+        (lambda: terms(batch(1), 1, 2), "one argument is gathered"),
+        (lambda: terms(batch(1), a=1), "one argument is gathered"),
         (lambda: terms(Unique(key=lambda: None)), "text or an integer"),  # type: ignore[arg-type, return-value]
     ],
 )

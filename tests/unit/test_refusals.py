@@ -11,9 +11,9 @@ from bide.client.errors import is_passing, is_transient, map_error, unavailable,
 from bide.errors import (
     AccessDenied,
     BideError,
-    CannotSave,
     ScriptBug,
     ServerFull,
+    ServerReadOnly,
     ServerRefused,
     UsageError,
 )
@@ -44,7 +44,7 @@ GONE = lib.ConnectionError("Connection closed by server.")
             "bide needs Redis 6.2",
         ),
         (lib.ResponseError("ERR of a new kind"), ServerRefused, "ERR of a new kind; see its log."),
-        (lib.ResponseError("MISCONF Redis is configured to"), CannotSave, "write to its disk"),
+        (lib.ResponseError("MISCONF Redis is configured to"), ServerReadOnly, "write to its disk"),
     ],
 )
 def test_each_refusal_has_an_error_that_says_what_to_do(
@@ -59,7 +59,7 @@ def test_an_old_server_wraps_what_a_script_met() -> None:
     wrapped = (
         "Error running script (call to f_0): @user_script:9: -MISCONF Errors writing to the AOF"
     )
-    assert isinstance(map_error(unwrapped(lib.ResponseError(wrapped)), WHERE), CannotSave)
+    assert isinstance(map_error(unwrapped(lib.ResponseError(wrapped)), WHERE), ServerReadOnly)
 
 
 def test_a_database_that_is_not_there_is_named() -> None:

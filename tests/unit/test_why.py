@@ -10,8 +10,8 @@ from bide.model.durations import from_us
 from bide.model.job import RunRecord, Snapshot, State
 from bide.model.limits import Limits, Retention
 from bide.model.payload.body import Body, encode_body
-from bide.protocol.commands.jobs import Counts
-from bide.protocol.commands.queues import WorkerReport, WorkerSeen
+from bide.protocol.commands.jobs import QueueStats
+from bide.protocol.commands.queues import WorkerInfo, WorkerReport
 from bide.queue.explain import Read, explain
 
 NOW = 1_795_000_000_000_000
@@ -33,13 +33,15 @@ def given_back(state: State) -> Snapshot:
     return job(state, NOW + 9 if state is State.DELAYED else NOW - 1)._replace(run=run)
 
 
-def counts(active: int = 0, paused: bool = False, limits: Limits = NO_LIMITS) -> Counts:
-    return Counts(NOW, 0, 3, active, 0, 0, 0, 0, 0, 0, paused, {}, 0, Retention(), limits=limits)
+def counts(active: int = 0, paused: bool = False, limits: Limits = NO_LIMITS) -> QueueStats:
+    return QueueStats(
+        NOW, 0, 3, active, 0, 0, 0, 0, 0, 0, paused, {}, 0, Retention(), limits=limits
+    )
 
 
-def worker(*queues: str, busy: int = 0, unserved: list[str] | None = None) -> WorkerSeen:
+def worker(*queues: str, busy: int = 0, unserved: list[str] | None = None) -> WorkerInfo:
     about = WorkerReport(queues=list(queues), concurrency=4, busy=busy, unserved=unserved or [])
-    return WorkerSeen("w1", 1.0, about)
+    return WorkerInfo("w1", 1.0, about)
 
 
 IDLE = worker("mail")
@@ -51,33 +53,35 @@ IDLE = worker("mail")
         (job(), counts(), [IDLE], ["next"]),
         (job(), counts(), [worker("mail", busy=4)], ["busy"]),
         (job(), counts(), [worker("mail", busy=4), IDLE], ["next"]),
-        (job(), counts(), [], ["no worker"]),
-        (job(), counts(), [worker("other")], ["no worker"]),
-        (job(), counts(), [worker("mail", unserved=[TASK])], ["not served"]),
+        (job(), counts(), [], ["no_worker"]),
+        (job(), counts(), [worker("other")], ["no_worker"]),
+        (job(), counts(), [worker("mail", unserved=[TASK])], ["not_served"]),
         (job(), counts(), [worker("mail", unserved=[TASK]), IDLE], ["next"]),
-        (given_back(State.DELAYED), counts(), [IDLE], ["not served"]),
-        (given_back(State.WAITING), counts(), [worker("mail", busy=4)], ["not served"]),
-        (given_back(State.DELAYED), counts(), [worker("mail", unserved=[TASK])], ["not served"]),
-        (given_back(State.DELAYED), counts(), [], ["no worker"]),
+        (given_back(State.DELAYED), counts(), [IDLE], ["not_served"]),
+        (given_back(State.WAITING), counts(), [worker("mail", busy=4)], ["not_served"]),
+        (given_back(State.DELAYED), counts(), [worker("mail", unserved=[TASK])], ["not_served"]),
+        (given_back(State.DELAYED), counts(), [], ["no_worker"]),
         (job(), counts(paused=True), [IDLE], ["paused"]),
         (job(), counts(limits=Limits(held_until=LATER)), [IDLE], ["held"]),
         (job(), counts(limits=Limits("1/h", 1, None, None, LATER)), [IDLE], ["limited"]),
         (job(), counts(limits=Limits("1/h", 1)), [IDLE], ["next"]),
-        (job(), counts(2, limits=Limits(max_active=2)), [IDLE], ["max active"]),
-        (job(), counts(1, limits=Limits(max_active=2)), [IDLE], ["next"]),
-        (job(State.DELAYED, NOW + 9), counts(), [IDLE], ["not due"]),
+        (job(), counts(2, limits=Limits(concurrency=2)), [IDLE], ["concurrency"]),
+        (job(), counts(1, limits=Limits(concurrency=2)), [IDLE], ["next"]),
+        (job(State.DELAYED, NOW + 9), counts(), [IDLE], ["not_due"]),
         (
             job(State.DELAYED, NOW + 9),
             counts(2, True, Limits("1/h", 1, 2, LATER, LATER)),
             [],
-            ["not due", "paused", "held", "no worker"],
+            ["not_due", "paused", "held", "no_worker"],
         ),
         (job(State.BLOCKED), counts(), [IDLE], ["blocked"]),
         (job(State.ACTIVE), counts(paused=True), [], []),
         (job(State.COMPLETED), counts(paused=True), [], []),
     ],
 )
-def test_what_is_told(snapshot: Snapshot, queue: Counts, workers: Any, kinds: list[str]) -> None:
+def test_what_is_told(
+    snapshot: Snapshot, queue: QueueStats, workers: Any, kinds: list[str]
+) -> None:
     reasons = explain(Read("mail", snapshot, queue, workers))
     assert [reason.kind for reason in reasons] == kinds
     assert all(reason.text for reason in reasons)

@@ -170,7 +170,7 @@ def test_its_time_is_no_shorter_than_the_limits_of_the_queue_allow(
     alive(mail, "w1", 100)
     ran(direct, "r10=1")
     assert estimate(page)[0] == pytest.approx(MEAN)
-    mail.configure(max_active=5)
+    mail.configure(concurrency=5)
     assert estimate(page)[0] == pytest.approx(100 * MEAN / 5)
     mail.configure(rate="5/10s")
     takes, shown, _ = estimate(page)

@@ -60,7 +60,7 @@ def test_who_was_later_than_can_be_told_was_so_late_or_more(
 
 def test_how_late_jobs_began_is_told_though_none_is_kept(page: Page, mail: Queue) -> None:
     work(mail, 3)
-    mail.empty()
+    mail.purge()
     for job in mail.jobs("completed"):
         job.delete()
     assert page.get("/api/queue", q="mail").json["lateness"]["began"] == 3

@@ -12,7 +12,7 @@ from bide.cli.screen import Cell, Column, aside, count, echo, echo_json, table
 from bide.errors import UsageError
 from bide.model.durations import from_us
 from bide.model.ids import short_id
-from bide.protocol.commands.jobs import Counts
+from bide.protocol.commands.jobs import QueueStats
 from bide.protocol.commands.schedules import read_page
 from bide.queue.schedules import by_name
 from bide.views.schedules import Seen, _next_of, schedule_report
@@ -117,11 +117,11 @@ def run(
     site = Site(url, prefix)
     for seen in _meant(site, names, queues):
         job = site.queue(seen.queue).schedules.run(seen.schedule.name)
-        if job.outcome in ("new", "exists"):
+        if job.enqueue_result in ("new", "exists"):
             echo(f"{job.id} on {seen.queue}: {seen.schedule.task}, due now")
         else:
             id, name = short_id(job.id), seen.schedule.name
-            echo(f"{id} holds the key of {name}: the run was {job.outcome}.")
+            echo(f"{id} holds the key of {name}: the run was {job.enqueue_result}.")
 
 
 @cron.command()
@@ -219,7 +219,7 @@ def _row(seen: Seen) -> list[str | Cell]:
     ]
 
 
-def print_summary(counts: dict[str, Counts]) -> None:
+def print_summary(counts: dict[str, QueueStats]) -> None:
     """Which queues have schedules, and when the first of them fires; nothing where none has."""
     for name, each in counts.items():
         if each.schedules:

@@ -157,7 +157,7 @@ def enqueue(
             signature.check(positional, named, name)
             signature.bind(positional, named, name)
     queue = queue or "default"
-    job = Queue(queue, url=url, prefix=prefix, patience=0).enqueue_call(
+    job = Queue(queue, url=url, prefix=prefix, retry_for=0).enqueue_call(
         name,
         positional,
         named,
@@ -180,22 +180,23 @@ def enqueue(
         report = {
             "id": job.id,
             "queue": queue,
-            "new": job.new,
-            "outcome": job.outcome,
+            "new": job.created,
+            "outcome": job.enqueue_result,
             "due": moment_json(job.due),
             "confirmed": job.confirmed,
         }
         echo_json(report)
-    elif job.new and job.status == State.BLOCKED:
+    elif job.created and job.status == State.BLOCKED:
         echo(f"{job.id} on {queue}: {name}, waits for {count(len(depends_on), 'job')}")
-    elif job.new:
+    elif job.created:
         echo(f"{job.id} on {queue}: {name}, due {moment_exactly(job.due)}")
-    elif job.outcome == "exists":
+    elif job.enqueue_result == "exists":
         echo(f"{job.id} exists and is {job.status}; nothing was changed.")
-    elif job.outcome == "kept":
+    elif job.enqueue_result == "kept":
         echo(f"{short_id(job.id)} holds the key and is {job.status}; nothing was changed.")
     else:
-        echo(f"{short_id(job.id)} on {queue}: {name}, {job.outcome}, due {moment_exactly(job.due)}")
+        due = moment_exactly(job.due)
+        echo(f"{short_id(job.id)} on {queue}: {name}, {job.enqueue_result}, due {due}")
 
 
 def _queue_of(task: object) -> str | None:

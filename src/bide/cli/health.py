@@ -17,15 +17,15 @@ from bide.cli.options import json_option, queues_option, server_options
 from bide.cli.screen import Cell, count, echo, echo_json, hanging
 from bide.cli.server import delayed_on_rq, queues_with_keys
 from bide.contrib.rq_sets import DelaySet
-from bide.errors import BideError, TooOld, UsageError
+from bide.errors import BideError, ClientTooOld, UsageError
 from bide.model.durations import describe, to_us
 from bide.model.ids import check_name, short_id
 from bide.protocol.command import Command
 from bide.protocol.commands import fsck as ops
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.fsck import Finding, Step
-from bide.protocol.commands.jobs import Counts
-from bide.protocol.commands.queues import WorkerSeen
+from bide.protocol.commands.jobs import QueueStats
+from bide.protocol.commands.queues import WorkerInfo
 from bide.protocol.keys import keys_of
 from bide.views.queues import next_due
 from bide.views.site import Site
@@ -58,8 +58,8 @@ def health(
     """
     limit = None if max_lateness is None else to_us(max_lateness, "--max-lateness") / 1e6
     site = Site(url, prefix)
-    counts: dict[str, Counts] = {}
-    workers: list[WorkerSeen] = []
+    counts: dict[str, QueueStats] = {}
+    workers: list[WorkerInfo] = []
     sets: list[DelaySet] = []
     try:
         there = site.queues()
@@ -89,8 +89,8 @@ def _problems(
     queues: Sequence[str],
     named: bool,
     there: Sequence[str],
-    counts: dict[str, Counts],
-    workers: Sequence[WorkerSeen],
+    counts: dict[str, QueueStats],
+    workers: Sequence[WorkerInfo],
     limit: float | None,
 ) -> list[str]:
     found = []
@@ -116,13 +116,13 @@ def _problems_of_rq(sets: Sequence[DelaySet], limit: float | None) -> list[str]:
     return found
 
 
-def lateness(counts: Counts) -> float:
+def lateness(counts: QueueStats) -> float:
     """Seconds by which the job that waits longest is overdue; 0 where none waits."""
     due = next_due(counts)
     return max(0.0, -due) if due is not None else 0.0
 
 
-def _served(counts: dict[str, Counts], workers: Sequence[WorkerSeen]) -> str:
+def _served(counts: dict[str, QueueStats], workers: Sequence[WorkerInfo]) -> str:
     if not counts:
         return " answers."
     late = max(lateness(each) for each in counts.values())
@@ -133,8 +133,8 @@ def _served(counts: dict[str, Counts], workers: Sequence[WorkerSeen]) -> str:
 def _report(
     site: Site,
     problems: list[str],
-    counts: dict[str, Counts],
-    workers: Sequence[WorkerSeen],
+    counts: dict[str, QueueStats],
+    workers: Sequence[WorkerInfo],
     sets: Sequence[DelaySet],
 ) -> dict[str, Any]:
     return {
@@ -225,7 +225,7 @@ def look(site: Site, queues: tuple[str, ...], repair: bool) -> Iterator[Found]:
         try:
             for finding in _once(_look_at_queue(site, name, repair)):
                 yield Found(name, finding)
-        except TooOld as error:
+        except ClientTooOld as error:
             yield Found(name, Finding("schema", "", str(error), ""))
 
 

@@ -16,7 +16,7 @@ from bide.model.limits import NONE, describe_limits
 from bide.model.options import GroupSettings, QueueSettings
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
-from bide.protocol.commands.jobs import Counts
+from bide.protocol.commands.jobs import QueueStats
 from bide.protocol.commands.queues import GroupCounts
 from bide.protocol.keys import SCHEMA, Keys, keys_of
 from bide.views.queues import (
@@ -171,10 +171,10 @@ def empty(
         echo(f"Would remove {what}.")
     elif confirmed(f"Remove {what}, for good?", yes):
         for name in known:
-            echo(f"{name}: removed {count(site.queue(name).empty(), 'job')}.")
+            echo(f"{name}: removed {count(site.queue(name).purge(), 'job')}.")
 
 
-def print_queues(counts: dict[str, Counts]) -> None:
+def print_queues(counts: dict[str, QueueStats]) -> None:
     """Queues as a table."""
     if not counts:
         echo("No queue has been used yet; `bide enqueue module:function` starts one.")
@@ -193,7 +193,7 @@ def print_queues(counts: dict[str, Counts]) -> None:
     table(columns, [_row(name, each, shown) for name, each in counts.items()])
 
 
-def _row(name: str, counts: Counts, shown: Sequence[str]) -> list[str | Cell]:
+def _row(name: str, counts: QueueStats, shown: Sequence[str]) -> list[str | Cell]:
     numbers = [(state, getattr(counts, state)) for state in shown]
     due = next_due(counts)
     return [
@@ -204,17 +204,17 @@ def _row(name: str, counts: Counts, shown: Sequence[str]) -> list[str | Cell]:
     ]
 
 
-def _remark(counts: Counts) -> Cell:
+def _remark(counts: QueueStats) -> Cell:
     line = limits_line(counts)
     if counts.paused:
         return Cell(", ".join(filter(None, ("paused", line))), "yellow")
     return Cell(line, "yellow" if counts.limits.held_until else "dim")
 
 
-def limits_line(counts: Counts) -> str:
+def limits_line(counts: QueueStats) -> str:
     """What limits a queue, as in `100/s, 10 at once, held for 20s`."""
     limits = counts.limits
-    parts = describe_limits(limits.rate, limits.burst, limits.max_active)
+    parts = describe_limits(limits.rate, limits.burst, limits.concurrency)
     if limits.held_until:
         ahead = (limits.held_until - counts.now).total_seconds()
         parts.append(f"held for {describe(ahead)}")
@@ -224,7 +224,7 @@ def limits_line(counts: Counts) -> str:
 _HOLDS: Final[dict[str, tuple[Callable[[int], str], str]]] = {
     "pending": (
         lambda n: f"holds {count(n, 'delayed, waiting or blocked job')}",
-        "`bide queues empty {queue}` removes them",
+        "`bide queues purge {queue}` removes them",
     ),
     "active": (
         lambda n: f"holds {count(n, 'running job')}",
@@ -249,7 +249,7 @@ _HOLDS: Final[dict[str, tuple[Callable[[int], str], str]]] = {
     "paused": (lambda n: "is paused", "`bide queues resume {queue}` ends that"),
     "limits": (
         lambda n: "has limits",
-        "`bide queues limit {queue} --rate none --max-active none` removes them",
+        "`bide queues limit {queue} --rate none --concurrency none` removes them",
     ),
     "aside": (
         lambda n: f"has {count(n, 'key')} that `bide fsck` has moved aside",
@@ -331,7 +331,7 @@ def _remove(site: Site, name: str) -> None:
 @click.option(
     "--burst", metavar="N", type=int, help="How many of these at once after a quiet time."
 )
-@click.option("--max-active", metavar="N", help="How many may run at once, on all workers; none.")
+@click.option("--concurrency", metavar="N", help="How many may run at once, on all workers; none.")
 @server_options
 @json_option
 def limit(
@@ -339,7 +339,7 @@ def limit(
     group: str | None,
     rate: str | None,
     burst: int | None,
-    max_active: str | None,
+    concurrency: str | None,
     url: str | None,
     prefix: str | None,
     as_json: bool,
@@ -353,8 +353,8 @@ def limit(
         settings["rate"] = None if rate == NONE else rate
     if burst is not None:
         settings["burst"] = burst
-    if max_active is not None:
-        settings["max_active"] = _number(max_active)
+    if concurrency is not None:
+        settings["concurrency"] = _number(concurrency)
     site = Site(url, prefix)
     known = site.known(names)
     if group is None:
@@ -383,8 +383,8 @@ def _of_group(
         wanted["rate"] = settings["rate"]
     if "burst" in settings:
         wanted["burst"] = settings["burst"]
-    if "max_active" in settings:
-        wanted["concurrency"] = settings["max_active"]
+    if "concurrency" in settings:
+        wanted["concurrency"] = settings["concurrency"]
     if wanted:
         for name in known:
             site.queue(name).group(group).configure(**wanted)
@@ -402,7 +402,7 @@ def _number(text: str) -> int | None:
     try:
         return int(text)
     except ValueError:
-        raise UsageError(f"--max-active {text!r} is no number; give one, or none.") from None
+        raise UsageError(f"--concurrency {text!r} is no number; give one, or none.") from None
 
 
 @click.command()

@@ -8,7 +8,7 @@ from bide.cli.options import Group, json_option, queues_option, server_options
 from bide.cli.screen import Column, count, echo, echo_json, table
 from bide.errors import UsageError
 from bide.model.durations import describe, from_us
-from bide.protocol.commands.queues import WorkerSeen
+from bide.protocol.commands.queues import WorkerInfo
 from bide.views.queues import workers_report
 from bide.views.site import NotFound, Site
 from bide.views.times import relative
@@ -74,7 +74,7 @@ def _meant(name: str, there: list[str]) -> str:
     raise NotFound(f"There is no worker {name!r}; `bide workers` lists them.")
 
 
-def print_workers(workers: list[WorkerSeen]) -> None:
+def print_workers(workers: list[WorkerInfo]) -> None:
     """Workers as a table."""
     if not workers:
         echo("No worker runs; `bide worker MODULE -q QUEUE` starts one.")
@@ -107,7 +107,7 @@ def print_workers(workers: list[WorkerSeen]) -> None:
             echo(f"{worker.name} was asked for what it does not serve: {tasks}", "yellow")
 
 
-def _row(worker: WorkerSeen) -> list[str]:
+def _row(worker: WorkerInfo) -> list[str]:
     about = worker.about
     return [
         worker.name,
@@ -125,7 +125,7 @@ def _row(worker: WorkerSeen) -> list[str]:
     ]
 
 
-def _runs(worker: WorkerSeen) -> str:
+def _runs(worker: WorkerInfo) -> str:
     """The job that has run longest, for how long, and how many others there are."""
     doing = sorted(worker.about.doing, key=lambda job: job.since_us)
     if not doing:

@@ -16,7 +16,7 @@ from redis.asyncio.retry import Retry
 from bide.client.coalesce import Coalescer, PerLoop
 from bide.client.errors import map_error, unavailable, unwrapped
 from bide.client.execute import (
-    PATIENCE,
+    RETRY_FOR,
     Answer,
     Call,
     ClientState,
@@ -60,7 +60,7 @@ class AsyncClient:
         self,
         url: str | None = None,
         *,
-        patience: float = PATIENCE,
+        retry_for: float = RETRY_FOR,
         reply_timeout: float = REPLY_TIMEOUT,
         clock: str = SERVER_CLOCK,
     ) -> None:
@@ -71,7 +71,7 @@ class AsyncClient:
         """
         self.url = resolve_url(url)
         self.where = hide_password(self.url)
-        self._patience = check_retry_for(patience)
+        self._patience = check_retry_for(retry_for)
         self._clock = clock
         self.answered = 0.0
         """When the server last answered (`time.monotonic()`); 0 for never."""

@@ -15,7 +15,7 @@ from redis.retry import Retry
 
 from bide.client.errors import unwrapped
 from bide.client.execute import (
-    PATIENCE,
+    RETRY_FOR,
     Answer,
     ClientState,
     DeadlineExceeded,
@@ -54,7 +54,7 @@ class Client:
         self,
         url: str | None = None,
         *,
-        patience: float = PATIENCE,
+        retry_for: float = RETRY_FOR,
         reply_timeout: float = REPLY_TIMEOUT,
         clock: str = SERVER_CLOCK,
     ) -> None:
@@ -62,7 +62,7 @@ class Client:
 
         Args:
             url: of a form that `bide.client.url` names; else `$BIDE_URL`, else the local default.
-            patience: seconds for which a broken round trip is repeated.
+            retry_for: seconds for which a broken round trip is repeated.
             reply_timeout: seconds to wait for one reply.
             clock: which clock the scripts are built for (the tests have one that can be moved).
 
@@ -71,7 +71,7 @@ class Client:
         """
         self.url = resolve_url(url)
         self.where = hide_password(self.url)
-        self._patience = check_retry_for(patience)
+        self._patience = check_retry_for(retry_for)
         self._clock = clock
         self._reached = False
         self.answers = True
@@ -132,7 +132,7 @@ class Client:
 
     def send_last(self, command: Command[Any]) -> None:
         """Run a command that costs nothing if it is lost: within about a second, or not at all."""
-        brief = Client(self.url, patience=0, reply_timeout=GOODBYE, clock=self._clock)
+        brief = Client(self.url, retry_for=0, reply_timeout=GOODBYE, clock=self._clock)
         with suppress(BideError):
             brief.run(command)
         brief.close()

@@ -11,12 +11,12 @@ from bide.client import acl
 from bide.errors import (
     AccessDenied,
     BideError,
-    CannotSave,
+    ClientTooOld,
     ScriptBug,
     ServerFull,
+    ServerReadOnly,
     ServerRefused,
     ServerUnavailable,
-    TooOld,
     UsageError,
 )
 from bide.protocol.command import Command
@@ -122,7 +122,7 @@ def map_error(
             "maxmemory or let workers drain the backlog, then repeat the call."
         )
     if text.startswith("MISCONF"):
-        return CannotSave(
+        return ServerReadOnly(
             f"The server at {where} cannot write to its disk, and refuses each change until it can "
             "(MISCONF); make room there, or see in its log what it lacks."
         )
@@ -137,7 +137,7 @@ def map_error(
     if text.startswith("DB index"):
         return UsageError(f"The server at {where} has no such database; most have 0 to 15.")
     if newer := _SCHEMA.search(text):
-        return TooOld(
+        return ClientTooOld(
             f"{newer[2]} at {where} is laid out in schema {newer[1]}, and bide {VERSION} knows "
             f"{SCHEMA} at most; upgrade bide here, or roll the queue back with the newer one "
             f"(`bide queues upgrade --to {SCHEMA}`). Nothing was touched."

@@ -33,7 +33,13 @@ import hiredis
 from redis import exceptions as lib
 
 from bide.client.errors import is_transient, map_error, unavailable
-from bide.errors import BideError, CannotConfirm, ServerRefused, Unconfirmed, UsageError
+from bide.errors import (
+    BideError,
+    DurabilityTimeout,
+    DurabilityUnavailable,
+    ServerRefused,
+    UsageError,
+)
 from bide.model import options
 from bide.model.options import Kinds
 from bide.protocol.command import Command
@@ -94,20 +100,20 @@ def is_late(until: float | None) -> bool:
     return until is not None and time.monotonic() > until
 
 
-PATIENCE: Final = 10.0
+RETRY_FOR: Final = 10.0
 """Seconds of repeating. Retention spares what finished in the last 15, so a repeat always finds
 the record of what it repeats."""
 
 
-def check_retry_for(patience: float) -> float:
+def check_retry_for(retry_for: float) -> float:
     """Return `patience` if it is one that retention allows.
 
     Raises:
         UsageError: a repeat so late might find its job finished and removed, and add it again.
     """
-    if not 0 <= patience <= PATIENCE:
-        raise UsageError(f"patience must be from 0 to {PATIENCE:g} seconds, not {patience!r}.")
-    return patience
+    if not 0 <= retry_for <= RETRY_FOR:
+        raise UsageError(f"patience must be from 0 to {RETRY_FOR:g} seconds, not {retry_for!r}.")
+    return retry_for
 
 
 _NOTHING_SENT: Final = lib.ConnectionError("nothing was sent")
@@ -143,7 +149,7 @@ class ClientState(NamedTuple):
     """The server's URL, fit to be printed."""
     clock: str
     """Which clock the scripts are built for."""
-    patience: float
+    retry_for: float
     reached: bool
     """Whether this client has had an answer from its server before."""
 
@@ -172,7 +178,7 @@ def execute(commands: Sequence[Command[Any]], situation: ClientState) -> Dialogu
     while True:
         sent = [commands[i] for i in pending]
         kinds = options.kinds_of(chain.from_iterable(map(_confirm_of, sent)))
-        until = None if in_doubt.isdisjoint(pending) else started + situation.patience
+        until = None if in_doubt.isdisjoint(pending) else started + situation.retry_for
         outcome = yield _send(sent, kinds, situation.clock, until)
         again: list[int] = []
         onward: list[int] = []
@@ -210,7 +216,7 @@ def execute(commands: Sequence[Command[Any]], situation: ClientState) -> Dialogu
                             in_doubt.discard(i)
                         commands[i] = results[i]
                         onward.append(i)
-                    elif isinstance(results[i], CannotConfirm) and i in in_doubt:
+                    elif isinstance(results[i], DurabilityUnavailable) and i in in_doubt:
                         results[i] = options.doubtful(results[i])
                     elif short is not None and commands[i].confirm:
                         results[i] = _unreplicated(results[i], short)
@@ -237,7 +243,7 @@ def execute(commands: Sequence[Command[Any]], situation: ClientState) -> Dialogu
             if in_doubt.isdisjoint(pending):
                 started, pause = time.monotonic(), _FIRST_PAUSE
             continue
-        is_over = time.monotonic() - started + pause > situation.patience
+        is_over = time.monotonic() - started + pause > situation.retry_for
         if is_over or all(commands[i].aside for i in pending):
             gone = unavailable(problem, situation.where)
             if len(pending) == len(commands):
@@ -288,9 +294,9 @@ def _unreplicated(result: Any, short: Exception) -> Any:
     """What came of a command whose durability was not confirmed."""
     if isinstance(result, BideError):
         return result
-    if isinstance(short, Unconfirmed):
+    if isinstance(short, DurabilityTimeout):
         return short
-    return Unconfirmed(f"The job was added, but the server did not confirm it ({short}).")
+    return DurabilityTimeout(f"The job was added, but the server did not confirm it ({short}).")
 
 
 def _why(error: Exception, before: Exception) -> Exception:

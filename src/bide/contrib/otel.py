@@ -2,7 +2,7 @@
 
     pip install 'bide[otel]'
 
-    bide.use(Tracing())  # in a module that producers and workers import
+    bide.add_middleware(Tracing())  # in a module that producers and workers import
 
 A link, and not a parent: a job may run days after the request that asked for it has ended, and more
 than once. Each run is the root of a trace of its own, which names where it came from.

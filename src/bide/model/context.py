@@ -98,7 +98,7 @@ class CurrentJob:
         return time_of(self.id, self.schedule)
 
     @property
-    def cancelled(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether this run should end: a plain function must look for itself.
 
         That is so when someone has cancelled the job, when its time is over, when its worker has

@@ -52,7 +52,7 @@ class Unique:
             until it has `"started"`, or for a time from its enqueue.
         on_conflict: what becomes of a call that finds the key held: `"keep"` leaves all as it is;
             `"replace"` gives the job that waits this call's arguments, options and due time;
-            `"reject"` raises `NotUnique`.
+            `"reject"` raises `DuplicateJob`.
     """
 
     key: Key = None
@@ -125,8 +125,8 @@ class Throttle:
 
 
 @dataclass(frozen=True)
-class Gather:
-    """One job for the items of many calls; see `gather`."""
+class Batch:
+    """One job for the items of many calls; see `batch`."""
 
     quiet: Duration
     max_wait: Duration | None = None
@@ -148,7 +148,7 @@ class Gather:
         return "g{},{},{}".format(*_quiet_us(self.quiet, self.max_wait), self.max_size)
 
 
-Folding = Unique | Debounce | Throttle | Gather
+Folding = Unique | Debounce | Throttle | Batch
 
 
 def debounce(quiet: Duration, *, max_wait: Duration | None = None, key: Key = None) -> Debounce:
@@ -180,13 +180,13 @@ def throttle(rate: str, *, key: Key = None) -> Throttle:
     return Throttle(rate, key)
 
 
-def gather(
+def batch(
     quiet: Duration,
     *,
     max_wait: Duration | None = None,
     max_size: int = 100,
     key: Key = None,
-) -> Gather:
+) -> Batch:
     """Run once for many calls, each of which has one argument; the task gets the list of them.
 
     Args:
@@ -198,7 +198,7 @@ def gather(
     Raises:
         UsageError: an argument cannot be meant.
     """
-    return Gather(quiet, max_wait, max_size, key)
+    return Batch(quiet, max_wait, max_size, key)
 
 
 def check_dedup(policy: Any) -> Folding | None:
@@ -207,7 +207,7 @@ def check_dedup(policy: Any) -> Folding | None:
     Raises:
         UsageError: it is none.
     """
-    if policy is None or isinstance(policy, Unique | Debounce | Throttle | Gather):
+    if policy is None or isinstance(policy, Unique | Debounce | Throttle | Batch):
         return policy
     raise UsageError(f"unique={policy!r} is {_LOOSE}.")
 
@@ -237,7 +237,7 @@ def write_dedup(
     policy = check_dedup(policy)
     if policy is None:
         return ""
-    if isinstance(policy, Gather) and (len(args) != 1 or kwargs):
+    if isinstance(policy, Batch) and (len(args) != 1 or kwargs):
         raise UsageError(
             f"Of each call of {task} one argument is gathered, and given by position; pass a dict "
             "or a tuple that holds all it needs."

@@ -30,7 +30,7 @@ class Limits(NamedTuple):
     """How many jobs may begin in which time, such as `"100/s"`; None for no limit."""
     burst: int | None = None
     """How many of them may begin at once, after a quiet time; None without a rate."""
-    max_active: int | None = None
+    concurrency: int | None = None
     """How many jobs may run at once, in the whole fleet; None for no limit."""
     held_until: datetime | None = None
     """Until when one of its jobs holds the queue (`RetryLater(..., queue=True)`); None if none."""
@@ -40,7 +40,7 @@ class Limits(NamedTuple):
     @classmethod
     def read(cls, meta: Mapping[str, bytes], now_us: int) -> Limits:
         """From the queue's settings; a limit that cannot be read is none."""
-        held_us, most = _number(meta.get("held_until")), _number(meta.get("max_active"))
+        held_us, most = _number(meta.get("held_until")), _number(meta.get("concurrency"))
         held_until = from_us(held_us) if held_us > now_us else None
         found = _NUMBERS.fullmatch(meta.get("rate", b""))
         count, period_us, burst = map(int, found.groups()) if found else (0, 0, 0)
@@ -106,13 +106,13 @@ def describe_limits(rate: str | None, burst: int | None, at_once: int | None) ->
     return parts
 
 
-def stored_active(max_active: Any) -> str:
+def stored_active(concurrency: Any) -> str:
     """How many jobs may run at once, as the queue's settings hold it.
 
     Raises:
         UsageError: it cannot be meant.
     """
-    return NONE if max_active is None else str(_checked(max_active, "max_active"))
+    return NONE if concurrency is None else str(_checked(concurrency, "concurrency"))
 
 
 def _checked(number: Any, what: str) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, Protocol, TypedDict, get_args
 
-from bide.errors import CannotConfirm, Unconfirmed, UsageError
+from bide.errors import DurabilityTimeout, DurabilityUnavailable, UsageError
 from bide.model.constraints import OnParentCancel
 from bide.model.dedup import Folding
 from bide.model.durations import Duration
@@ -77,7 +77,7 @@ def waits(kinds: Kinds) -> list[tuple[Any, ...]]:
 
 
 def missing(kinds: Kinds, replies: Sequence[Any]) -> Exception | None:
-    """What is missing, by the replies of those calls: an `Unconfirmed`, or the server's error.
+    """What is missing, by the replies of those calls: `DurabilityTimeout`, or the server's error.
 
     Each says how many copies there are: on replicas, or on the server's disk and on replicas'.
     """
@@ -85,25 +85,27 @@ def missing(kinds: Kinds, replies: Sequence[Any]) -> Exception | None:
         if isinstance(reply, Exception):
             return reply
         if (reply[0] if isinstance(reply, list) else reply) < 1:
-            return Unconfirmed(f"The job was added, but {_MISSING[kind]}: it may yet be lost.")
+            return DurabilityTimeout(
+                f"The job was added, but {_MISSING[kind]}: it may yet be lost."
+            )
     return None
 
 
-def cannot(lack: str) -> CannotConfirm:
+def cannot(lack: str) -> DurabilityUnavailable:
     """The error for what the script has found that the server cannot do."""
     right = lack.partition(":")[2]
     acl = "`bide acl --fsync`" if right == "WAITAOF" else "`bide acl`"
     why = (
         f"its user lacks the right +{right.lower()}, which {acl} prints" if right else _LACKS[lack]
     )
-    return CannotConfirm(
+    return DurabilityUnavailable(
         f"The durability asked for cannot be had: {why}, or ask for less. Nothing was added."
     )
 
 
-def doubtful(error: CannotConfirm) -> Unconfirmed:
+def doubtful(error: DurabilityUnavailable) -> DurabilityTimeout:
     """The same, where the call was sent before without an answer, and may have added the job."""
-    return Unconfirmed(
+    return DurabilityTimeout(
         "The connection broke while the job was added, so it may exist, and no repeat could have "
         f"its durability confirmed: {error}"
     )
@@ -151,7 +153,7 @@ class TaskOptions(TypedDict, total=False):
     group_concurrency: int | None
     """How many jobs of its group may run at once, instead of one; the latest job's holds."""
     unique: Folding | None
-    """How calls fold into one job: `Unique`, or what `debounce`, `throttle`, `gather` return."""
+    """How calls fold into one job: `Unique`, or what `debounce`, `throttle`, `batch` return."""
     on_success: Callable[..., Any] | str | None
     """Called with the current job and its result, in the worker, once the job has completed."""
     on_failure: Callable[..., Any] | str | None
@@ -221,7 +223,7 @@ class QueueSettings(TypedDict, total=False):
     burst: int | None
     """How many of these may begin at once after a quiet time; by default what comes in 10 ms at the
     rate, and one at least."""
-    max_active: int | None
+    concurrency: int | None
     """How many jobs may run at once, over all workers; None for no limit."""
 
 

@@ -188,7 +188,7 @@ META: Final[dict[str, str]] = {
     "limited": "1 while the queue may have limits: only then is any of the next four read",
     "rate": "of how many jobs, in how many µs, how many may begin at once",
     "spent": "when the rate was last full, how many it has let begin since, when it let the latest",
-    "max_active": "how many jobs may run at once",
+    "concurrency": "how many jobs may run at once",
     "held_until": "no job begins before, because one of them has said so",
     "kind": "`data` in a delay queue, which no worker serves",
     "large": "1 once a body was so large that bodies are weighed before they are read",

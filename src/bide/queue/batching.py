@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from bide.errors import NotUnique
+from bide.errors import DuplicateJob
 from bide.model.constraints import Constraints
-from bide.model.dedup import Gather
+from bide.model.dedup import Batch
 from bide.model.durations import Duration
 from bide.model.options import Options
 from bide.protocol.commands.enqueue import Prepared, Receipt
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bide.queue._sync.job import Job
 
 
-class Gathering:
+class Batching:
     """What `Queue` has of it."""
 
     def enqueue_call(
@@ -30,7 +30,7 @@ class Gathering:
         """As the queue does it."""
         raise NotImplementedError
 
-    def gather(
+    def batch(
         self,
         key: str | int,
         item: object,
@@ -59,11 +59,11 @@ class Gathering:
         Raises:
             BideError: as of `enqueue_call`.
         """
-        policy = Gather(quiet, max_wait, max_size, key)
+        policy = Batch(quiet, max_wait, max_size, key)
         return self.enqueue_call(into, (item,), **(options | {"unique": policy}))
 
 
-class AsyncGathering:
+class AsyncBatching:
     """What `AsyncQueue` has of it."""
 
     async def enqueue_call(
@@ -76,7 +76,7 @@ class AsyncGathering:
         """As the queue does it."""
         raise NotImplementedError
 
-    async def gather(
+    async def batch(
         self,
         key: str | int,
         item: object,
@@ -88,7 +88,7 @@ class AsyncGathering:
         **options: Unpack[Options],
     ) -> AsyncJob[Any]:
         """As `Queue.gather`."""
-        policy = Gather(quiet, max_wait, max_size, key)
+        policy = Batch(quiet, max_wait, max_size, key)
         return await self.enqueue_call(into, (item,), **(options | {"unique": policy}))
 
 
@@ -96,16 +96,16 @@ def none_rejected(receipts: Sequence[Receipt], jobs: Sequence[Prepared]) -> None
     """Tell of the first job that was rejected, once all others are in.
 
     Raises:
-        NotUnique: there is one.
+        DuplicateJob: there is one.
     """
     for receipt, job in zip(receipts, jobs, strict=True):
         if receipt.outcome == "rejected":
             raise not_unique(receipt.id, repr(Constraints.read(job.terms.encode()).key))
 
 
-def not_unique(holder: str, key: str) -> NotUnique:
+def not_unique(holder: str, key: str) -> DuplicateJob:
     """The error for a job that was rejected; `key` says which, for people."""
-    error = NotUnique(
+    error = DuplicateJob(
         f"The job {holder} holds the key {key}; wait for it or cancel it, or enqueue with "
         'on_conflict="keep" or "replace".'
     )

@@ -14,7 +14,7 @@ from weakref import WeakSet
 from bide.client import config
 from bide.client.execute import check_retry_for
 from bide.client.url import resolve_url
-from bide.errors import BideError, ServerUnavailable, Unconfirmed, UsageError
+from bide.errors import BideError, DurabilityTimeout, ServerUnavailable, UsageError
 from bide.model.constraints import check_concurrency, has_dedup
 from bide.model.dedup import write_dedup
 from bide.model.durations import Duration, to_us
@@ -115,7 +115,7 @@ class QueueCore(Generic[C]):
         url: str | None,
         prefix: str | None,
         serializer: Codec,
-        patience: float,
+        retry_for: float,
     ) -> None:
         if serializer not in CODECS:
             raise UsageError(
@@ -127,7 +127,7 @@ class QueueCore(Generic[C]):
         """What a body says of it."""
         self._url = None if url is None else resolve_url(url)
         self._prefix = None if prefix is None else check_name(prefix, "prefix")
-        self._patience = check_retry_for(patience)
+        self._patience = check_retry_for(retry_for)
         self._place: ServerBinding[C] | None = None
         self._permit = Permit(url)
 
@@ -373,9 +373,9 @@ def first_error(
     for receipt in receipts:
         if isinstance(receipt, BideError):
             error = copy(receipt)
-            if isinstance(error, ServerUnavailable | Unconfirmed):
+            if isinstance(error, ServerUnavailable | DurabilityTimeout):
                 error.job_ids = tuple(job.id for job in jobs)
-            if isinstance(error, Unconfirmed):
+            if isinstance(error, DurabilityTimeout):
                 few = jobs[0].id if len(jobs) == 1 else f"{jobs[0].id}, ... (see job_ids)"
                 error.args = (f"{error} Repeating with its id is safe: {few}.",)
             return error
@@ -497,15 +497,15 @@ def settings_calls(keys: Keys, settings: QueueSettings) -> list[Command[Any]]:
         calls.append(job_commands.configure(keys, settings["retention"]))
     if "burst" in settings and "rate" not in settings:
         raise UsageError("burst= says how many of a rate come at once; give it along with rate=.")
-    if "rate" in settings or "max_active" in settings:
-        rate = max_active = KEEP
+    if "rate" in settings or "concurrency" in settings:
+        rate = concurrency = KEEP
         if "rate" in settings:
             rate = stored_rate(settings["rate"], settings.get("burst"))
-        if "max_active" in settings:
-            max_active = stored_active(settings["max_active"])
-        calls.append(job_commands.limit(keys, rate, max_active))
+        if "concurrency" in settings:
+            concurrency = stored_active(settings["concurrency"])
+        calls.append(job_commands.limit(keys, rate, concurrency))
     if not calls:
-        raise UsageError("Say what to configure: retention=, rate=, burst= or max_active=.")
+        raise UsageError("Say what to configure: retention=, rate=, burst= or concurrency=.")
     return calls
 
 

@@ -17,25 +17,25 @@ from bide.model.job import FINISHED, Snapshot, State
 from bide.protocol.command import Command
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands.dependencies import GATE
-from bide.protocol.commands.jobs import Counts
-from bide.protocol.commands.queues import WorkerSeen
+from bide.protocol.commands.jobs import QueueStats
+from bide.protocol.commands.queues import WorkerInfo
 from bide.queue.core import QueueCore
 from bide.queue.job_view import JobView, not_found
 
 Kind = Literal[
     "blocked",
-    "not due",
+    "not_due",
     "paused",
     "held",
     "limited",
-    "max active",
-    "no worker",
-    "not served",
+    "concurrency",
+    "no_worker",
+    "not_served",
     "busy",
     "next",
     "group",
-    "group paused",
-    "group limited",
+    "group_paused",
+    "group_limited",
 ]
 
 
@@ -54,12 +54,12 @@ class Read(NamedTuple):
 
     queue: str
     job: Snapshot
-    counts: Counts
-    workers: Sequence[WorkerSeen]
+    counts: QueueStats
+    workers: Sequence[WorkerInfo]
     """Of all queues."""
 
     @property
-    def serving(self) -> list[WorkerSeen]:
+    def serving(self) -> list[WorkerInfo]:
         """The workers that serve the job's queue."""
         return [worker for worker in self.workers if self.queue in worker.about.queues]
 
@@ -89,7 +89,7 @@ def _blocked(read: Read) -> Iterator[Reason]:
 
 def _due(read: Read) -> Iterator[Reason]:
     if read.job.state == State.DELAYED and not read.job.is_given_back:
-        yield _until("not due", "it is not due", read.job.due_us, read)
+        yield _until("not_due", "it is not due", read.job.due_us, read)
 
 
 def _paused(read: Read) -> Iterator[Reason]:
@@ -108,8 +108,8 @@ def _limits(read: Read) -> Iterator[Reason]:
     if limits.limited_until:
         text = f"the rate of {limits.rate} is used up"
         yield Reason("limited", text, limits.limited_until)
-    if limits.max_active and active >= limits.max_active:
-        yield Reason("max active", f"{active} jobs run, and max_active is {limits.max_active}")
+    if limits.concurrency and active >= limits.concurrency:
+        yield Reason("concurrency", f"{active} jobs run, and concurrency is {limits.concurrency}")
 
 
 def _group(read: Read) -> Iterator[Reason]:
@@ -119,7 +119,7 @@ def _group(read: Read) -> Iterator[Reason]:
     before = f"{turn.before:,} of them are before it"
     if turn.paused:
         resume = shlex.join(["bide", "queues", "resume", read.queue, "--group", name])
-        yield Reason("group paused", f"its group {name} is paused; `{resume}` ends that")
+        yield Reason("group_paused", f"its group {name} is paused; `{resume}` ends that")
     elif read.job.state == State.DELAYED:
         return
     elif turn.running >= turn.concurrency:
@@ -127,7 +127,7 @@ def _group(read: Read) -> Iterator[Reason]:
         yield Reason("group", f"{text}; {before}" if turn.before else text)
     elif turn.free_us > read.job.now_us:
         yield _until(
-            "group limited", f"the rate of its group {name} is used up", turn.free_us, read
+            "group_limited", f"the rate of its group {name} is used up", turn.free_us, read
         )
     elif turn.before:
         yield Reason("group", f"jobs of its group {name} take turns; {before}")
@@ -136,12 +136,12 @@ def _group(read: Read) -> Iterator[Reason]:
 def _workers(read: Read) -> Iterator[Reason]:
     serving = read.serving
     if not serving:
-        yield Reason("no worker", f"no worker serves the queue {read.queue}, or none is alive")
+        yield Reason("no_worker", f"no worker serves the queue {read.queue}, or none is alive")
     elif all(read.job.task in worker.about.unserved for worker in serving):
-        yield Reason("not served", f"no worker of the queue serves the task {read.job.task}")
+        yield Reason("not_served", f"no worker of the queue serves the task {read.job.task}")
     elif read.job.is_given_back:
         text = f"it was given back by a worker without the task {read.job.task}"
-        yield Reason("not served", f"{text}, and waits for one that has it")
+        yield Reason("not_served", f"{text}, and waits for one that has it")
 
 
 def _in_line(read: Read) -> Iterator[Reason]:
@@ -175,7 +175,7 @@ def explain_calls(queue: QueueCore[Any], id: str) -> list[Command[Any]]:
 
 
 def explain_dependencies(
-    queue: QueueCore[Any], job: JobView[Any], results: Sequence[Any], workers: Sequence[WorkerSeen]
+    queue: QueueCore[Any], job: JobView[Any], results: Sequence[Any], workers: Sequence[WorkerInfo]
 ) -> Read:
     """What those calls have read, and the workers of the queue; the job shows it, too.
 

@@ -10,9 +10,9 @@ from typing import Any, Final, Generic, TypeVar
 from bide.errors import (
     JobCancelled,
     JobFailed,
-    JobNotFinished,
     JobNotFound,
     JobStateError,
+    JobWaitTimeout,
     PayloadError,
     ResultDropped,
     UsageError,
@@ -76,12 +76,12 @@ class JobView(Generic[R]):
         return seen.body(seal is not None and seal.check("job", self.id, seen.raw_body))
 
     @property
-    def new(self) -> bool | None:
+    def created(self) -> bool | None:
         """Of an enqueue: False if its id or key was taken, and no job was added. Else None."""
         return self._receipt.new if self._receipt else None
 
     @property
-    def outcome(self) -> Outcome | None:
+    def enqueue_result(self) -> Outcome | None:
         """Of an enqueue: `"new"`; `"exists"` (the id did); or how it was folded into this job.
 
         That is `"kept"`, `"replaced"`, `"pushed"`, `"folded"` or `"added"`. Else None.
@@ -295,8 +295,8 @@ class JobView(Generic[R]):
     def _ended(self) -> bool:
         return self._seen().state in FINISHED
 
-    def _late(self, timeout: float) -> JobNotFinished:
-        return JobNotFinished(
+    def _late(self, timeout: float) -> JobWaitTimeout:
+        return JobWaitTimeout(
             f"Job {short_id(self.id)} is {self._seen().state} after {timeout:g} s; it goes on: "
             "wait longer, or look whether a worker serves its queue."
         )

@@ -25,7 +25,7 @@ from itertools import chain
 from typing import Any, Final, NamedTuple, Self
 
 from bide.client.blocking import InFlight
-from bide.errors import BideError, NotUnique, UsageError
+from bide.errors import BideError, DuplicateJob, UsageError
 from bide.model.options import Durability, check_durability
 from bide.protocol.command import Command
 from bide.protocol.commands.enqueue import Prepared, Receipt
@@ -66,7 +66,7 @@ class Batches:
         self._given = 0
         """How many jobs were in the batches before this one."""
         self._error: Exception | None = None
-        self._rejected: NotUnique | None = None
+        self._rejected: DuplicateJob | None = None
         # What is drawn while a batch is under way does not belong to that (a trace's span, say).
         self._context = copy_context()
         if isinstance(jobs, str | bytes | Prepared) or not isinstance(jobs, Iterable):
@@ -103,7 +103,7 @@ class Batches:
         """Surrounds the sending of a batch. Who was rejected is told of when all others are in."""
         try:
             yield
-        except NotUnique as error:
+        except DuplicateJob as error:
             self._rejected = self._rejected or error
         except Exception as error:
             if self._rest is not None:

@@ -74,7 +74,7 @@ class ScheduleSpec(NamedTuple):
         if Constraints.read(job.terms.encode()).batches:
             raise UsageError(
                 f"{task_name(self.task)} gathers the items of many calls, and each job of a "
-                "schedule is made for itself; schedule a task that calls queue.gather(...)."
+                "schedule is made for itself; schedule a task that calls queue.batch(...)."
             )
         body = of_schedule(job.body, self.name)
         if has_dedup(job.terms):  # and may come to stand in another job's place
@@ -281,7 +281,7 @@ def ran(receipt: Receipt | None, name: str, queue: str) -> Receipt:
 
     Raises:
         ScheduleNotFound: there is none.
-        NotUnique: another job holds the key, and `unique` says to reject.
+        DuplicateJob: another job holds the key, and `unique` says to reject.
     """
     if receipt is None:
         found(None, name, queue)

@@ -43,7 +43,7 @@ class FailedAttempt(NamedTuple):
 
 
 class Middleware:
-    """Four hooks; override what you need, and pass an instance to `bide.use`."""
+    """Four hooks; override what you need, and pass an instance to `bide.add_middleware`."""
 
     def enqueuing(self, queue: str, body: Body) -> Body:
         """Called in the producer for each job, before its arguments are encoded.
@@ -91,7 +91,7 @@ M = TypeVar("M", bound=Middleware)
 _used: list[Middleware] = []
 
 
-def use(middleware: M) -> M:
+def add_middleware(middleware: M) -> M:
     """Use a middleware for all that this process enqueues and runs; the first used is outermost.
 
     Raises:

@@ -16,7 +16,7 @@ from typing import Any, Final, Self, TypeVar, cast
 
 from bide.client import aio, config
 from bide.client import blocking as sync
-from bide.errors import BideError, JobNotFinished, UsageError
+from bide.errors import BideError, JobWaitTimeout, UsageError
 from bide.model.constraints import Constraints
 from bide.model.ids import short_id
 from bide.model.job import FINISHED, Claimed, RunRecord, Snapshot, State
@@ -25,7 +25,7 @@ from bide.model.payload.batched import frame
 from bide.protocol.command import Command
 from bide.protocol.commands.dependencies import is_remote, split_reference
 from bide.protocol.commands.enqueue import Prepared, Receipt, unknown_parent
-from bide.protocol.commands.jobs import Counts, Emptied
+from bide.protocol.commands.jobs import PurgeReply, QueueStats
 from bide.protocol.keys import Keys
 from bide.queue.binding import Taken
 from bide.queue.core import leave_overridden
@@ -65,7 +65,7 @@ class Shelf:
             "configure": lambda *_: None,
             "counts": self._counts,
             "delete": self._delete,
-            "empty": lambda *_: Emptied(0, False),
+            "empty": lambda *_: PurgeReply(0, False),
             "limit": lambda *_: None,
             "fetch": lambda *ids: [self.jobs.get(id) for id in ids],
             "list": self._list,
@@ -89,10 +89,10 @@ class Shelf:
         """There is nothing to wait for.
 
         Raises:
-            JobNotFinished: always.
+            JobWaitTimeout: always.
         """
         state = self.jobs[id].state if id in self.jobs else "gone"
-        raise JobNotFinished(
+        raise JobWaitTimeout(
             f"Job {short_id(id)} is {state}, and in eager mode nothing runs later or elsewhere; "
             "test it with `with bide.testing.start():`."
         )
@@ -109,9 +109,9 @@ class Shelf:
         due = sorted((job.since_us, job.id) for job in self._in(State.DELAYED))
         return [(id, at) for at, id in due if latest is None or at <= latest][:count]
 
-    def _counts(self) -> Counts:
+    def _counts(self) -> QueueStats:
         many = {state: len(self._in(state)) for state in State}
-        return Counts(
+        return QueueStats(
             now_us=self._now_us(),
             delayed=many[State.DELAYED],
             waiting=many[State.WAITING],

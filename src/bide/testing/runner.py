@@ -32,7 +32,7 @@ from bide.model.job import Claimed
 from bide.model.retry import NO_RETRY
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
-from bide.protocol.commands.jobs import Counts
+from bide.protocol.commands.jobs import QueueStats
 from bide.protocol.commands.schedules import read_schedules, refills
 from bide.protocol.commands.worker import Claim, Settle, worker_leave
 from bide.protocol.keys import Keys, keys_of
@@ -486,7 +486,7 @@ class Work:
             if not counts.is_data
         ]
 
-    def _due(self, station: QueueState, counts: Counts) -> _Due:
+    def _due(self, station: QueueState, counts: QueueStats) -> _Due:
         fires_us = 0 if counts.paused else counts.next_fire_us
         passes_us = _first(fires_us, self._store.expires_us(station.keys))
         at_us = passes_us if counts.paused else _first(counts.next_due_us, passes_us)

@@ -23,8 +23,8 @@ from bide.model.latency import Histogram
 from bide.model.limits import per_second
 from bide.protocol.command import Command
 from bide.protocol.commands import jobs as job_commands
-from bide.protocol.commands.jobs import Counts, Timeline
-from bide.protocol.commands.queues import WorkerSeen
+from bide.protocol.commands.jobs import QueueStats, Timeline
+from bide.protocol.commands.queues import WorkerInfo
 from bide.views.site import AsyncSite
 from bide.views.times import moment_json
 
@@ -91,7 +91,7 @@ class _Pace(NamedTuple):
 
 
 async def herds(
-    site: AsyncSite, lines: Mapping[str, Timeline], counts: Mapping[str, Counts]
+    site: AsyncSite, lines: Mapping[str, Timeline], counts: Mapping[str, QueueStats]
 ) -> Herds:
     """The largest herds ahead, and about how long each takes."""
     found: list[_Place] = []
@@ -158,7 +158,7 @@ def _report(place: _Place, pace: _Pace) -> dict[str, Any]:
     }
 
 
-async def _paces(site: AsyncSite, counts: Mapping[str, Counts]) -> dict[str, _Pace]:
+async def _paces(site: AsyncSite, counts: Mapping[str, QueueStats]) -> dict[str, _Pace]:
     """How fast the jobs of each of these queues run."""
     if not counts:
         return {}
@@ -171,10 +171,10 @@ async def _paces(site: AsyncSite, counts: Mapping[str, Counts]) -> dict[str, _Pa
     }
 
 
-def _pace(ran: Histogram, queue: str, counts: Counts, alive: Iterable[WorkerSeen]) -> _Pace:
+def _pace(ran: Histogram, queue: str, counts: QueueStats, alive: Iterable[WorkerInfo]) -> _Pace:
     limits = counts.limits
     slots = sum(one.about.concurrency for one in alive if queue in one.about.queues)
-    if limits.max_active is not None:
-        slots = min(slots, limits.max_active)
+    if limits.concurrency is not None:
+        slots = min(slots, limits.concurrency)
     rate = per_second(limits.rate) if limits.rate else None
     return _Pace(ran.mean, slots, rate, counts.paused)

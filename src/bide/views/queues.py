@@ -14,8 +14,8 @@ from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as ops
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.dependencies import GATE, is_remote, split_reference
-from bide.protocol.commands.jobs import Counts
-from bide.protocol.commands.queues import BEGIN, GroupCounts, Page, WorkerSeen
+from bide.protocol.commands.jobs import QueueStats
+from bide.protocol.commands.queues import BEGIN, GroupCounts, Page, WorkerInfo
 from bide.queue.dependencies import by_queue
 from bide.views.job import describe, masked_brief
 from bide.views.params import Asked
@@ -54,7 +54,7 @@ def piece(page: Page) -> dict[str, Any]:
     }
 
 
-def workers_report(workers: list[WorkerSeen]) -> list[dict[str, Any]]:
+def workers_report(workers: list[WorkerInfo]) -> list[dict[str, Any]]:
     """Workers as JSON has them."""
     return [
         {
@@ -100,7 +100,7 @@ async def workers(site: AsyncSite, asked: Asked) -> dict[str, Any]:
 STATES = ("blocked", "delayed", "waiting", "active", "completed", "failed", "cancelled")
 
 
-def queues_report(counts: dict[str, Counts]) -> dict[str, Any]:
+def queues_report(counts: dict[str, QueueStats]) -> dict[str, Any]:
     """Queues as JSON has them."""
     return {
         name: {state: getattr(each, state) for state in STATES}
@@ -110,19 +110,19 @@ def queues_report(counts: dict[str, Counts]) -> dict[str, Any]:
     }
 
 
-def limits_report(counts: Counts) -> dict[str, Any]:
+def limits_report(counts: QueueStats) -> dict[str, Any]:
     """The same as JSON has it."""
     limits = counts.limits
     return {
         "rate": limits.rate,
         "burst": limits.burst,
-        "max_active": limits.max_active,
+        "concurrency": limits.concurrency,
         "held_until": moment_json(limits.held_until),
         "limited_until": moment_json(limits.limited_until),
     }
 
 
-def next_due(counts: Counts) -> float | None:
+def next_due(counts: QueueStats) -> float | None:
     """Seconds until the next job is due, negative if it is overdue; None where there is none."""
     return (counts.next_due_us - counts.now_us) / 1e6 if counts.next_due_us else None
 
@@ -185,7 +185,7 @@ async def queue(site: AsyncSite, asked: Asked) -> dict[str, Any]:
     }
 
 
-def _now(counts: dict[str, Counts]) -> str | None:
+def _now(counts: dict[str, QueueStats]) -> str | None:
     latest = max((each.now_us for each in counts.values()), default=0)
     return moment_json(from_us(latest)) if latest else None
 
@@ -261,6 +261,6 @@ def group_report(group: GroupCounts) -> dict[str, Any]:
         "group": group.name,
         "rate": group.rate,
         "burst": group.burst,
-        "max_active": group.concurrency if group.is_configured else None,
+        "concurrency": group.concurrency if group.is_configured else None,
         "paused": group.paused,
     }

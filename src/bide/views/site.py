@@ -21,8 +21,8 @@ from bide.model.job import Snapshot
 from bide.model.payload.signature import Signature
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
-from bide.protocol.commands.jobs import Counts
-from bide.protocol.commands.queues import MOST_DOING, WorkerSeen
+from bide.protocol.commands.jobs import QueueStats
+from bide.protocol.commands.queues import MOST_DOING, WorkerInfo
 from bide.protocol.keys import Keys, keys_of
 from bide.queue import Queue
 from bide.tasks.task import signature_of
@@ -47,7 +47,7 @@ class Site:
         Raises:
             UsageError: the URL or the prefix cannot be meant.
         """
-        self.client = blocking.Client(url, patience=0)
+        self.client = blocking.Client(url, retry_for=0)
         self.where = self.client.where
         self.prefix = check_name(resolve_prefix(prefix), "prefix")
         self._everywhere = keys_of(None, self.prefix)
@@ -56,7 +56,7 @@ class Site:
     def queue(self, name: str) -> Queue:
         """A queue by name, whether it was ever used or not."""
         if name not in self._queues:
-            self._queues[name] = Queue(name, url=self.client.url, prefix=self.prefix, patience=0)
+            self._queues[name] = Queue(name, url=self.client.url, prefix=self.prefix, retry_for=0)
         return self._queues[name]
 
     def queues(self) -> list[str]:
@@ -79,7 +79,7 @@ class Site:
                 raise NotFound(f"There is no queue {name!r} on {self.where}{end}")
         return list(dict.fromkeys(names)) or there
 
-    def workers(self) -> list[WorkerSeen]:
+    def workers(self) -> list[WorkerInfo]:
         """The workers that live or hold a job, with what they run now."""
         seen = self.client.run(queue_commands.workers(self._everywhere))
         return queue_commands.tell(
@@ -97,7 +97,7 @@ class Site:
             if word == "gone":
                 raise NotFound(f"The worker {name!r} has stopped already.")
 
-    def counts(self, names: Sequence[str]) -> dict[str, Counts]:
+    def counts(self, names: Sequence[str]) -> dict[str, QueueStats]:
         """How many jobs are in each state, by queue."""
         commands = [job_commands.counts(keys_of(name, self.prefix)) for name in names]
         return dict(zip(names, self.client.run_many(commands), strict=True))
@@ -191,7 +191,7 @@ class AsyncSite:
         Raises:
             UsageError: the URL, the prefix or a queue's name cannot be meant.
         """
-        self.client: Final = aio.AsyncClient(url, patience=PATIENCE)
+        self.client: Final = aio.AsyncClient(url, retry_for=PATIENCE)
         self.where: Final = self.client.where
         self.prefix: Final = check_name(resolve_prefix(prefix), "prefix")
         self.mask: Final = mask
@@ -239,7 +239,7 @@ class AsyncSite:
         (found,) = await self.known(name)
         return found
 
-    async def counts(self, names: Sequence[str]) -> dict[str, Counts]:
+    async def counts(self, names: Sequence[str]) -> dict[str, QueueStats]:
         """How many jobs are in each state, by queue."""
         commands = [job_commands.counts(self.keys(name)) for name in names]
         counts = dict(zip(names, await self.client.run_many(commands), strict=True))
@@ -247,7 +247,7 @@ class AsyncSite:
             self._ahead = max(each.now for each in counts.values()) - datetime.now(UTC)
         return counts
 
-    async def workers(self, jobs: int = MOST_DOING) -> list[WorkerSeen]:
+    async def workers(self, jobs: int = MOST_DOING) -> list[WorkerInfo]:
         """The workers that live or hold a job, and serve what is shown; with what they run now.
 
         Args:
@@ -260,7 +260,7 @@ class AsyncSite:
             return seen
         return [self._of_shown(one) for one in seen if self._only.intersection(one.about.queues)]
 
-    def _of_shown(self, worker: WorkerSeen) -> WorkerSeen:
+    def _of_shown(self, worker: WorkerInfo) -> WorkerInfo:
         """A worker without what it does for queues that are not shown."""
         only, about = self._only or (), worker.about
         shown = msgspec.structs.replace(

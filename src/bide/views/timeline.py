@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from bide.model.durations import from_us, to_us
 from bide.model.latency import FINEST, LAST, LONGEST, Histogram, Minute
 from bide.protocol.commands import jobs as job_commands
-from bide.protocol.commands.jobs import Counts, Timeline
+from bide.protocol.commands.jobs import QueueStats, Timeline
 from bide.views.bursts import LEAST, herds
 from bide.views.params import Asked
 from bide.views.schedules import firings
@@ -97,13 +97,13 @@ async def timeline(site: AsyncSite, asked: Asked) -> dict[str, Any]:
     }
 
 
-def _ahead(counts: Mapping[str, Counts], lines: Mapping[str, Timeline]) -> dict[str, int]:
+def _ahead(counts: Mapping[str, QueueStats], lines: Mapping[str, Timeline]) -> dict[str, int]:
     """How many jobs are still to come due in the span: not those that wait, however lately due."""
     left = {queue: counts[queue].delayed - line.later for queue, line in lines.items()}
     return {queue: number for queue, number in left.items() if number > 0}
 
 
-def _kept_for(counts: Mapping[str, Counts], past_us: int) -> dict[str, dict[str, float]]:
+def _kept_for(counts: Mapping[str, QueueStats], past_us: int) -> dict[str, dict[str, float]]:
     """Seconds, of the queues that may have forgotten jobs that ended in the past that is drawn."""
     found = {}
     for queue, each in counts.items():
@@ -215,7 +215,7 @@ def _column(minutes: Sequence[Minute]) -> dict[str, Any]:
     return {"at": moment_json(at), "counts": counts}
 
 
-def _waiting(counts: Counts) -> dict[str, Any]:
+def _waiting(counts: QueueStats) -> dict[str, Any]:
     overdue_us = counts.now_us - counts.next_due_us if counts.next_due_us else 0
     return {
         "waiting": counts.waiting,

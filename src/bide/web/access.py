@@ -26,8 +26,8 @@ from starlette.requests import Request
 
 from bide.errors import (
     BideError,
+    DuplicateJob,
     JobNotFound,
-    NotUnique,
     ScheduleNotFound,
     ServerUnavailable,
     UsageError,
@@ -250,7 +250,7 @@ def status_and_sentence(error: Exception) -> tuple[int, str]:
         return error.status, str(error)
     if isinstance(error, NotFound | JobNotFound | ScheduleNotFound):
         return 404, str(error)
-    if isinstance(error, NotUnique):
+    if isinstance(error, DuplicateJob):
         return 409, str(error)
     if isinstance(error, UsageError):
         return 400, str(error)

@@ -27,9 +27,9 @@ from typing import Final, Protocol
 
 from bide.client import aio, blocking
 from bide.client.acl import SCRIPTS
-from bide.client.execute import PATIENCE
+from bide.client.execute import RETRY_FOR
 from bide.client.url import GOODBYE, REPLY_TIMEOUT
-from bide.errors import BideError, CannotSave, ServerFull
+from bide.errors import BideError, ServerFull, ServerReadOnly
 from bide.logs import Log
 from bide.model.ids import short_id
 from bide.model.job import Claimed
@@ -157,7 +157,7 @@ class Leases(threading.Thread):
         self._client = blocking.Client(
             url,
             clock=clock,
-            patience=min(self._interval / 2, PATIENCE),
+            retry_for=min(self._interval / 2, RETRY_FOR),
             reply_timeout=min(max(0.5, self._interval), REPLY_TIMEOUT),
         )
         self._lease_us = round(lease * 1e6)
@@ -222,7 +222,7 @@ async def set_declared(
     ]
     came = await client.attempt_many([set_schedule(keys, draft) for keys, draft in drafts])
     for (keys, draft), reply in zip(drafts, came, strict=True):
-        if isinstance(reply, ServerFull | CannotSave):  # what is there goes on as it is
+        if isinstance(reply, ServerFull | ServerReadOnly):  # what is there goes on as it is
             log.warning("schedule %s of queue %s: %s", draft.name, keys.queue, reply)
         elif isinstance(reply, BideError):
             raise reply

@@ -11,7 +11,7 @@ from typing import Final
 from bide.client import aio
 from bide.client.errors import is_passing
 from bide.client.url import hide_password, same_servers
-from bide.errors import BideError, CannotSave, ServerUnavailable, TooOld, UsageError
+from bide.errors import BideError, ClientTooOld, ServerReadOnly, ServerUnavailable, UsageError
 from bide.logs import Log
 from bide.model.payload.signing import Keyring
 from bide.protocol.commands import queues as queue_commands
@@ -52,7 +52,7 @@ async def prepare_server(
     Raises:
         ServerUnavailable: the server could not be reached, and it is not to be waited for, or
             waiting does not help: its certificate is not trusted, for instance.
-        UsageError, TooOld, BideError: as of `_begin`.
+        UsageError, ClientTooOld, BideError: as of `_begin`.
     """
     failures = 0
     while True:
@@ -80,7 +80,7 @@ async def _begin(
         ServerUnavailable: the server could not be reached.
         UsageError: one of them holds data: all of it would fail; or its server drops keys when its
             memory is full, and that was not allowed.
-        TooOld: one of them was laid out by a newer bide.
+        ClientTooOld: one of them was laid out by a newer bide.
     """
     # Of calls that share a round trip, one whose script the server does not know would be sent
     # again, behind the others: notes and outcomes go ahead of claims. And what is read now need not
@@ -89,7 +89,7 @@ async def _begin(
     noting = register_queues(everywhere, [str(keys.queue) for keys in queues])
     noted, *begun = await client.attempt_many([noting, *map(worker_start, queues)])
     for keys, found in zip(queues, begun, strict=True):
-        if isinstance(found, TooOld):
+        if isinstance(found, ClientTooOld):
             raise found
         if not isinstance(found, StartReply):  # if it is refused, the loop says so
             continue
@@ -101,7 +101,7 @@ async def _begin(
         if not allow_eviction:
             _check_policy(client.where, found.policy)
     # It will pass, and producers note their queues, too. The list may be on another node.
-    if isinstance(noted, CannotSave | ServerUnavailable):
+    if isinstance(noted, ServerReadOnly | ServerUnavailable):
         log.warning("%s", noted)
     elif isinstance(noted, BideError):
         raise noted

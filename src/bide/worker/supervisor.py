@@ -34,9 +34,9 @@ from bide import logs
 from bide.errors import (
     AccessDenied,
     BideError,
+    ClientTooOld,
     ServerRefused,
     ServerUnavailable,
-    TooOld,
     UsageError,
 )
 from bide.logs import Log, printable
@@ -578,7 +578,7 @@ EVERY: Final = 1.0
 SOON: Final = 0.05
 """Seconds between two reports; until it has begun, others wait for that."""
 
-_MEANT_WRONG: Final = (UsageError, LookupError, TooOld)
+_MEANT_WRONG: Final = (UsageError, LookupError, ClientTooOld)
 _NOT_LET_IN: Final = (AccessDenied, ServerUnavailable)
 """Errors that another member would meet, too. A worker waits for a server that is down: that it
 cannot be reached is an error only in a burst, or where waiting does not help."""

@@ -233,7 +233,7 @@ class Worker:
             UsageError: one of the queues is a delay queue, which holds data, or its server would
                 drop jobs when its memory is full; or this thread runs an event loop already, in
                 which `await worker.run()` works.
-            TooOld: one of the queues was laid out by a newer bide.
+            ClientTooOld: one of the queues was laid out by a newer bide.
         """
         lifespan.check_none_runs()
         # What is imported by now lives as long as the process: the collector, which would stop all
@@ -264,7 +264,7 @@ class Worker:
         self._loop = self._running = None
         self._event_loop = asyncio.get_running_loop()
         logs.hold()  # against what the modules have set up that were imported
-        client = aio.AsyncClient(self._url, patience=0, clock=self._clock)
+        client = aio.AsyncClient(self._url, retry_for=0, clock=self._clock)
         keys, allow = self._keys, self._allow_eviction
         begin = prepare_server(
             client, self._global_keys, keys, allow, self._keyring, waits=not burst

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 
-from bide.client.execute import PATIENCE
+from bide.client.execute import RETRY_FOR
 from bide.protocol.keys import keys_of
 from tests.chaos.books import Books
 from tests.chaos.fault import AUTO, PROCESS, Fault
@@ -66,7 +66,7 @@ class SlotsMove(_OfSeveral):
     def check(self, scene: Scene, books: Books) -> Iterator[str]:
         """A change for which a busy cluster took longer than a client waits explains refusals."""
         longest_us = max(happened.until_us - happened.from_us for happened in scene.happened)
-        explained = {"ServerUnavailable"} if longest_us > PATIENCE * 1e6 else set()
+        explained = {"ServerUnavailable"} if longest_us > RETRY_FOR * 1e6 else set()
         if scene.load.refusals.keys() - explained:
             yield f"the producer was told {scene.load.refusals}"
 

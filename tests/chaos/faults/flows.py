@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, ClassVar
 
-from bide import Queue, Unique, gather
+from bide import Queue, Unique, batch
 from bide.errors import BideError
 from tests.chaos import flows
 from tests.chaos.books import Books
@@ -44,7 +44,7 @@ class Flows(Fault):
     def set_up(self, scene: Scene) -> None:
         self.items: Counter[str] = Counter()
         self.parents: dict[str, list[str]] = {}
-        scene.queue.configure(rate=f"{RATE}/s", burst=BURST, max_active=AT_ONCE)
+        scene.queue.configure(rate=f"{RATE}/s", burst=BURST, concurrency=AT_ONCE)
         usually: dict[str, Any] = {"every": EVERY_US / 1e6, "limit": TIMES, "missed": "all"}
         schedules = scene.queue.schedules
         schedules.upsert("tick", f"{MODULE}:plain", (0.0,), **usually)
@@ -93,7 +93,7 @@ class Flows(Fault):
     def _item(self, queue: Queue, key: str, i: int) -> Given:
         item = (key, self.items[key])
         self.items[key] += 1
-        folds = gather("100ms", max_wait="400ms", max_size=8, key=key)
+        folds = batch("100ms", max_wait="400ms", max_size=8, key=key)
         job = queue.prepare(f"{MODULE}:gathered", [item], job_id=f"item-{i:05}", unique=folds)
         return Given(job)
 

@@ -155,7 +155,7 @@ def test_jobs_that_are_sent_together_have_spans_of_their_own_which_the_sending_l
 
 
 def blocking(many: bool) -> None:
-    gone = Queue("orders", url="redis://127.0.0.1:1", patience=0)
+    gone = Queue("orders", url="redis://127.0.0.1:1", retry_for=0)
     if many:
         gone.enqueue_many([gone.prepare(plain, ["x"])])
     gone.enqueue(plain, "x")
@@ -163,7 +163,7 @@ def blocking(many: bool) -> None:
 
 def on_a_loop(many: bool) -> None:
     async def send() -> None:
-        gone = AsyncQueue("orders", url="redis://127.0.0.1:1", patience=0)
+        gone = AsyncQueue("orders", url="redis://127.0.0.1:1", retry_for=0)
         try:
             if many:
                 await gone.enqueue_many([gone.prepare(plain, ["x"])])

@@ -28,7 +28,7 @@ import bide
 from bide import Fail, Queue, Retry, RetryLater, Snooze, current_job
 from bide.model.context import CurrentJob
 from bide.model.ids import new_id
-from bide.tasks.middleware import Middleware, use
+from bide.tasks.middleware import Middleware, add_middleware
 from bide.tasks.resources import Resource, resource
 from bide.worker.processes.linux import MARK
 from tests.faults.eventually import PATIENCE
@@ -152,7 +152,7 @@ def who() -> dict[str, Any]:
         "worker": job.worker,
         "meta": dict(job.meta),
         "redelivered": job.redelivered,
-        "cancelled": job.cancelled,
+        "cancelled": job.should_stop,
         "pid": os.getpid(),
         "ppid": os.getppid(),
         "main_thread": threading.current_thread() is threading.main_thread(),
@@ -205,7 +205,7 @@ def tidy_up() -> None:
     try:
         time.sleep(3600)
     finally:
-        note("tidied", current_job().cancelled)
+        note("tidied", current_job().should_stop)
 
 
 async def tidy_up_async() -> None:
@@ -213,7 +213,7 @@ async def tidy_up_async() -> None:
     try:
         await asyncio.sleep(3600)
     finally:
-        note("tidied", current_job().cancelled)
+        note("tidied", current_job().should_stop)
 
 
 def backtrack() -> None:
@@ -295,7 +295,7 @@ class Around(Middleware):
 
 
 if IN_CHILDREN:
-    use(Around())
+    add_middleware(Around())
     if broken == "has threads and connections":
         threading.Thread(target=threading.Event().wait, name="ticker", daemon=True).start()
         listening = socket.create_server(("127.0.0.1", 0))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import bide
-from bide import JobFailed, JobNotFinished, State, UsageError
+from bide import JobFailed, JobWaitTimeout, State, UsageError
 from bide.client import config
 from bide.testing import TestBed, eager
 from tests.integration.testing import shop
@@ -21,7 +21,7 @@ def test_an_enqueue_returns_when_its_job_has_run() -> None:
     with eager() as mode:
         job = shop.send.enqueue(1, text="hi")
         assert shop.done == [("send", 1, "hi")]
-        assert (job.new, job.status, job.result, job.wait()) == (
+        assert (job.created, job.status, job.result, job.wait()) == (
             True,
             State.COMPLETED,
             "hi 1",
@@ -86,7 +86,7 @@ def test_a_job_may_say_how_it_ends() -> None:
         assert later.error is not None
         assert shop.done == ["snoozed"], "nobody runs it again"
         assert [job.id for job in shop.mail.upcoming()] == [later.id, snoozed.id]
-        with pytest.raises(JobNotFinished, match="is delayed, and in eager mode nothing"):
+        with pytest.raises(JobWaitTimeout, match="is delayed, and in eager mode nothing"):
             later.wait()
         assert snoozed.cancel()
         assert snoozed.status is State.CANCELLED
@@ -110,7 +110,7 @@ def test_an_id_runs_once() -> None:
     with eager():
         first = shop.note.options(job_id="a").enqueue("first")
         second = shop.note.options(job_id="a").enqueue("second")
-        assert (first.new, second.new) == (True, False)
+        assert (first.created, second.created) == (True, False)
         assert shop.done == ["first"]
         assert second.args == ("first",)
 
@@ -221,7 +221,7 @@ def test_one_that_an_event_loop_opened_is_closed_in_it() -> None:
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_middlewares_and_callbacks_run(is_async: bool) -> None:
-    bide.use(shop.Middleware(is_async))
+    bide.add_middleware(shop.Middleware(is_async))
     suffix = " async" if is_async else ""
     with eager(raise_failures=False):
         good = shop.send.options(on_success=shop.succeeded).enqueue(1)
@@ -245,7 +245,7 @@ def test_failed_attempts_are_heard_of() -> None:
         def failed(self, failure: bide.FailedAttempt) -> None:
             heard.append((failure.job.id, str(failure.error), failure.retry_in))
 
-    bide.use(Hears())
+    bide.add_middleware(Hears())
     with eager(raise_failures=False):
         job = shop.fail.options(retry=3).enqueue("broken")
     assert heard == [(job.id, "broken", None)]
@@ -284,7 +284,7 @@ async def test_also_in_awaited_code() -> None:
         with pytest.raises(UsageError, match="has no server, and only that could pause"):
             await shop.events.pause()
         job = await shop.events.enqueue(shop.snooze)
-        with pytest.raises(JobNotFinished, match="in eager mode nothing runs later"):
+        with pytest.raises(JobWaitTimeout, match="in eager mode nothing runs later"):
             await job.wait(60)
 
 

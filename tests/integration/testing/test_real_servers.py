@@ -13,9 +13,9 @@ Run = Callable[..., pytest.RunResult]
 SHOP = """
     import bide
 
-    queue = bide.Queue("shop", url="redis://ann:secret@127.0.0.1:1", patience=0)
-    elsewhere = bide.Queue("elsewhere", patience=0)
-    events = bide.AsyncQueue("events", patience=0)
+    queue = bide.Queue("shop", url="redis://ann:secret@127.0.0.1:1", retry_for=0)
+    elsewhere = bide.Queue("elsewhere", retry_for=0)
+    events = bide.AsyncQueue("events", retry_for=0)
 
     @queue.task
     def send(to: int) -> int:
@@ -125,13 +125,13 @@ NAMED = """
 
     @pytest.fixture(scope="session")
     def own():
-        queue = bide.Queue("own", url=AWAY, patience=0)
+        queue = bide.Queue("own", url=AWAY, retry_for=0)
         yield queue
         queue.close()
 
     @pytest.fixture(scope="session")
     def pile():
-        return bide.DelayQueue("pile", url=AWAY, patience=0)
+        return bide.DelayQueue("pile", url=AWAY, retry_for=0)
 
     @pytest.mark.bide_real_server
     def test_a_marked_test_may_use_any(own, pile):
@@ -151,7 +151,7 @@ NAMED = """
     def test_and_what_it_sets_in_the_environment(monkeypatch):
         monkeypatch.setenv("BIDE_URL", "redis://127.0.0.1:1/3")
         with pytest.raises(bide.ServerUnavailable):
-            bide.Queue("x", patience=0).enqueue("x:y")
+            bide.Queue("x", retry_for=0).enqueue("x:y")
         with pytest.raises(bide.UsageError, match="real server"):
             shop.send.enqueue(1)
 

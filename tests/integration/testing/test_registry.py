@@ -17,7 +17,7 @@ def test_what_is_registered_inside_is_gone_afterwards() -> None:
     before = list(resources()), list(used())
     with isolated_registry():
         shop.mail.task(priority=3)(task)
-        bide.use(bide.Middleware())
+        bide.add_middleware(bide.Middleware())
 
         @bide.resource
         def pool() -> Iterator[None]:

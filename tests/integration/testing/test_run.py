@@ -258,7 +258,7 @@ def test_a_job_that_deletes_its_queue_ends_well(bed: TestBed) -> None:
 
 
 def empty_the_queue() -> None:
-    shop.mail.empty()
+    shop.mail.purge()
 
 
 # -- what surrounds it
@@ -296,7 +296,7 @@ def test_they_are_closed_after_a_failure_too(bed: TestBed, resources: None) -> N
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_middlewares_surround_runs(bed: TestBed, is_async: bool) -> None:
-    bide.use(shop.Middleware(is_async))
+    bide.add_middleware(shop.Middleware(is_async))
     shop.note.enqueue("ran")
     shop.mail.enqueue(shop.publish, "x")
     bed.run()
@@ -309,7 +309,7 @@ def test_middlewares_surround_runs(bed: TestBed, is_async: bool) -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_also_under_an_event_loop_middlewares_do(bed: TestBed, is_async: bool) -> None:
-    bide.use(shop.Middleware(is_async))
+    bide.add_middleware(shop.Middleware(is_async))
     shop.note.enqueue("ran")
     await bed.arun()
     suffix = " async" if is_async else ""
@@ -340,8 +340,8 @@ class HearsAsync(bide.Middleware):
 
 
 def test_failed_attempts_are_heard_of(bed: TestBed) -> None:
-    bide.use(Hears())
-    bide.use(HearsAsync())
+    bide.add_middleware(Hears())
+    bide.add_middleware(HearsAsync())
     shop.fail.options(retry=bide.Retry(1, backoff="fixed", base=0)).enqueue("broken")
     shop.mail.enqueue_call(shop.send, ["no number"])
     good = shop.send.options(on_success=shop.succeeded).enqueue(1)
@@ -356,8 +356,8 @@ def test_failed_attempts_are_heard_of(bed: TestBed) -> None:
 
 @pytest.mark.anyio
 async def test_also_under_an_event_loop_failed_attempts_are(bed: TestBed) -> None:
-    bide.use(Hears())
-    bide.use(HearsAsync())
+    bide.add_middleware(Hears())
+    bide.add_middleware(HearsAsync())
     shop.fail.enqueue("broken")
     await bed.arun(raise_failures=False)
     assert shop.done == [(1, "ValueError", ["broken"], True), "awaited"]

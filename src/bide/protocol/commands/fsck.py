@@ -63,7 +63,7 @@ FORMS: Final = dict.fromkeys(META, _NUMBER) | {
     "limited": _ONE,
     "rate": r"^[1-9]%d* [1-9]%d* [1-9]%d*$",
     "spent": r"^%d+ %d+ %d+$",
-    "max_active": r"^[1-9]%d*$",
+    "concurrency": r"^[1-9]%d*$",
     "gap_us": r"^-?%d+$",
     "rewinding": r"^%(%l %d+ %S+$",
     "retention": r"^%d+ %d+ %d+ %d+ %d+ %d+$",

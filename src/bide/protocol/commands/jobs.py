@@ -34,7 +34,7 @@ class ChangeResult(NamedTuple):
     due_us: int
 
 
-class Emptied(NamedTuple):
+class PurgeReply(NamedTuple):
     """One step of emptying."""
 
     aside: int
@@ -110,9 +110,9 @@ def configure(keys: Keys, retention: Retention) -> Command[None]:
     )
 
 
-def limit(keys: Keys, rate: str, max_active: str) -> Command[None]:
+def limit(keys: Keys, rate: str, concurrency: str) -> Command[None]:
     """Set how many jobs may start in a time, and run at once: see `bide.model.limits`."""
-    return command("limit", keys, (rate, max_active), lambda reply: None)
+    return command("limit", keys, (rate, concurrency), lambda reply: None)
 
 
 def mark_data(keys: Keys, retention: Retention, pushes: bool) -> Command[bool]:
@@ -125,7 +125,7 @@ def mark_data(keys: Keys, retention: Retention, pushes: bool) -> Command[bool]:
     return command("configure", keys, args, lambda reply: reply[1] == DATA.encode())
 
 
-def empty(keys: Keys, begin: str | None) -> Command[Emptied]:
+def purge(keys: Keys, begin: str | None) -> Command[PurgeReply]:
     """One bounded step of removing all delayed and waiting jobs.
 
     Args:
@@ -203,10 +203,10 @@ def _read_moved(reply: list[Any]) -> list[ChangeResult]:
     return [ChangeResult(word.decode(), due_us) for word, due_us in pieces(reply, 2, 2)]
 
 
-def _read_emptied(reply: list[Any]) -> Emptied:
+def _read_emptied(reply: list[Any]) -> PurgeReply:
     if reply[0] == b"busy":
-        return Emptied(0, True, busy=True)
-    return Emptied(reply[1], bool(reply[2]))
+        return PurgeReply(0, True, busy=True)
+    return PurgeReply(reply[1], bool(reply[2]))
 
 
 CHUNK: Final = 25
@@ -221,7 +221,7 @@ MOST_MINUTES: Final = 1_500
 """The same of what is due next, for which as many of each priority are read."""
 
 
-class Counts(NamedTuple):
+class QueueStats(NamedTuple):
     """How many jobs are in each state, and the queue's running totals."""
 
     now_us: int
@@ -301,7 +301,7 @@ def fetch_many(keys: Keys, ids: Sequence[str]) -> list[Command[list[Snapshot | N
     return [fetch(keys, ids[i : i + CHUNK]) for i in range(0, len(ids), CHUNK)]
 
 
-def counts(keys: Keys) -> Command[Counts]:
+def counts(keys: Keys) -> Command[QueueStats]:
     """Count the jobs in each state."""
     return command("counts", keys, (), _read_counts)
 
@@ -408,9 +408,9 @@ def _snapshot(id: str, now_us: int, item: list[Any]) -> Snapshot | None:
 _TOTALS: Final = ("completed", "failed", "cancelled", "expired", "retried", "reclaimed")
 
 
-def _read_counts(reply: list[Any]) -> Counts:
+def _read_counts(reply: list[Any]) -> QueueStats:
     meta = pairs(reply[11])
-    return Counts(
+    return QueueStats(
         now_us=reply[1],
         delayed=reply[2],
         waiting=reply[3],

@@ -85,7 +85,7 @@ class WorkerReport(msgspec.Struct, frozen=True):
         return from_us(self.started_us)
 
 
-class WorkerSeen(NamedTuple):
+class WorkerInfo(NamedTuple):
     """A worker, and how long ago (seconds) it last gave a sign of life."""
 
     name: str
@@ -152,7 +152,7 @@ def worker_stop(keys: Keys, names: Sequence[str]) -> Command[list[str]]:
     return command("stop", keys, names, lambda reply: words(reply, 2))
 
 
-def workers(keys: Keys) -> Command[list[WorkerSeen]]:
+def workers(keys: Keys) -> Command[list[WorkerInfo]]:
     """The workers that were heard of within an hour, dead ones too; see `tell`."""
     return command("workers", keys, (), _read_workers)
 
@@ -162,7 +162,7 @@ def queues(keys: Keys) -> Command[list[str]]:
     return command("queues", keys, (), lambda reply: sorted(filter(is_name, words(reply[1], 0))))
 
 
-def _read_workers(reply: list[Any]) -> list[WorkerSeen]:
+def _read_workers(reply: list[Any]) -> list[WorkerInfo]:
     seen = []
     for name, value in pairs(reply[2]).items():
         if " " in name:  # who was asked to stop
@@ -170,7 +170,7 @@ def _read_workers(reply: list[Any]) -> list[WorkerSeen]:
         at_us, _, text = value.partition(b" ")
         ago = (reply[1] - number(at_us)) / 1e6
         if ago <= _FORGOTTEN:
-            seen.append(WorkerSeen(name, ago, _read_about(text)))
+            seen.append(WorkerInfo(name, ago, _read_about(text)))
     return sorted(seen, key=lambda worker: worker.name)
 
 
@@ -229,7 +229,7 @@ def holders(
     return command("holders", keys, (start, CHUNK, shown), read, followup=rest)
 
 
-def ask(seen: Sequence[WorkerSeen], prefix: str, shown: int = MOST_DOING) -> list[Command[Holders]]:
+def ask(seen: Sequence[WorkerInfo], prefix: str, shown: int = MOST_DOING) -> list[Command[Holders]]:
     """The calls that say what workers hold; `tell` takes what came of them.
 
     Args:
@@ -240,7 +240,7 @@ def ask(seen: Sequence[WorkerSeen], prefix: str, shown: int = MOST_DOING) -> lis
     return [holders(keys_of(queue, prefix), shown) for queue in _queues(seen)]
 
 
-def tell(seen: Sequence[WorkerSeen], replies: Sequence[Holders | BideError]) -> list[WorkerSeen]:
+def tell(seen: Sequence[WorkerInfo], replies: Sequence[Holders | BideError]) -> list[WorkerInfo]:
     """The workers that live or hold a job, with what they run now.
 
     What a worker runs of a queue that could not be read (whoever asks may have no permission) is
@@ -250,7 +250,7 @@ def tell(seen: Sequence[WorkerSeen], replies: Sequence[Holders | BideError]) -> 
     return [one for worker in seen if (one := _as_it_is(worker, by_queue)) is not None]
 
 
-def _as_it_is(worker: WorkerSeen, by_queue: dict[str, Holders | BideError]) -> WorkerSeen | None:
+def _as_it_is(worker: WorkerInfo, by_queue: dict[str, Holders | BideError]) -> WorkerInfo | None:
     about = worker.about
     told = [by_queue.get(queue, {}) for queue in about.queues]
     read = [found for found in told if not isinstance(found, BideError)]
@@ -267,7 +267,7 @@ def _as_it_is(worker: WorkerSeen, by_queue: dict[str, Holders | BideError]) -> W
     return worker._replace(about=about)
 
 
-def _queues(seen: Sequence[WorkerSeen]) -> list[str]:
+def _queues(seen: Sequence[WorkerInfo]) -> list[str]:
     return sorted({queue for worker in seen for queue in worker.about.queues if is_name(queue)})
 
 

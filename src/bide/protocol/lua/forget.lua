@@ -66,7 +66,7 @@ if #found == 1 then -- those of jobs go with their jobs
   holds('groups', redis.call('HLEN', groups))
   holds('edges', total({edges}))
 end
-local set = redis.call('HMGET', meta, 'paused', 'rate', 'max_active')
+local set = redis.call('HMGET', meta, 'paused', 'rate', 'concurrency')
 if set[1] then holds('paused', 1) end
 if set[2] or set[3] then holds('limits', 1) end
 local kept = 0

@@ -103,7 +103,7 @@ local function mend(field)
     if tell('meta', field, 'cannot be read', 'keeps all for a year: say again what to keep') then
       redis.call('HSET', meta, field, KEEP_ALL)
     end
-  elseif field == 'rate' or field == 'max_active' then
+  elseif field == 'rate' or field == 'concurrency' then
     if tell('meta', field, 'cannot be read', 'is removed: say again what the limit is') then
       redis.call('HDEL', meta, field)
     end
@@ -134,7 +134,7 @@ local function check_meta()
   end
   if redis.call('HEXISTS', meta, 'limited') == 0 then
     local has_limits = false
-    for _, field in ipairs({'rate', 'max_active', 'held_until'}) do
+    for _, field in ipairs({'rate', 'concurrency', 'held_until'}) do
       local value = redis.call('HGET', meta, field)
       has_limits = has_limits or (value and string.find(value, forms[field])
         and #value < 51 and tonumber(string.match(value, '^%d+')) <= FAR)

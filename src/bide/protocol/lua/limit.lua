@@ -2,7 +2,7 @@
 -- @key   meta        sets
 -- @key   wake        hints, because what was held back may begin
 -- @arg   rate        text  count, period in µs, burst; `none`, or `keep` to leave it as it is
--- @arg   max_active  text  a number; `none`, or `keep`
+-- @arg   concurrency  text  a number; `none`, or `keep`
 -- @reply ok now
 -- @include clock gate hint
 
@@ -10,9 +10,9 @@ local now = clock.now(meta)
 if rate ~= 'keep' and rate ~= 'none' and (#rate > 50 or not gate.bucket(rate, nil, now)) then
   return redis.error_reply('BADARG limit rate')
 end
-if max_active ~= 'keep' and max_active ~= 'none'
-  and not string.find(max_active, '^[1-9]%d?%d?%d?%d?%d?%d?%d?%d?$') then
-  return redis.error_reply('BADARG limit max_active')
+if concurrency ~= 'keep' and concurrency ~= 'none'
+  and not string.find(concurrency, '^[1-9]%d?%d?%d?%d?%d?%d?%d?%d?$') then
+  return redis.error_reply('BADARG limit concurrency')
 end
 
 -- Removes first, because a full server refuses what adds before.
@@ -25,10 +25,10 @@ elseif rate ~= 'keep' and rate ~= set[1] then
   redis.call('HSET', meta, 'rate', rate)
   if before then redis.call('HSET', meta, 'spent', gate.carried(before)) end
 end
-if max_active == 'none' then
-  redis.call('HDEL', meta, 'max_active')
-elseif max_active ~= 'keep' then
-  redis.call('HSET', meta, 'max_active', max_active)
+if concurrency == 'none' then
+  redis.call('HDEL', meta, 'concurrency')
+elseif concurrency ~= 'keep' then
+  redis.call('HSET', meta, 'concurrency', concurrency)
 end
 -- Who claims next takes it away again where there is nothing behind it.
 redis.call('HSET', meta, 'limited', 1)

@@ -54,7 +54,7 @@ class AsyncJob(JobView[R]):
         Raises:
             JobFailed: it has failed for good.
             JobCancelled: it was cancelled.
-            JobNotFinished: it has not ended in time; it goes on.
+            JobWaitTimeout: it has not ended in time; it goes on.
             JobNotFound: it is no more.
         """
         seconds = None if timeout is None else to_us(timeout, "timeout") / 1e6

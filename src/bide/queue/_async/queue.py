@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
 
 from bide.client import aio, config
 from bide.client.coalesce import PerLoop
-from bide.client.execute import PATIENCE
+from bide.client.execute import RETRY_FOR
 from bide.errors import BideError
 from bide.model.constraints import OnParentCancel
 from bide.model.context import current_job
@@ -32,13 +32,13 @@ from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.enqueue import Prepared, Receipt
-from bide.protocol.commands.jobs import ChangeResult, Counts
-from bide.protocol.commands.queues import WorkerSeen
+from bide.protocol.commands.jobs import ChangeResult, QueueStats
+from bide.protocol.commands.queues import WorkerInfo
 from bide.protocol.keys import keys_of
 from bide.queue._async.events import AsyncEventListener, AsyncEvents, stop_all
 from bide.queue._async.job import AsyncJob
 from bide.queue._async.schedules import AsyncGrouping, AsyncScheduling
-from bide.queue.batching import AsyncGathering, none_rejected
+from bide.queue.batching import AsyncBatching, none_rejected
 from bide.queue.binding import FakeServer
 from bide.queue.core import (
     QueueCore,
@@ -64,7 +64,7 @@ class AsyncManaging(QueueCore[aio.AsyncClient]):
         """Take a job back before it runs; one that runs is asked to end, unless `running=False`.
 
         Asked to end, a coroutine is cancelled; a plain function goes on until it looks at
-        `current_job().cancelled`.
+        `current_job().should_stop`.
 
         Returns:
             Whether it is cancelled, now or before, or asked to end; False if it has ended in
@@ -110,15 +110,15 @@ class AsyncManaging(QueueCore[aio.AsyncClient]):
         """Let jobs be claimed again."""
         await self._client.run(job_commands.resume(self.keys))
 
-    async def empty(self) -> int:
+    async def purge(self) -> int:
         """Remove all delayed, waiting and blocked jobs, in bounded steps; how many there were."""
         begin = new_id()
-        step = await self._client.run(job_commands.empty(self.keys, begin))
+        step = await self._client.run(job_commands.purge(self.keys, begin))
         while step.busy:
-            step = await self._client.run(job_commands.empty(self.keys, begin))
+            step = await self._client.run(job_commands.purge(self.keys, begin))
         removed = step.aside
         while step.more:
-            step = await self._client.run(job_commands.empty(self.keys, None))
+            step = await self._client.run(job_commands.purge(self.keys, None))
         return removed
 
     async def _move(self, commands: Sequence[Command[list[ChangeResult]]]) -> list[str]:
@@ -153,7 +153,7 @@ class AsyncReading:
             for name, snapshot in in_order(home, parents, read)
         ]
 
-    async def workers(self) -> list[WorkerSeen]:
+    async def workers(self) -> list[WorkerInfo]:
         """Return the workers that serve this queue and live or hold a job, with their running jobs.
 
         A worker that dies is listed for up to 15 seconds, and for as long as it holds a job.
@@ -174,7 +174,7 @@ class AsyncReading:
             url=queue._url,
             prefix=queue._prefix,
             serializer=queue.serializer,
-            patience=queue._patience,
+            retry_for=queue._patience,
         )
 
 
@@ -183,7 +183,7 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 
-class AsyncQueue(AsyncGathering, AsyncManaging, AsyncScheduling, AsyncGrouping, AsyncReading):
+class AsyncQueue(AsyncBatching, AsyncManaging, AsyncScheduling, AsyncGrouping, AsyncReading):
     """A queue, for code on an event loop; safe to share by loops, in one thread or in several."""
 
     def __init__(
@@ -193,7 +193,7 @@ class AsyncQueue(AsyncGathering, AsyncManaging, AsyncScheduling, AsyncGrouping, 
         url: str | None = None,
         prefix: str | None = None,
         serializer: Codec = "json",
-        patience: float = PATIENCE,
+        retry_for: float = RETRY_FOR,
     ) -> None:
         """Name a queue; nothing is sent before the first call.
 
@@ -206,12 +206,12 @@ class AsyncQueue(AsyncGathering, AsyncManaging, AsyncScheduling, AsyncGrouping, 
             serializer: how arguments and results travel: `"json"`, `"msgpack"`, or `"pickle"`,
                 which runs code when it is read: it needs a signing key ($BIDE_SIGNING_KEYS), and
                 must be allowed by the worker too.
-            patience: seconds for which a call is repeated when the connection breaks.
+            retry_for: seconds for which a call is repeated when the connection breaks.
 
         Raises:
             UsageError: a name or the URL cannot be meant.
         """
-        super().__init__(name, url, prefix, serializer, patience)
+        super().__init__(name, url, prefix, serializer, retry_for)
         self._listenings: set[AsyncEventListener] = set()
         self._together: PerLoop[dict[Kinds, CallBatcher]] = PerLoop(dict)
 
@@ -325,11 +325,11 @@ class AsyncQueue(AsyncGathering, AsyncManaging, AsyncScheduling, AsyncGrouping, 
             ServerFull: the server takes no more; nothing was changed.
             ServerUnavailable: no answer; the job may exist. Its id is in the error's `job_ids`:
                 repeating with `job_id=` is safe.
-            CannotConfirm: the server cannot give the `durability`; nothing was changed.
-            NotUnique: another holds the key, and `unique` says to reject; nothing was changed.
+            DurabilityUnavailable: the server cannot give the `durability`; nothing was changed.
+            DuplicateJob: another holds the key, and `unique` says to reject; nothing was changed.
             JobNotFound: there is no job that it could depend on; nothing was added.
-            Unconfirmed: the job was added, and its `durability` not confirmed within 3 s; what
-                `ServerUnavailable` says of repeating holds for it too.
+            DurabilityTimeout: the job was added, and its `durability` not confirmed within 3 s;
+                what `ServerUnavailable` says of repeating holds for it too.
         """
         with around_sending(self.name, None):
             jobs = await self._send([self.prepare(task, args, kwargs, **options)])
@@ -342,7 +342,7 @@ class AsyncQueue(AsyncGathering, AsyncManaging, AsyncScheduling, AsyncGrouping, 
 
         Calls that are made while others are under way share the next round trip.
         Where the server becomes full in the middle, those before are added; enqueueing the same
-        prepared jobs again adds the rest. Where one is `NotUnique`, all others are added. With
+        prepared jobs again adds the rest. Where one is `DuplicateJob`, all others are added. With
         `durability`, it holds for all of them; else each has its own, and all wait for what any of
         them asks for.
 
@@ -402,7 +402,7 @@ class AsyncQueue(AsyncGathering, AsyncManaging, AsyncScheduling, AsyncGrouping, 
         found = await self._client.run(job_commands.upcoming(self.keys, within_us, count))
         return [job for job in await self.fetch_many([id for id, _ in found]) if job is not None]
 
-    async def counts(self) -> Counts:
+    async def counts(self) -> QueueStats:
         """How many jobs are in each state."""
         return await self._client.run(job_commands.counts(self.keys))
 
@@ -485,7 +485,7 @@ class AsyncQueue(AsyncGathering, AsyncManaging, AsyncScheduling, AsyncGrouping, 
         stand_in: FakeServer | None = config.overridden().fake_server
         if stand_in is not None:
             return stand_in.awaited(self.name)
-        return aio.AsyncClient(url, patience=self._patience, clock=clock)
+        return aio.AsyncClient(url, retry_for=self._patience, clock=clock)
 
     def _leave(self, client: aio.AsyncClient) -> None:
         for listening in [*self._listenings]:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
 
 from bide.client import blocking, config
-from bide.client.execute import PATIENCE
+from bide.client.execute import RETRY_FOR
 from bide.errors import BideError
 from bide.model.constraints import OnParentCancel
 from bide.model.context import current_job
@@ -23,13 +23,13 @@ from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.enqueue import Prepared, Receipt
-from bide.protocol.commands.jobs import ChangeResult, Counts
-from bide.protocol.commands.queues import WorkerSeen
+from bide.protocol.commands.jobs import ChangeResult, QueueStats
+from bide.protocol.commands.queues import WorkerInfo
 from bide.protocol.keys import keys_of
 from bide.queue._sync.events import EventListener, Events, stop_all
 from bide.queue._sync.job import Job
 from bide.queue._sync.schedules import Grouping, Scheduling
-from bide.queue.batching import Gathering, none_rejected
+from bide.queue.batching import Batching, none_rejected
 from bide.queue.binding import FakeServer
 from bide.queue.core import (
     Exchange,
@@ -57,7 +57,7 @@ class Managing(QueueCore[blocking.Client]):
         """Take a job back before it runs; one that runs is asked to end, unless `running=False`.
 
         Asked to end, a coroutine is cancelled; a plain function goes on until it looks at
-        `current_job().cancelled`.
+        `current_job().should_stop`.
 
         Returns:
             Whether it is cancelled, now or before, or asked to end; False if it has ended in
@@ -101,15 +101,15 @@ class Managing(QueueCore[blocking.Client]):
         """Let jobs be claimed again."""
         self._client.run(job_commands.resume(self.keys))
 
-    def empty(self) -> int:
+    def purge(self) -> int:
         """Remove all delayed, waiting and blocked jobs, in bounded steps; how many there were."""
         begin = new_id()
-        step = self._client.run(job_commands.empty(self.keys, begin))
+        step = self._client.run(job_commands.purge(self.keys, begin))
         while step.busy:
-            step = self._client.run(job_commands.empty(self.keys, begin))
+            step = self._client.run(job_commands.purge(self.keys, begin))
         removed = step.aside
         while step.more:
-            step = self._client.run(job_commands.empty(self.keys, None))
+            step = self._client.run(job_commands.purge(self.keys, None))
         return removed
 
     def _move(self, commands: Sequence[Command[list[ChangeResult]]]) -> list[str]:
@@ -145,7 +145,7 @@ class Reading:
             for name, snapshot in in_order(home, parents, read)
         ]
 
-    def workers(self) -> list[WorkerSeen]:
+    def workers(self) -> list[WorkerInfo]:
         """Return the workers that serve this queue and live or hold a job, with their running jobs.
 
         A worker that dies is listed for up to 15 seconds, and for as long as it holds a job.
@@ -166,7 +166,7 @@ class Reading:
             url=queue._url,
             prefix=queue._prefix,
             serializer=queue.serializer,
-            patience=queue._patience,
+            retry_for=queue._patience,
         )
 
 
@@ -175,7 +175,7 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 
-class Queue(Gathering, Managing, Scheduling, Grouping, Reading):
+class Queue(Batching, Managing, Scheduling, Grouping, Reading):
     """A queue, for code that blocks; safe to share by threads."""
 
     def __init__(
@@ -185,7 +185,7 @@ class Queue(Gathering, Managing, Scheduling, Grouping, Reading):
         url: str | None = None,
         prefix: str | None = None,
         serializer: Codec = "json",
-        patience: float = PATIENCE,
+        retry_for: float = RETRY_FOR,
     ) -> None:
         """Name a queue; nothing is sent before the first call.
 
@@ -198,12 +198,12 @@ class Queue(Gathering, Managing, Scheduling, Grouping, Reading):
             serializer: how arguments and results travel: `"json"`, `"msgpack"`, or `"pickle"`,
                 which runs code when it is read: it needs a signing key ($BIDE_SIGNING_KEYS), and
                 must be allowed by the worker too.
-            patience: seconds for which a call is repeated when the connection breaks.
+            retry_for: seconds for which a call is repeated when the connection breaks.
 
         Raises:
             UsageError: a name or the URL cannot be meant.
         """
-        super().__init__(name, url, prefix, serializer, patience)
+        super().__init__(name, url, prefix, serializer, retry_for)
         self._listenings: set[EventListener] = set()
 
     @overload
@@ -316,11 +316,11 @@ class Queue(Gathering, Managing, Scheduling, Grouping, Reading):
             ServerFull: the server takes no more; nothing was changed.
             ServerUnavailable: no answer; the job may exist. Its id is in the error's `job_ids`:
                 repeating with `job_id=` is safe.
-            CannotConfirm: the server cannot give the `durability`; nothing was changed.
-            NotUnique: another holds the key, and `unique` says to reject; nothing was changed.
+            DurabilityUnavailable: the server cannot give the `durability`; nothing was changed.
+            DuplicateJob: another holds the key, and `unique` says to reject; nothing was changed.
             JobNotFound: there is no job that it could depend on; nothing was added.
-            Unconfirmed: the job was added, and its `durability` not confirmed within 3 s; what
-                `ServerUnavailable` says of repeating holds for it too.
+            DurabilityTimeout: the job was added, and its `durability` not confirmed within 3 s;
+                what `ServerUnavailable` says of repeating holds for it too.
         """
         with around_sending(self.name, None):
             jobs = self._send([self.prepare(task, args, kwargs, **options)])
@@ -332,7 +332,7 @@ class Queue(Gathering, Managing, Scheduling, Grouping, Reading):
         """Add prepared jobs, in one round trip up to some thousands; raises as `enqueue_call` does.
 
         Where the server becomes full in the middle, those before are added; enqueueing the same
-        prepared jobs again adds the rest. Where one is `NotUnique`, all others are added. With
+        prepared jobs again adds the rest. Where one is `DuplicateJob`, all others are added. With
         `durability`, it holds for all of them; else each has its own, and all wait for what any of
         them asks for.
 
@@ -427,7 +427,7 @@ class Queue(Gathering, Managing, Scheduling, Grouping, Reading):
         found = self._client.run(job_commands.upcoming(self.keys, within_us, count))
         return [job for job in self.fetch_many([id for id, _ in found]) if job is not None]
 
-    def counts(self) -> Counts:
+    def counts(self) -> QueueStats:
         """How many jobs are in each state."""
         return self._client.run(job_commands.counts(self.keys))
 
@@ -512,7 +512,7 @@ class Queue(Gathering, Managing, Scheduling, Grouping, Reading):
         stand_in: FakeServer | None = config.overridden().fake_server
         if stand_in is not None:
             return stand_in.blocking(self.name)
-        return blocking.Client(url, patience=self._patience, clock=clock)
+        return blocking.Client(url, retry_for=self._patience, clock=clock)
 
     def _leave(self, client: blocking.Client) -> None:
         stop_all(self._listenings)

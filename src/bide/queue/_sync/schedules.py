@@ -194,7 +194,7 @@ class Schedules:
 
         Raises:
             ScheduleNotFound: there is none of this name.
-            NotUnique: another holds the key, and `unique` says to reject.
+            DuplicateJob: another holds the key, and `unique` says to reject.
         """
         id = id_of(check_schedule_name(name), new_id())
         receipt = self._queue._run(ops.run_schedule(self._queue.keys, name, id))

@@ -2,7 +2,7 @@
 
 from bide.queue.delay._async import AsyncDelayQueue
 from bide.queue.delay._sync import DelayQueue
-from bide.queue.delay.items import AsyncItem, AsyncItems, Item, Items, ItemSeen, Pushed
+from bide.queue.delay.items import AsyncItem, AsyncItems, Item, ItemInfo, Items, PushResult
 
 __all__ = [
     "AsyncDelayQueue",
@@ -10,7 +10,7 @@ __all__ = [
     "AsyncItems",
     "DelayQueue",
     "Item",
-    "ItemSeen",
+    "ItemInfo",
     "Items",
-    "Pushed",
+    "PushResult",
 ]

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from bide.client import aio
-from bide.client.execute import PATIENCE
+from bide.client.execute import RETRY_FOR
 from bide.client.url import GOODBYE
 from bide.errors import BideError, UsageError
 from bide.model.durations import Duration, to_us
@@ -22,8 +22,8 @@ from bide.queue.delay.items import (
     LEASE,
     AsyncItem,
     AsyncItems,
-    ItemSeen,
-    Pushed,
+    ItemInfo,
+    PushResult,
     Send,
     Steps,
     TakeOptions,
@@ -51,14 +51,14 @@ class AsyncDelayQueue:
         *,
         url: str | None = None,
         prefix: str | None = None,
-        patience: float = PATIENCE,
+        retry_for: float = RETRY_FOR,
     ) -> None:
         """Name a delay queue; nothing is sent before the first call. Arguments as for `Queue`.
 
         Raises:
             UsageError: a name or the URL cannot be meant.
         """
-        self.queue: Final = AsyncQueue(name, url=url, prefix=prefix, patience=patience)
+        self.queue: Final = AsyncQueue(name, url=url, prefix=prefix, retry_for=retry_for)
         """What holds the items: its `counts()`, `pause()`, `resume()`, `configure()`."""
         self._core = DelayCore()
         self._tidying: set[asyncio.Task[bool]] = set()
@@ -81,7 +81,7 @@ class AsyncDelayQueue:
         at: datetime | None = None,
         id: str | None = None,
         durability: Durability | None = None,
-    ) -> Pushed:
+    ) -> PushResult:
         """Add one item; arguments and errors as for `push_many`."""
         ids = None if id is None else [id]
         added = await self.push_many([data], delay=delay, at=at, ids=ids, durability=durability)
@@ -95,7 +95,7 @@ class AsyncDelayQueue:
         at: datetime | None = None,
         ids: Sequence[str] | None = None,
         durability: Durability | None = None,
-    ) -> list[Pushed]:
+    ) -> list[PushResult]:
         """Add items, in one round trip up to some thousands.
 
         Args:
@@ -112,8 +112,8 @@ class AsyncDelayQueue:
             ServerFull: the server takes no more; those before may have been added.
             ServerUnavailable: no answer; the items may be there. Their ids are in the error's
                 `job_ids`: repeating with `ids=` is safe.
-            CannotConfirm: the server cannot give the durability; nothing was added.
-            Unconfirmed: it was not confirmed within 3 s; as for `ServerUnavailable`.
+            DurabilityUnavailable: the server cannot give the durability; nothing was added.
+            DurabilityTimeout: it was not confirmed within 3 s; as for `ServerUnavailable`.
         """
         jobs = self._core.prepare(data, delay, at, ids, durability)
         await self._drive(self._core.beginning(self._place, pushes=True, jobs=jobs))
@@ -192,7 +192,7 @@ class AsyncDelayQueue:
         counts = await self.queue.counts()
         return counts.delayed + counts.waiting
 
-    async def peek(self, num: int = 10, *, within: Duration | None = None) -> list[ItemSeen]:
+    async def peek(self, num: int = 10, *, within: Duration | None = None) -> list[ItemInfo]:
         """The items that come out next, in that order; they stay where they are.
 
         Args:
@@ -205,7 +205,7 @@ class AsyncDelayQueue:
         within_us = None if within is None else to_us(within, "within")
         return await self._drive(self._core.peeking(self._place.keys, num, within_us))
 
-    async def items(self, state: str, start: int = 0, count: int = 50) -> list[ItemSeen]:
+    async def items(self, state: str, start: int = 0, count: int = 50) -> list[ItemInfo]:
         """A page of the items in one state: `delayed`, `waiting`, `active`, `failed` ..."""
         return await self._drive(self._core.listing(self._place.keys, state, start, count))
 
@@ -226,7 +226,7 @@ class AsyncDelayQueue:
 
     async def clear(self) -> int:
         """Remove all items that nobody has taken; how many there were."""
-        return await self.queue.empty()
+        return await self.queue.purge()
 
     async def close(self) -> None:
         """Close the connections; the next call opens new ones.
@@ -238,7 +238,7 @@ class AsyncDelayQueue:
         if tidying := [task for task in self._tidying if task.get_loop() is here]:
             await asyncio.wait(tidying)
         place = self._place
-        goodbye = aio.AsyncClient(place.url, patience=0, reply_timeout=GOODBYE, clock=place.clock)
+        goodbye = aio.AsyncClient(place.url, retry_for=0, reply_timeout=GOODBYE, clock=place.clock)
         try:
             await self._drive(self._core.leaving(place.keys), goodbye)
         finally:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from bide.client import blocking
-from bide.client.execute import PATIENCE
+from bide.client.execute import RETRY_FOR
 from bide.client.pubsub import WakeListener
 from bide.client.url import GOODBYE
 from bide.errors import BideError, UsageError
@@ -23,9 +23,9 @@ from bide.queue.delay.items import (
     CLOSED,
     LEASE,
     Item,
+    ItemInfo,
     Items,
-    ItemSeen,
-    Pushed,
+    PushResult,
     Send,
     Steps,
     TakeOptions,
@@ -53,14 +53,14 @@ class DelayQueue:
         *,
         url: str | None = None,
         prefix: str | None = None,
-        patience: float = PATIENCE,
+        retry_for: float = RETRY_FOR,
     ) -> None:
         """Name a delay queue; nothing is sent before the first call. Arguments as for `Queue`.
 
         Raises:
             UsageError: a name or the URL cannot be meant.
         """
-        self.queue: Final = Queue(name, url=url, prefix=prefix, patience=patience)
+        self.queue: Final = Queue(name, url=url, prefix=prefix, retry_for=retry_for)
         """What holds the items: its `counts()`, `pause()`, `resume()`, `configure()`."""
         self._core = DelayCore()
         self._lock = threading.Lock()
@@ -87,7 +87,7 @@ class DelayQueue:
         at: datetime | None = None,
         id: str | None = None,
         durability: Durability | None = None,
-    ) -> Pushed:
+    ) -> PushResult:
         """Add one item; arguments and errors as for `push_many`."""
         ids = None if id is None else [id]
         return self.push_many([data], delay=delay, at=at, ids=ids, durability=durability)[0]
@@ -100,7 +100,7 @@ class DelayQueue:
         at: datetime | None = None,
         ids: Sequence[str] | None = None,
         durability: Durability | None = None,
-    ) -> list[Pushed]:
+    ) -> list[PushResult]:
         """Add items, in one round trip up to some thousands.
 
         Args:
@@ -117,8 +117,8 @@ class DelayQueue:
             ServerFull: the server takes no more; those before may have been added.
             ServerUnavailable: no answer; the items may be there. Their ids are in the error's
                 `job_ids`: repeating with `ids=` is safe.
-            CannotConfirm: the server cannot give the durability; nothing was added.
-            Unconfirmed: it was not confirmed within 3 s; as for `ServerUnavailable`.
+            DurabilityUnavailable: the server cannot give the durability; nothing was added.
+            DurabilityTimeout: it was not confirmed within 3 s; as for `ServerUnavailable`.
         """
         jobs = self._core.prepare(data, delay, at, ids, durability)
         self._drive(self._core.beginning(self._place, pushes=True, jobs=jobs))
@@ -200,7 +200,7 @@ class DelayQueue:
     def __bool__(self) -> bool:
         return True  # an empty one is a delay queue all the same, and asks no server
 
-    def peek(self, num: int = 10, *, within: Duration | None = None) -> list[ItemSeen]:
+    def peek(self, num: int = 10, *, within: Duration | None = None) -> list[ItemInfo]:
         """The items that come out next, in that order; they stay where they are.
 
         Args:
@@ -213,7 +213,7 @@ class DelayQueue:
         within_us = None if within is None else to_us(within, "within")
         return self._drive(self._core.peeking(self._place.keys, num, within_us))
 
-    def items(self, state: str, start: int = 0, count: int = 50) -> list[ItemSeen]:
+    def items(self, state: str, start: int = 0, count: int = 50) -> list[ItemInfo]:
         """A page of the items in one state: `delayed`, `waiting`, `active`, `failed` ..."""
         return self._drive(self._core.listing(self._place.keys, state, start, count))
 
@@ -234,7 +234,7 @@ class DelayQueue:
 
     def clear(self) -> int:
         """Remove all items that nobody has taken; how many there were."""
-        return self.queue.empty()
+        return self.queue.purge()
 
     def close(self) -> None:
         """Close the connections; the next call opens new ones.
@@ -247,7 +247,7 @@ class DelayQueue:
             for hints in self._hearing:
                 hints.cut()
         place = self._place
-        goodbye = blocking.Client(place.url, patience=0, reply_timeout=GOODBYE, clock=place.clock)
+        goodbye = blocking.Client(place.url, retry_for=0, reply_timeout=GOODBYE, clock=place.clock)
         try:
             self._drive(self._core.leaving(place.keys), by=goodbye)
         finally:

@@ -31,7 +31,7 @@ from bide.queue.delay.items import (
     LEASE,
     CloseListener,
     ItemCore,
-    ItemSeen,
+    ItemInfo,
     Send,
     Steps,
     TakeOptions,
@@ -353,7 +353,7 @@ class DelayCore:
 
     # -- looking and removing
 
-    def peeking(self, keys: Keys, count: int, within_us: int | None) -> Steps[list[ItemSeen]]:
+    def peeking(self, keys: Keys, count: int, within_us: int | None) -> Steps[list[ItemInfo]]:
         """What comes next, in the order in which it is due."""
         job_commands.check_count(count, job_commands.MAX_UPCOMING)
         commands: list[Command[Any]] = [job_commands.listing(keys, State.WAITING, 0, count)]
@@ -365,17 +365,17 @@ class DelayCore:
         due = [item for item in seen if item.state in (State.DELAYED, State.WAITING)]
         return sorted(due, key=lambda item: (item.due, item.id))[:count]
 
-    def listing(self, keys: Keys, state: str, start: int, count: int) -> Steps[list[ItemSeen]]:
+    def listing(self, keys: Keys, state: str, start: int, count: int) -> Steps[list[ItemInfo]]:
         """A page of the items in one state."""
         ids = yield from ask(job_commands.listing(keys, state, start, count))
         return (yield from self._seeing(keys, ids))
 
-    def _seeing(self, keys: Keys, ids: Sequence[str]) -> Steps[list[ItemSeen]]:
+    def _seeing(self, keys: Keys, ids: Sequence[str]) -> Steps[list[ItemInfo]]:
         pages = yield from ask_all(job_commands.fetch_many(keys, list(dict.fromkeys(ids))))
         found = []
         for snapshot in (snapshot for page in pages for snapshot in page):
             try:
-                found.append(ItemSeen.read(snapshot))
+                found.append(ItemInfo.read(snapshot))
             except PayloadError:
                 log.warning("item %s is not JSON; see `bide jobs show`", short_id(snapshot.id))
         return [item for item in found if item is not None]

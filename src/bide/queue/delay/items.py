@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 I = TypeVar("I", bound="ItemCore")  # noqa: E741 - an item
 
 
-class Pushed(NamedTuple):
+class PushResult(NamedTuple):
     """What a push did."""
 
     id: str
@@ -52,13 +52,13 @@ class Pushed(NamedTuple):
     """What was waited for, and has come true."""
 
 
-def pushed(job: JobView[Any]) -> Pushed:
+def pushed(job: JobView[Any]) -> PushResult:
     """What a push did, from what the enqueue beneath it did."""
-    new = bool(job.new)
-    return Pushed(job.id, job.due if new else None, new, job.confirmed or "local")
+    new = bool(job.created)
+    return PushResult(job.id, job.due if new else None, new, job.confirmed or "local")
 
 
-class ItemSeen(NamedTuple):
+class ItemInfo(NamedTuple):
     """An item as it was when it was looked at."""
 
     id: str
@@ -71,7 +71,7 @@ class ItemSeen(NamedTuple):
     """Why it was last given back, or has failed, if that is known."""
 
     @classmethod
-    def read(cls, snapshot: Snapshot | None) -> ItemSeen | None:
+    def read(cls, snapshot: Snapshot | None) -> ItemInfo | None:
         """From what the server has; None for what is gone, and for a job, which is no item."""
         if snapshot is None or not is_item(snapshot.raw_body):
             return None

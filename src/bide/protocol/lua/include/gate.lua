@@ -1,5 +1,5 @@
 -- The gate of a queue that has limits: so many jobs may begin in a time (`rate`), so many may run
--- at once (`max_active`), and none before a moment (`held_until`). `meta` says `limited` while it
+-- at once (`concurrency`), and none before a moment (`held_until`). `meta` says `limited` while it
 -- has one of these, and only then is anything of this read.
 --
 -- The rate is a bucket of `burst` tokens: a job takes one, and one comes each period / count until
@@ -45,7 +45,7 @@ end
 
 -- How the gate stands: `room` for so many jobs.
 function gate.open(meta, active, now)
-  local set = redis.call('HMGET', meta, 'rate', 'spent', 'max_active', 'held_until')
+  local set = redis.call('HMGET', meta, 'rate', 'spent', 'concurrency', 'held_until')
   local g = {bucket = gate.bucket(set[1], set[2], now), slots = math.huge, room = math.huge,
     held_until = tonumber(set[4]) or 0}
   local most = tonumber(set[3])
@@ -106,7 +106,7 @@ end
 -- Jobs are active no more, `freed` of them, some of them `unbegun`. Whether someone is to be told
 -- that a slot is free.
 function gate.settled(meta, active, now, freed, unbegun)
-  local set = redis.call('HMGET', meta, 'rate', 'spent', 'max_active')
+  local set = redis.call('HMGET', meta, 'rate', 'spent', 'concurrency')
   local b = #unbegun > 0 and gate.bucket(set[1], set[2], now)
   if b and gate.put_back(b, unbegun) then redis.call('HSET', meta, 'spent', gate.stored(b)) end
   local most = tonumber(set[3])
