@@ -55,8 +55,9 @@ def work(url: str, jobs: str, concurrency: str) -> None:
             if call[1] == _SETTLE:
                 replies.append([b"ok", 0, *[b"ok"] * ((len(call) - 3 - call[2]) // 5)])
             else:
-                taken = ids[: call[-4]]
-                del ids[: call[-4]]
+                count = call[-5]
+                taken = ids[:count]
+                del ids[:count]
                 replies.append(_claimed(taken, body, more=bool(ids)))
         return replies
 

@@ -29,14 +29,14 @@ _CHANGES = [
         "    data = data.removeprefix(b'\\x07')\n    codec: Codec = _MARKED.get(data[0]",
     ),
     (
-        "lua/settle.lua",
+        "protocol/lua/settle.lua",
         "        results_add[#results_add + 1] = data",
         "        local writes = redis.call('HMGET', meta, 'writes', 'schema')\n"
         "        if tonumber(writes[1] or writes[2] or 1) >= 2 then data = '\\7' .. data end\n"
         "        results_add[#results_add + 1] = data",
     ),
     (
-        "lua/include/schemas.lua",
+        "protocol/lua/include/schemas.lua",
         "local schemas = {}",
         "local schemas = {}\n"
         "schemas[2] = {\n"

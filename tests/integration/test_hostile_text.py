@@ -79,7 +79,7 @@ def test_logs_of_a_program_with_a_form_of_its_own_cannot_be_forged(
     records = [line for line in lines if line.startswith(("ERROR ", "WARNING ", "DEBUG ", "INFO "))]
     assert not any(line.startswith("ERROR forged") for line in records)
     assert all(is_harmless(line) for line in records), records
-    assert any("judging.py" in line for line in records), "a record tells where it was made"
+    assert any("outcome.py" in line for line in records), "a record tells where it was made"
     counts = queue.counts()
     assert counts.completed == 1, "a callback that is not there fails nobody"
     assert counts.delayed == 1, "a task that is not there is waited for"

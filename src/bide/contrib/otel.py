@@ -21,10 +21,6 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 import msgspec
-from opentelemetry import context, trace
-from opentelemetry.propagate import extract, inject
-from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode, TracerProvider
-from opentelemetry.util.types import Attributes
 
 from bide.contrib import needed
 from bide.errors import JobCancelled, PayloadError
@@ -34,6 +30,12 @@ from bide.model.payload.body import Body, decode_envelope
 from bide.protocol.commands.enqueue import Prepared
 from bide.tasks.middleware import FailedAttempt, Middleware
 from bide.version import VERSION
+
+with needed("OpenTelemetry", "otel"):
+    from opentelemetry import context, trace
+    from opentelemetry.propagate import extract, inject
+    from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode, TracerProvider
+    from opentelemetry.util.types import Attributes
 
 ERROR_TYPE: Final = "error.type"
 
@@ -228,10 +230,6 @@ def _texts(carrier: Any) -> Mapping[str, str]:
     if not isinstance(carrier, Mapping):
         return {}
     return {str(name): value for name, value in carrier.items() if isinstance(value, str)}
-
-
-with needed("OpenTelemetry", "otel"):
-    import opentelemetry.trace as _trace  # noqa: F401
 
 
 __all__ = ["Tracing"]

@@ -379,7 +379,7 @@ class Dev:
             with theirs:
                 part = await self._start(
                     "the worker",
-                    python_command("bide.cli.dev.children:main", str(theirs.fileno())),
+                    python_command("bide.cli.dev.children:run_worker", str(theirs.fileno())),
                     pass_fds=[theirs.fileno()],
                 )
             with contextlib.suppress(OSError):  # it has died, which is heard too
@@ -397,7 +397,7 @@ class Dev:
         with children.listening() as listener:
             number = listener.fileno()
             _say(f"the page is at http://127.0.0.1:{listener.getsockname()[1]}/")
-            command = python_command("bide.cli.dev.children:main", str(number))
+            command = python_command("bide.cli.dev.children:serve_page", str(number))
             await self._run_beside("the page", command, pass_fds=[number])
 
     async def _run_beside(self, name: str, command: Sequence[str], **more: Any) -> None:
