@@ -178,13 +178,14 @@ static void drain(long count, long per_call, char **claim, char **settle) {
             add_text("");
             add_text("");
         }
-        add_call(claim, 6);
+        add_call(claim, 7);
         add_text("bare");
         add_number("%lld", ++seq);
         add_number("%lld", per_call);
         add_text("60000000");
         add_text("0");
         add_text("2");
+        add_text("");
         send_all();
         if (held) skip_array();
         held = (read_item('*', NULL, 0) - HEAD) / 5;

@@ -38,7 +38,7 @@ class Executor:
 
     def __init__(self, kind: str, url: str, **options: Any) -> None:
         self._runner = asyncio.Runner() if kind == "aio" else None
-        self.client: Any = (aio if self._runner else blocking).AsyncClient(url, **options)
+        self.client: Any = (aio.AsyncClient if self._runner else blocking.Client)(url, **options)
         self.url: str = self.client.url
 
     def run(self, command: Command[T]) -> T:

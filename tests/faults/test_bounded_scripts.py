@@ -187,14 +187,14 @@ def test_no_step_of_an_upgrade_takes_long(tmp_path: Path, hollow: Full) -> None:
 import time
 from bide.client import blocking as sync
 from bide.protocol.keys import keys_of
-from bide.protocol.commands import manage
+from bide.protocol.commands import jobs
 client = sync.Client({hollow.client.url!r})
 processor = {processor_of(hollow.pid)}
 for target in (2, 1):
     cursor = None
     while cursor != "0":
         began = time.clock_gettime_ns(processor)
-        cursor = client.run(manage.upgrade(keys_of("mail"), target, cursor or "0")).cursor
+        cursor = client.run(jobs.upgrade(keys_of("mail"), target, cursor or "0")).cursor
         print((time.clock_gettime_ns(processor) - began) // 1000)
 """
     program = [sys.executable, "-c", steps]

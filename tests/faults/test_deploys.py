@@ -69,16 +69,16 @@ class Later:
 _PRELUDE = f"""
 import os
 from bide import Queue
-from bide.protocol.commands import consume, manage
+from bide.protocol.commands import jobs, worker
 from bide.protocol.commands.worker import Settle
 queue = Queue("mail")
 KEYS, run, seq = queue.keys, queue._run, iter(range(1, 10**6))
 def upgrade(target, cursor="0"):
-    return run(manage.upgrade(KEYS, target, cursor)).cursor
+    return run(jobs.upgrade(KEYS, target, cursor)).cursor
 def work():
     queue.enqueue("{QUICK}")
-    (job,) = run(consume.claim(KEYS, f"w{{os.getpid()}}", next(seq), 1, 10**7, 0)).jobs
-    run(consume.settle(KEYS, [Settle(job.id, job.token, "complete", "", b"42")]))
+    (job,) = run(worker.claim(KEYS, f"w{{os.getpid()}}", next(seq), 1, 10**7, 0)).jobs
+    run(worker.settle(KEYS, [Settle(job.id, job.token, "complete", "", b"42")]))
 """
 
 

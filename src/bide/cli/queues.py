@@ -1,4 +1,4 @@
-"""`bide queues`: list, pause, resume, limit and empty queues."""
+"""`bide queues`: list, pause, resume, limit and purge queues."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ group_option = click.option(
 @click.group(cls=Group)
 @server_options
 def queues(url: str | None, prefix: str | None) -> None:
-    """List, pause, resume, limit and empty queues."""
+    """List, pause, resume, limit and purge queues."""
 
 
 @queues.command("ls")
@@ -155,7 +155,7 @@ queues.add_command(groups)
 @click.option("--dry-run", is_flag=True, help="Only say how many jobs that would remove.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @server_options
-def empty(
+def purge(
     names: tuple[str, ...], dry_run: bool, yes: bool, url: str | None, prefix: str | None
 ) -> None:
     """Remove delayed, waiting and blocked jobs, for good.

@@ -20,7 +20,7 @@ MANY = 2000
 PROGRAM = f"""#!{sys.executable}
 # Stands for a nursery that is slow at its imports, and then makes what it is told to.
 import os, socket, sys, time
-from bide.worker.processes.ipc import Born, Reader, decode_spawn, encode, send
+from bide.worker.processes.ipc import Spawned, Reader, decode_spawn, encode, send
 line = socket.socket(fileno=int(sys.argv[-4]))
 reader = Reader(line)
 reader.read()
@@ -28,7 +28,7 @@ while not os.path.exists(__file__ + ".go"):
     time.sleep(0.003)
 while message := reader.read():
     slot = decode_spawn(message).slot
-    send(line, encode(Born(slot, 1)))
+    send(line, encode(Spawned(slot, 1)))
 """
 
 

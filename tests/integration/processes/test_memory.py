@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 LARGE = """
-from bide.worker.processes.linux import use_large_pages
+from bide.worker.processes.linux import use_huge_pages
 
 held = [bytes([i % 251]) * 1000 for i in range(20_000)]
-use_large_pages()
+use_huge_pages()
 assert held == [bytes([i % 251]) * 1000 for i in range(20_000)]
 with open("/proc/self/smaps_rollup") as file:
     (large,) = [line.split()[1] for line in file if line.startswith("AnonHugePages:")]

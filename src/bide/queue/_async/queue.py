@@ -122,7 +122,7 @@ class AsyncManaging(QueueCore[aio.AsyncClient]):
         return removed
 
     async def _move(self, commands: Sequence[Command[list[ChangeResult]]]) -> list[str]:
-        return [moved.word for page in await self._client.run_many(commands) for moved in page]
+        return [moved.result for page in await self._client.run_many(commands) for moved in page]
 
 
 class AsyncReading:

@@ -113,7 +113,7 @@ class Managing(QueueCore[blocking.Client]):
         return removed
 
     def _move(self, commands: Sequence[Command[list[ChangeResult]]]) -> list[str]:
-        return [moved.word for page in self._client.run_many(commands) for moved in page]
+        return [moved.result for page in self._client.run_many(commands) for moved in page]
 
 
 class Reading:
