@@ -340,10 +340,10 @@ def _report(verb: Verb, outcomes: Sequence[Outcome], missing: Sequence[str], as_
     if as_json:
         jobs = [outcome._asdict() for outcome in outcomes]
         jobs += [{"queue": None, "id": id, "word": "gone"} for id in missing]
-        changed = sum(outcome.result in verb.fine for outcome in outcomes)
+        changed = sum(outcome.word in verb.fine for outcome in outcomes)
         echo_json({"changed": changed, "jobs": jobs})
         return
-    words = Counter(outcome.result for outcome in outcomes)
+    words = Counter(outcome.word for outcome in outcomes)
     asked = words.pop("asked", 0)
     changed = sum(words.pop(word, 0) for word in verb.fine)
     said = [f"{count(changed, 'job')} {verb.past}"] if changed or not asked else []
